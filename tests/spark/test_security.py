@@ -180,7 +180,7 @@ def queried(
         check=False,
     )
     assert process.stdout.rstrip().endswith("rows ['one', 'two']"), process.stderr[-3000:]
-    assert "there is no such option of security" in process.stdout
+    assert "unknown security option" in process.stdout
     texts = {str(path): path.read_bytes() for path in log.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in text for text in texts.values())
     return texts | {"stdout": process.stdout.encode(), "stderr": process.stderr.encode()}

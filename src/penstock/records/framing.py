@@ -133,7 +133,7 @@ def snappy_blocks(data: memoryview) -> list[memoryview]:
             continue
         position += _INT32.size
         if not 0 < size <= end - position:
-            reason = f"block at byte {position} says it has {size} bytes, {end - position} follow"
+            reason = f"block at byte {position} declares {size} bytes, {end - position} follow"
             raise CorruptBatch(f"snappy {reason}")
         blocks.append(data[position : position + size])
         position += size

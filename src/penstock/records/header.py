@@ -232,8 +232,7 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
         size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size_bytes > end - position:
             raise CorruptBatch(
-                f"batch at byte {position} says it has {size_bytes} bytes, "
-                f"{end - position} are there"
+                f"batch at byte {position} declares {size_bytes} bytes, {end - position} are there"
             )
         if len(headers) >= max_batches:
             raise CorruptBatch(f"more than {max_batches} batches in one buffer")
@@ -284,7 +283,7 @@ def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
     end = offset + header.batch_length + LENGTH_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptBatch(
-            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"batch at byte {offset} declares {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
     actual = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
@@ -372,7 +371,7 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
     end = offset + header.size_bytes
     if end > len(buffer):
         raise CorruptBatch(
-            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"batch at byte {offset} declares {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
     _INT16.pack_into(buffer, offset + CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)

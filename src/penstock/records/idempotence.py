@@ -150,7 +150,7 @@ def check_transaction(producer: Producer, producer_id: int, *, transactional: bo
     if producer.txn_first_offset >= 0 and not transactional:
         raise InvalidTxnState(
             f"producer {producer_id} has had a transaction open since offset"
-            f" {producer.txn_first_offset}: a batch outside of it is refused"
+            f" {producer.txn_first_offset}: a batch outside of it is rejected"
         )
 
 
@@ -212,7 +212,7 @@ def check_verified(
     if known and before is not None and before.guard_offset >= verified_from:
         raise VerificationOutdated(
             f"the transaction of producer {producer_id} of epoch {epoch} that was verified at"
-            f" offset {verified_from} has ended at {before.guard_offset}: ask again"
+            f" offset {verified_from} has ended at {before.guard_offset}: verify it again"
         )
 
 

@@ -97,9 +97,9 @@ class BrokerLog:
                 f" {found.high_watermark} (high watermark)"
             )
         raise NotServed(
-            f"{at}: the leader was asked for offset {offset} {FETCH_ATTEMPTS_MAX} times and"
-            f" answered without records; at last: {said}. The offset was readable when the read"
-            " was planned: look for the partition in the leader's log"
+            f"{at}: the leader returned no records for offset {offset} in"
+            f" {FETCH_ATTEMPTS_MAX} requests; the last response: {said}. The offset was readable"
+            " when the read was planned: look for the partition in the leader's log"
         )
 
     @property

@@ -39,7 +39,7 @@ ALIASES: Final = {
 _AS_JSON: Final = Kind("JSON", str)
 _COUNT: Final = option_values.whole()
 _TIMESTAMP: Final = option_values.whole(0)
-_UNKNOWN: Final = f"there is no such option; there are {STORE_OPTIONS}* and"
+_UNKNOWN: Final = f"unknown option; allowed are {STORE_OPTIONS}* and"
 
 PartitionMap = Mapping[str, Mapping[int, int]]
 
@@ -189,7 +189,7 @@ class Values:
         " microseconds.", name="valueDecimals", kind=option_values.word_of("exact", "round"),
     )  # fmt: skip
     zone: str | None = setting(
-        None, "Of `json`: the zone of times that do not say theirs; UTC without one.",
+        None, "Of `json`: the zone of times without a zone; UTC without one.",
         name="valueZone", kind=option_values.TEXT,
     )  # fmt: skip
     fields: str | None = setting(

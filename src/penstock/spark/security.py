@@ -37,7 +37,7 @@ def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
         if name.lower().startswith(PREFIX) and is_option(own):
             security[own] = value
         elif own.startswith(("sasl.", "ssl.", "security.")):
-            raise InvalidOption(name, HIDDEN, "there is no such option of security")
+            raise InvalidOption(name, HIDDEN, "unknown security option")
         else:
             rest[name] = value
     try:

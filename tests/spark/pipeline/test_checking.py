@@ -127,8 +127,7 @@ def test_python_that_does_not_parse_has_its_own_line(directory: Path) -> None:
     step = '[step.a]\npython = "bad.py:clean"\ninputs = "orders"\n'
     (problem,) = problems(directory, SOURCE + step + SINK)
     assert (
-        str(problem)
-        == f"{directory}/bad.py:2: step.a.python: '(' was never closed; mend the syntax"
+        str(problem) == f"{directory}/bad.py:2: step.a.python: '(' was never closed; fix the syntax"
     )
 
 

@@ -214,7 +214,7 @@ def test_a_clients_values_are_decrypted_by_the_records_key(
         ('"clear"', '"texts"'),
     ):
         text = text.replace(was, now)
-    with pytest.raises(QueryFailed, match='it is not UTF-8: say gives = "bytes"'):
+    with pytest.raises(QueryFailed, match='it is not UTF-8: set gives = "bytes"'):
         pipeline.run(text)
 
 

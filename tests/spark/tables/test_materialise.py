@@ -185,7 +185,7 @@ def test_a_topic_made_anew_stops_its_table_alone(
         first.write(5)
 
         def told() -> bool:
-            """Wait for a report by the table or its query, which may find no topic in between."""
+            """Whether the table, or its query, which may find no topic in between, reports both."""
             state = {state.wanted.topic: state for state in job.states()}.get(first.name)
             said = "" if state is None or state.phase != "stopped" else state.problem or ""
             return old in said and new in said

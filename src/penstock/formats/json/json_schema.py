@@ -149,7 +149,7 @@ class _Reader:
             raise _refused(at, 'must be of one schema and {"type": "null"}: a column has one type')
         inner = self.shape(choices[valued[0]], f"{at}/{valued[0]}", above)
         if keyword == "oneOf" and inner.nullable:
-            raise _refused(at, "allows null twice, so that null would be refused")
+            raise _refused(at, "allows null twice, so that null would be rejected")
         return replace(inner, nullable=True)
 
     def _object(
@@ -186,7 +186,7 @@ class _Reader:
     ) -> Shape:
         others = schema.get("additionalProperties")
         if not isinstance(others, dict):
-            raise _refused(pointer, "is an object without properties: say additionalProperties")
+            raise _refused(pointer, "is an object without properties: add additionalProperties")
         if schema.get("required"):
             raise _refused(f"{pointer}/required", "needs properties")
         return Named(

@@ -94,7 +94,7 @@ def _only(path: Path, files: descriptor_pb2.FileDescriptorSet) -> str:
     ]
     if len(names) != 1:
         raise InvalidFormat(
-            "message", "", f"must be said: {path.name} has {', '.join(names) or 'no messages'}"
+            "message", "", f"is required: {path.name} has {', '.join(names) or 'no messages'}"
         )
     return names[0]
 

@@ -102,7 +102,7 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
     if too_many.any():
         index = int(too_many.argmax())
         raise CorruptBatch(
-            f"batch with base offset {table[index, kernels.BASE_OFFSET]} says it has"
+            f"batch with base offset {table[index, kernels.BASE_OFFSET]} declares"
             f" {table[index, kernels.COUNT]} records, in {sizes[index]} bytes"
         )
     return pieces

@@ -58,7 +58,7 @@ def check_records(
     if len(keyless):
         named = keyless[:REFUSED_RECORDS_NAMED_MAX].tolist()
         raise InvalidRecord(
-            f"{where}record {named[0]} of {count}: a compacted topic takes no record without a key,"
+            f"{where}record {named[0]} of {count}: a compacted topic rejects records without a key,"
             f" {len(keyless)} have none",
             records=named,
         )

@@ -25,9 +25,9 @@ _REASONS: Final = {
     kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
     kernels.BAD_END: "it does not end where its length says, it begins at byte {place}",
     kernels.BAD_VARINT: "a varint of it has too many bytes or bits, it begins at byte {place}",
-    kernels.OUTSIDE: "its offset lies outside its batch",
+    kernels.OUTSIDE: "its offset is outside of its batch",
     kernels.GAP: "its offset delta is {place}, {record} was expected",
-    kernels.MANY_HEADERS: "it says it has more headers than fit into it",
+    kernels.MANY_HEADERS: "it declares more headers than fit into it",
     kernels.BAD_HEADERS: "the headers of a record do not fill it",
 }
 

@@ -33,7 +33,7 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
     ).head()  # fmt: skip
     if row is None or not row["rows"]:
         raise InvalidFormat(
-            "schema", INFER, "there are no values to infer it from yet; say the schema"
+            "schema", INFER, "there are no values to infer it from yet; set the schema"
         )
     found = str(row["found"])
     if not found.startswith("OBJECT<"):

@@ -69,7 +69,7 @@ _CURES: Final = (
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
     ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
-    ("", "mend the SQL there"),
+    ("", "fix the SQL there"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
 
@@ -404,7 +404,7 @@ class _Analysis:
                 self._problem(
                     place,
                     f"{rule.otherwise} needs the record, and {key[1]} has no column {RECORD}",
-                    f"select {RECORD} in it, or say drop, warn or fail",
+                    f"select {RECORD} in it, or use drop, warn or fail",
                 )
 
     def _check_holding(self) -> None:
@@ -434,7 +434,7 @@ class _Analysis:
             if spec.sources[name].outbox is not None:
                 self._problem(
                     ("source", name, "outbox"), "payloads of an outbox cannot be parked or retried",
-                    "say dead-letter, drop or fail",
+                    "use dead-letter, drop or fail",
                 )  # fmt: skip
 
     def _check_ranking(self, one: QueryPlan) -> None:
@@ -457,7 +457,7 @@ class _Analysis:
                     self._problem(
                         ("step", name, "expect", rule.name),
                         f"{rule.otherwise} is not possible in a stateful step, or between two",
-                        "put the rule on a step behind it, or say drop",
+                        "put the rule on a step behind it, or use drop",
                     )
 
     def _above(self, name: str) -> set[str]:

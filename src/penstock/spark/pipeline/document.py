@@ -114,7 +114,7 @@ def read_text(file: Path, fix: str) -> str:
         raise refused("there is no such file", fix) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise refused(f"cannot be read: {reason}", "mend its access") from error
+        raise refused(f"cannot be read: {reason}", "fix its permissions") from error
     if len(content) > FILE_BYTES_MAX:
         raise refused(f"is larger than {FILE_BYTES_MAX} bytes", "split the pipeline")
     try:

@@ -231,7 +231,7 @@ class _Drafting:
             if isinstance(raw, dict):
                 found = self._section(part, raw, PROTECT)
                 if not found.given("by"):
-                    self._refuse(part, "does not say what becomes of it", 'add by = "mask"')
+                    self._refuse(part, "has no protection", 'add by = "mask"')
                 yield found
                 continue
             by = self._convert(part, PROTECT.keys[0].kind or TEXT, raw)

@@ -75,7 +75,7 @@ def _python(draft: Draft, step: Section) -> None:
         line = error.lineno if isinstance(error, SyntaxError) else None
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         draft.problems.append(
-            Problem(file=file, line=line, where=dotted(key), message=said, fix="mend the syntax")
+            Problem(file=file, line=line, where=dotted(key), message=said, fix="fix the syntax")
         )
         return
     names = _names(tree)

@@ -82,7 +82,7 @@ class _Format:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evolve:
     evolve: str | None = setting(
-        None, "Of tables: `add` says the same as `add_columns = true`.",
+        None, "Of tables: `add` equals `add_columns = true`.",
         kind=choice("none", "add"), shown="`none`",
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ SPARK: Final = Table(
 SOURCE: Final = Table(
     "[source.NAME]",
     "A view of the records of topics, or of a table. Exactly one of `topic`, `topics`, `pattern`"
-    " and `table` says of which. The view has the fields of the value, and `_record`, a struct of"
+    " and `table` is given. The view has the fields of the value, and `_record`, a struct of"
     " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
     " `headers`, and `attempt`, the number of tries before this one). A table's rows have no"
     " `_record`.",

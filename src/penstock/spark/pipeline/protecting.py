@@ -157,5 +157,5 @@ def _as_text(column: Any, reasons: dict[int, str]) -> Any:
         try:
             values[at] = None if value is None else value.decode()
         except UnicodeDecodeError:
-            values[at], reasons[at] = None, 'it is not UTF-8: say gives = "bytes"'
+            values[at], reasons[at] = None, 'it is not UTF-8: set gives = "bytes"'
     return pa.array(values, pa.string())

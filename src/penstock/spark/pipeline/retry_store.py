@@ -56,7 +56,7 @@ class TooManyHeld(InvalidError):
     def __init__(self, query: str, count: int, limit: int) -> None:
         super().__init__(
             f"query {query}: {count} records would be held, errors.held_max is {limit}: release "
-            "or dead-letter some (`penstock pipeline replay --parked`), mend what rejects them, "
+            "or dead-letter some (`penstock pipeline replay --parked`), fix what rejects them, "
             "or raise the limit"
         )
 

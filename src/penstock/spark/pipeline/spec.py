@@ -116,7 +116,7 @@ class Protection:
         kind=kinds.COUNT,
     )  # fmt: skip
     subject: str = setting(
-        "", "Of `encrypt` and `decrypt`, required: an expression for the subject whose key it is.",
+        "", "Of `encrypt` and `decrypt`, required: an expression for the owner of the key.",
         kind=kinds.SQL, shown="–",
     )  # fmt: skip
     gives: Literal["text", "bytes"] = setting(
@@ -248,10 +248,10 @@ class Step(View):
         " and returns a DataFrame.", kind=kinds.FUNCTION,
     )  # fmt: skip
     inputs: tuple[str, ...] = setting(
-        (), "Of `python`, required: the views it is given.", kind=kinds.VIEWS
+        (), "Of `python`, required: its input views.", kind=kinds.VIEWS
     )
     output_mode: OutputMode = setting(
-        "append", "Of steps with state (windows, joins of streams): `append` hands rows on when"
+        "append", "Of steps with state (windows, joins of streams): `append` emits rows when"
         " they are final, `update` whenever they change.", name="output",
         kind=kinds.choice("append", "update"),
     )  # fmt: skip
@@ -364,8 +364,8 @@ class ErrorPolicy:
     SEPARATOR: ClassVar = "_"
 
     on_invalid: Otherwise = setting(
-        "dead-letter", "What happens to records that cannot be decoded, and where a rule does not"
-        " say.", kind=OTHERWISE,
+        "dead-letter", "The action for records that cannot be decoded, and for rules without"
+        " `otherwise`.", kind=OTHERWISE,
     )  # fmt: skip
     dead_letters: str | None = setting(
         None, "The topic of rejected records. Required where something is rejected to it.",
@@ -376,8 +376,8 @@ class ErrorPolicy:
         name="retry_delays", kind=kinds.GROWING,
     )  # fmt: skip
     on_late: Literal["dead-letter", "drop"] = setting(
-        "dead-letter", "What happens to rows that come behind the watermark of a stateful step, or"
-        " lack the time that it needs. They are counted; without `dead_letters` they are dropped.",
+        "dead-letter", "The action for rows behind the watermark of a stateful step, or rows that"
+        " lack its time. They are counted; without `dead_letters` they are dropped.",
         kind=kinds.choice("dead-letter", "drop"),
     )  # fmt: skip
     keep_order: bool = setting(
@@ -409,7 +409,7 @@ class RunOptions:
     )  # fmt: skip
     state: Path = setting(
         MISSING, "The directory of checkpoints, held records and the journal. A flag wins over the"
-        " file. Without it the pipeline starts from the beginning.",
+        " file. If it is deleted, the pipeline starts without state.",
         kind=kinds.PATH, shown="`.penstock/<name>`",
     )  # fmt: skip
     keys: Path | None = setting(

@@ -207,7 +207,7 @@ class Work:
         broken = found.get(rules.BROKEN)
         if broken is None:
             return
-        text = f"{name}: rule {broken[RULE]!r} is broken, and says fail"
+        text = f"{name}: rule {broken[RULE]!r} is broken, and its action is fail"
         if len(broken) > len(rules.PLACE):
             text += f": {broken[0]}-{broken[1]} offset {broken[2]}: {broken[rules.REASON]}"
         raise RuleBroken(text)

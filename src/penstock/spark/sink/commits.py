@@ -138,7 +138,7 @@ class Commits:
         holders = [url for url in urls if all(url in blob.holders for blob in blobs)]
         if not holders:
             raise CommitUnfinished(
-                f"{self._what(batch_id)} was not begun: no broker has all of its blobs, since"
+                f"{self._what(batch_id)} was not started: no broker has all of its blobs, since"
                 " several died one after the other. Write the same batch again (a restarted query"
                 " does)"
             )
@@ -216,4 +216,4 @@ def _appended(url: str, batch_id: int, answer: Answer) -> Appended:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotPenstock(url, f"its answer to a commit lacks {error}") from error
+        raise NotPenstock(url, f"its response to a commit lacks {error}") from error

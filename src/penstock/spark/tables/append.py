@@ -252,7 +252,7 @@ class DeltaSink:
             writer.parquet(f"{self.table}/{directory}")
         found = counted.get
         if broken := complaints(rules, found):
-            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or mend them")
+            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or fix them")
         system, root = filesystem(self.table)
         files = written_files(system, root, directory, self._partition_by)
         written, seen = found[ROWS], sum(item.rows for item in files)

@@ -223,7 +223,7 @@ class DeltaUpsert:
         # Without rows Spark may leave the counting out.
         if rows.num_rows and (broken := complaints(kept, counted.get)):
             raise TableMismatch(
-                f"table {self._sink.table}: {broken[0]}. Drop these rows, or mend them"
+                f"table {self._sink.table}: {broken[0]}. Drop these rows, or fix them"
             )
         return rows
 
@@ -307,8 +307,8 @@ class DeltaUpsert:
             )
         if twice := len(rows) - distinct(rows.select(self._keys)):
             raise TableMismatch(
-                f"{what} has {twice} rows more than keys; say with order_by which row of a key is "
-                "the later one"
+                f"{what} has {twice} rows more than keys; set order_by to the "
+                "column by which a later row of a key is greater"
             )
 
     def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
@@ -339,7 +339,7 @@ class DeltaUpsert:
                  if name.startswith(CONSTRAINT)}  # fmt: skip
         listed = ", ".join(f"{name} ({text})" for name, text in rules.items())
         return TableMismatch(
-            f"table {self._sink.table}: the batch has rows that the table's constraints refuse: "
+            f"table {self._sink.table}: the batch has rows that the table's constraints reject: "
             f"{listed or 'those of generated columns or invariants'}; {error}"
         )
 

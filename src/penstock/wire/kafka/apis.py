@@ -342,9 +342,10 @@ def reference_page() -> str:
         "",
         "Generated from `penstock.wire.kafka.apis`; do not edit.",
         "",
-        "What a principal must be allowed to do, in the order in which it is asked: *whole*, on all"
-        " that the request names; *each*, elements that are refused get an error of their own;"
-        " *listed*, what is refused is left out of the answer; *asked*, what the request leads to.",
+        "Permissions that a principal needs, in the order of the checks: *whole*, on everything"
+        " that the request names; *each*, unauthorized elements get an error of their own;"
+        " *listed*, unauthorized elements are left out of the response; *asked*, on resources that"
+        " the handler finds.",
         "",
         "| key | name | versions | flexible from | needs |",
         "|---:|---|---|---:|---|",
@@ -352,7 +353,7 @@ def reference_page() -> str:
     for api in APIS.values():
         served = f"{api.served_from}–{api.maximum}"
         if api.served_from != api.minimum:
-            served += f" (advertised from {api.minimum}, refused below {api.served_from})"
+            served += f" (advertised from {api.minimum}, rejected below {api.served_from})"
         flexible = "never" if api.flexible_from == NEVER_FLEXIBLE else str(api.flexible_from)
         needs = "; ".join(map(str, api.checks)) or "nothing"
         lines.append(f"| {api.key} | {api.name} | {served} | {flexible} | {needs} |")

@@ -77,7 +77,7 @@ def lows(
     """
     if with_history and start.time_ms is not None:
         raise CannotBackfill(
-            f"--from {start.text}: with --history, say where to begin by offsets: the log may not "
+            f"--from {start.text}: with --history, give the start as offsets: the log may not "
             "have the records of that time any more"
         )
     if unknown := sorted(set(start.offsets or ()) - set(topic_ids)):
