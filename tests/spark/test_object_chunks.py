@@ -252,7 +252,7 @@ def test_pages_of_extents(topic: Diskless, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(extents, "OBJECT_LAYOUTS_PER_PAGE_BYTES", 1)
     assert [task.slices for task in topic.tasks()] == [task.slices for task in whole]
     monkeypatch.setattr("penstock.spark.extents.PAGES_MAX", 2)
-    with pytest.raises(ExtentsUnavailable, match="more extents than 2 answers"):
+    with pytest.raises(ExtentsUnavailable, match="more than 2 pages of extents"):
         topic.tasks()
 
 

@@ -294,7 +294,7 @@ def test_an_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None
         client.write_arrow("t", pa.table({"value": [b"v"] * 10}), partition=3)
         whole = read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=4))
         assert whole["offset"].to_pylist() == list(range(10))
-        with pytest.raises(NotServed, match=r"offset 0 5 times .* up to 10 \(last stable\)"):
+        with pytest.raises(NotServed, match=r"offset 0 in 5 requests.* up to 10 \(last stable\)"):
             read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=99))
 
 

@@ -113,8 +113,8 @@ class HttpExtents:
         while pages[-1].next_start is not None:
             if len(pages) == PAGES_MAX:
                 raise ExtentsUnavailable(
-                    f"{at} offsets {start} to {end} have more extents than {PAGES_MAX} responses"
-                    " name: read less at a time, or let the brokers consolidate the topic first"
+                    f"{at} offsets {start} to {end} need more than {PAGES_MAX} pages of extents:"
+                    " read less at a time, or let the brokers consolidate the topic first"
                 )
             pages.append(self._page(at, pages[-1].next_start, end))
         extents = tuple(
