@@ -101,7 +101,7 @@ def test_a_late_sink_gets_everything_once(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backfill.run(Start(), by="ada", chunk_records=12, told=told)
+        backfill.run(Start(), by="ada", chunk_records=12, report=told)
     # The next chunk is written, and then it dies before that is noted.
     with monkeypatch.context() as broken:
         broken.setattr(Backfill, "_write", interrupted)
@@ -183,7 +183,7 @@ def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
             sent[0] += 10
 
         done = Backfill(spec, pipeline.spark, "second").run(
-            Start(), by="ada", chunk_records=20, told=more
+            Start(), by="ada", chunk_records=20, report=more
         )
         assert done.done == done.chunks == 3
         expected = {2 * n for n in range(sent[0])} - {2 * n for n in range(13, sent[0], 4)}
