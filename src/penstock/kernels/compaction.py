@@ -71,7 +71,7 @@ TIMESTAMP: Final = 3
 
 SLOT_FIELDS: Final = 3
 
-# State of `index_batches`, which goes on from call to call.
+# State of `index_batches`, kept from call to call.
 WRITTEN: Final = 0
 SINCE_ENTRY: Final = 1
 HIGHEST: Final = 2

@@ -39,7 +39,7 @@ PAGES_MAX: Final = 10_000
 _WITHOUT: Final = frozenset(
     {
         HTTPStatus.MISDIRECTED_REQUEST,
-        # A leader may know a while later where the log ends, or retention came in between.
+        # A leader may lag behind the log's end, or retention came in between.
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     }
 )
@@ -123,8 +123,8 @@ class HttpExtents:
             for extent in page.found.extents
             if (wanted := trimmed(extent, start, end)) is not None
         )
-        aborted = dict.fromkeys(found for page in pages for found in page.found.aborted)
-        signed = {key: signed for page in pages for key, signed in page.found.signed.items()}
+        aborted = dict.fromkeys(range_ for page in pages for range_ in page.found.aborted)
+        signed = {key: range_ for page in pages for key, range_ in page.found.signed.items()}
         return replace(found.found, extents=extents, aborted=tuple(aborted), signed=signed)
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:

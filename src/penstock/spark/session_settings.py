@@ -21,7 +21,7 @@ SETTINGS: Final = {
     "spark.python.daemon.module": "penstock.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Tables: what Delta readers agree on.
+    # Tables: forms that all Delta readers support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",

@@ -201,7 +201,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int]) -> Positions:
-    # A topic that vanished keeps its place: should it come back, its id tells it apart.
+    # A deleted topic keeps its position; a recreated one has another id.
     partitions = dict(begin.partitions)
     for at, offset in ends.items():
         partitions[at] = Position(offset=offset, leader_epoch=now.partitions[at].leader_epoch)

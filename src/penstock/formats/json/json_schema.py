@@ -235,7 +235,7 @@ def _check_keywords(schema: dict[str, Any], kind: str | None, pointer: str) -> N
     for keyword in schema:
         if keyword in known:
             continue
-        # A keyword of another type says nothing about values of this one.
+        # A keyword of another type does not apply to values of this one.
         if kind is not None and any(keyword in others for others in KEYWORDS.values()):
             if keyword in ("enum", "const"):
                 raise _refused(f"{pointer}/{keyword}", f"is not supported for type {kind}")

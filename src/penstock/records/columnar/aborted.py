@@ -18,8 +18,8 @@ _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
 def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange]) -> Flags:
     """Return which batches of a table are of aborted transactions.
 
-    A batch is if the last range of its producer that begins no later has not ended: ranges and
-    batches are sorted together by producer and offset.
+    They are those within their producer's last range that begins no later: ranges and batches are
+    sorted together by producer and offset.
     """
     data = np.frombuffer(view, np.uint8)
     producers = data[table[:, kernels.BEGIN, None] + _PRODUCER_ID].view(">i8")[:, 0]

@@ -261,7 +261,7 @@ class _Analysis:
     def _stub(self, schema: StructType) -> DataFrame:
         rate = self._spark.readStream.format("rate").load()
         nothing = [
-            # The metadata says which column is a window's, or an event time.
+            # The metadata marks columns of windows and of event times.
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
             for field in schema.fields
         ]

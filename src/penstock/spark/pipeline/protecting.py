@@ -110,7 +110,7 @@ def _subject(one: Protection) -> Any:
 
 
 def _given(keys: KeyPlace | None) -> KeyPlace:
-    # Without one the file is refused; its other steps are looked at all the same.
+    # Without one the file is rejected; its other steps are still checked.
     return KeyPlace(ring=Path()) if keys is None else keys
 
 

@@ -161,7 +161,7 @@ def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[s
     ]
     texts += [text for sink in sinks for text in _expressions(sink)]
     named = any(words is None or RECORD in words for words in map(words_of, texts))
-    # A query with a stateful root leaves out what is rejected: a record query sees to that.
+    # A query with a stateful root drops rejected rows, which a record query handles.
     fates = {rule.otherwise for part in parts for rule in part.rules if plan.root is None}
     if plan.root is None and any(source.can_fail for source in sources):
         fates.add(spec.errors.on_invalid)

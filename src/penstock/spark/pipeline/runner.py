@@ -100,7 +100,7 @@ class PipelineRunner:
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
             if not is_connect(self._spark):
-                # As functions are: what reads and what a sink does share one parent of workers.
+                # As for functions: sources and sinks share one parent of workers.
                 self._spark.dataSource.register(PenstockSource)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)

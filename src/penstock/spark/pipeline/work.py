@@ -310,7 +310,7 @@ class Work:
 
     def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:
         first = [] if counting is None else [counting]
-        for name in (*first, *(name for name in self.plan.sinks if name != counting)):
+        for name in (*first, *(other for other in self.plan.sinks if other != counting)):
             sink = self.spec.sinks[name]
             stage = writer(self.spec, self.plan.name, sink)
             done = staged[f"written.{name}"] = stage(self.views[sink.view], self.entry.batch_id)

@@ -65,7 +65,7 @@ from penstock.spark.tables.text import valid_text
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
 _WRITING: Final = {
-    # The table's log says what is there, not a file `_SUCCESS`.
+    # The table's log lists the files, so `_SUCCESS` is not needed.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # Without it a column with long strings has no statistics at all.
     "parquet.statistics.truncate.length": "256",

@@ -54,7 +54,7 @@ def _is_delta(field: Any) -> bool:
         Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
     except ValueError:
         return False
-    # `deltalake` knows these types, which are the protocol's no more than others.
+    # `deltalake` supports these types, which the protocol lacks.
     return not any(name == "void" or name.startswith("interval") for name in _leaves(field["type"]))
 
 
@@ -232,7 +232,7 @@ def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
 def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     if values.type == kind:
         return values
-    # A cast refuses null structs of fields that are never null.
+    # A cast rejects null structs of fields that are never null.
     return pa.chunked_array([_rebuilt(chunk, kind) for chunk in values.chunks], kind)
 
 

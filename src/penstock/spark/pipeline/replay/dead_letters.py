@@ -148,7 +148,7 @@ class DeadLetters:
             Busy: another process replays.
         """
         with locked(self._folder / "lock", f"replay of dead letters of {self._spec.name}"):
-            done = [self._run(replay, resumed=True) for replay in self._open()]
+            done = [self._run(begun, resumed=True) for begun in self._open()]
             owner, batch = self._numbers()
             replay = self._decide(wanted, by=by, batch=batch, owner=owner)
             if not dead_letter_rows.chosen(self._marked(replay), wanted).isEmpty():

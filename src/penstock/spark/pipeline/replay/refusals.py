@@ -19,7 +19,7 @@ from penstock.spark.pipeline.spec import (
 
 
 class CannotBackfill(InvalidError):
-    """Sink that cannot be backfilled, or not with these options."""
+    """Rejection of a backfill: by its sink, or by its options."""
 
     code: ClassVar[str] = "invalid_request"
 
