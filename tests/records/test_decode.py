@@ -248,7 +248,7 @@ def test_garbage(garbage: bytes) -> None:
         decode_batches(garbage)
 
 
-def test_a_checksum_is_verified_unless_told_otherwise() -> None:
+def test_checksums_are_verified_by_default() -> None:
     data = bytearray(encoded([Batch(0, (Record(0, 1, None, b"value"),))]))
     data[-2] ^= 1
     with pytest.raises(CorruptBatch, match="checksum"):

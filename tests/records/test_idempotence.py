@@ -66,7 +66,7 @@ def test_only_so_many_batches_are_remembered() -> None:
     assert producer.seen_ms == 8
 
 
-def test_a_new_epoch_begins_anew() -> None:
+def test_a_new_epoch_replaces_the_batches() -> None:
     before = fed(3, (0, 4), (5, 5))
     batch = ProducerBatch(0, 1, 8, 1, 70)
     assert appended(before, 4, batch, 99) == Producer(4, (batch,), 99)

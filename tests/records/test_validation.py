@@ -172,7 +172,7 @@ def test_a_broker_loads_no_arrow_for_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["records", "records.columnar", "broker.server", "client"])
-def test_nobody_loads_numba_before_records_are_opened(name: str) -> None:
+def test_numba_is_not_loaded_before_records_are_opened(name: str) -> None:
     code = f"import sys, penstock.{name}; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

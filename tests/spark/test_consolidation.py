@@ -123,7 +123,7 @@ def test_who_comes_second_loses(topic: Diskless) -> None:
     assert not handed_in(topic, second[0], made[1])
 
 
-def test_damage_and_loss_are_told(topic: Diskless) -> None:
+def test_damage_and_loss_are_reported(topic: Diskless) -> None:
     (run, *_) = offered(topic)
     (topic.objects / run.extents[0]["key"]).unlink()
     (row,) = built([run])

@@ -266,7 +266,7 @@ def test_the_next_address_is_asked_where_one_is_away(topic: Diskless) -> None:
     source.close()
 
 
-def test_any_of_several_brokers_tells(postgres_url: str, tmp_path: Path) -> None:
+def test_any_of_several_brokers_returns_extents(postgres_url: str, tmp_path: Path) -> None:
     """Written through one broker, planned by another, and read while neither is needed."""
     from penstock.testing import Broker
 

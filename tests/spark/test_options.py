@@ -38,7 +38,7 @@ def test_names_are_read_in_any_case_and_by_sparks_names() -> None:
     assert read.admin_url == "http://h:2"
 
 
-def test_committed_records_are_read_unless_told_otherwise() -> None:
+def test_committed_records_are_read_by_default() -> None:
     given = {"bootstrap": "h:1", "subscribe": "a"}
     assert parse(given).isolation_level == READ_COMMITTED
     assert parse(given | {"isolationLevel": "read_uncommitted"}).isolation_level == READ_UNCOMMITTED

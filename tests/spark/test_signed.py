@@ -170,7 +170,7 @@ def test_who_may_not_read_the_topic_gets_no_urls(topic: Signed, user: str, said:
         source.extents(TopicPartition(topic.name, 0), 0, 1)
 
 
-def test_urls_that_have_ended_are_asked_for_anew(topic: Signed) -> None:
+def test_expired_urls_are_renewed(topic: Signed) -> None:
     ended = [Task(topic.ended())]
     assert rows(topic.read(ended, Unasked(), extents=topic.source)) == topic.consumed()
     mixed = [Task([*topic.ended()[:3], *topic.slices()[3:]])]

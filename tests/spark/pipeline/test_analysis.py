@@ -225,7 +225,7 @@ keys = ["id"] #!sink.table.keys
 '''
 
 
-def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_mistakes_of_all_kinds_are_reported_at_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(re.sub(r"( #!\S+)+$", "", EVERYTHING, flags=re.MULTILINE))
     found = survey(path)

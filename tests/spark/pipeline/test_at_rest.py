@@ -114,7 +114,7 @@ def test_records_that_wait(tmp_path: Path, broker: Broker) -> None:
     assert at_rest(spec) == ()
 
 
-def test_a_topic_made_anew_is_for_spark_to_tell(tmp_path: Path, broker: Broker) -> None:
+def test_a_recreated_topic_is_left_to_spark(tmp_path: Path, broker: Broker) -> None:
     spec = loaded(tmp_path, broker)
     ran(spec, 0)
     with broker.client() as client:

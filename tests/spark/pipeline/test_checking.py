@@ -97,7 +97,7 @@ def test_what_is_no_toml(directory: Path, text: str, said: str) -> None:
     assert str(problem).startswith(f"{directory / 'pipeline.toml'}{said}")
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(directory: Path) -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file(directory: Path) -> None:
     (directory / "bad.sql").write_text("select *\nfrom ordes")
     found = problems(
         directory,

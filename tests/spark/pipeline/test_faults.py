@@ -49,7 +49,7 @@ def numbers(first: int, last: int) -> list[dict[str, int]]:
 
 
 @pytest.mark.long
-def test_a_topic_made_anew_ends_the_run_by_name(pipeline: Pipeline) -> None:
+def test_a_recreated_topic_ends_the_run_by_name(pipeline: Pipeline) -> None:
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic)
     pipeline.send(topic, numbers(0, 10))
@@ -68,7 +68,7 @@ def test_a_query_that_cannot_start_ends_the_run_in_one_line(pipeline: Pipeline) 
     assert str(caught.value) == f"query numbers: {pipeline.broker.bootstrap} has no topic absent"
 
 
-def test_a_stop_in_the_middle_of_a_batch_says_nothing(
+def test_a_stop_in_the_middle_of_a_batch_reports_no_error(
     pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = pipeline.topic("numbers")

@@ -34,7 +34,7 @@ def test_a_batch_says_when_sinks_may_have_rows_of_it(tmp_path: Path) -> None:
     assert (journal.read(0).writing, journal.read(0).done) == (True, True)
 
 
-def test_finished_batches_tell_what_they_did(tmp_path: Path) -> None:
+def test_finished_batches_keep_their_counts(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     assert journal.last() is None
     for number in range(3):

@@ -331,9 +331,7 @@ on_invalid = "drop"
 """
 
 
-def test_what_spark_refuses_of_protection_is_told_at_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rejected_protections_are_reported_at_once(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(UNFIT)
     found = {

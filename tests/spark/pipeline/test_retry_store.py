@@ -109,7 +109,7 @@ def test_requests_are_put_aside_and_stay_readable(tmp_path: Path) -> None:
     assert (done["records"], done["batch_id"]) == (2, 7)
 
 
-def test_parked_records_that_are_given_up_leave_their_followers(tmp_path: Path) -> None:
+def test_queued_records_of_dead_lettered_ones_are_retried(tmp_path: Path) -> None:
     rows = [(b"a", "park"), (b"a", "follow"), (b"b", "park"), (None, "park"), (b"c", "retry")]
     held = table([row(at, *one) for at, one in enumerate(rows)])
     wish = Release(keys=(b"a",), dead_letter=True)

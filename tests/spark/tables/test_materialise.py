@@ -166,7 +166,7 @@ def test_topics_come_and_go_while_it_runs(
     assert Counter(values) == Counter(f"value {number}".encode() for number in range(60))
 
 
-def test_a_topic_made_anew_stops_its_table_alone(
+def test_a_recreated_topic_stops_its_table_alone(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
     first, second = kept(), kept()
@@ -213,7 +213,7 @@ def test_what_the_log_lost_is_named(
 
 
 @pytest.mark.long
-def test_a_deleted_checkpoint_is_told(
+def test_a_deleted_checkpoint_is_reported(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
     topic = kept()

@@ -249,7 +249,7 @@ def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -
          [(1, "old", float("inf")), (1, "new", float("nan"))], ["new"]),
     ],
 )  # fmt: skip
-def test_keys_and_orders_are_told_apart_as_spark_does(
+def test_keys_and_orders_are_compared_as_spark_does(
     spark: SparkSession, table: Path, columns: str, given: Sequence[Any], left: list[str]
 ) -> None:
     merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")

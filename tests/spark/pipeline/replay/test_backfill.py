@@ -167,7 +167,7 @@ def test_a_batch_under_way_belongs_to_the_new_sinks_history(
 
 
 @pytest.mark.long
-def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
+def test_the_live_pipeline_continues(pipeline: Pipeline) -> None:
     topic, text = joined_late(pipeline)
     spec = pipeline.write(text.replace('"once"', '"now"'))
     runner = PipelineRunner(spec, pipeline.spark)
