@@ -18,8 +18,8 @@ from penstock.apps.pipeline.replay import whoami
 from penstock.client import Client
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay.letters import Filters
-from penstock.spark.pipeline.replay.refusals import NoSuchLetters, check_filters
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters
+from penstock.spark.pipeline.replay.refusals import NoSuchDeadLetters, check_filters
 from penstock.spark.pipeline.retry_store import SCHEMA, RetryStore
 from penstock.testing import Broker
 from tests.apps.conftest import Run
@@ -99,7 +99,7 @@ def test_names_that_nothing_has(file: Path) -> None:
         (Filters(rule="xyz"), "there are 'small', 'undecodable'"),
         (Filters(topic="line"), "no dead letter is of topic 'line', .*; write 'lines'"),
     ):
-        with pytest.raises(NoSuchLetters, match=told):
+        with pytest.raises(NoSuchDeadLetters, match=told):
             check_filters(spec, wanted)
 
 

@@ -114,7 +114,7 @@ async def test_a_compacted_topic_takes_no_record_without_a_key(
     keyless = sealed(GOOD[0] + KEYLESS + GOOD[2], 3, codec=codec)
     done = await client.produce("t", keyless)
     assert done.error_code == INVALID_RECORD
-    assert "record 1 of 3: a compacted topic takes no record without a key" in done.error_message
+    assert "record 1 of 3: a compacted topic rejects records without a key" in done.error_message
     assert [error.batch_index for error in done.record_errors] == [1]
     assert (await client.produce("t", sealed(b"".join(GOOD), 3, codec=codec))).base_offset == 0
 

@@ -1,4 +1,4 @@
-"""A reader is told why a schema file cannot be used, and reads framed values and others."""
+"""Readers: errors of unusable schema files, and values with and without framing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a format is told when its settings cannot be used together."""
+"""Errors of formats with contradictory settings."""
 
 from __future__ import annotations
 

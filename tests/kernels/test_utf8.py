@@ -1,4 +1,4 @@
-"""What Python takes for UTF-8 is what the kernel takes for it."""
+"""UTF-8 validation of the kernel, compared with Python's."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record; `offset` and `timestamp` are absolute."""
+    """Record; `offset` and `timestamp` are absolute."""
 
     offset: int
     timestamp: int
@@ -152,7 +152,7 @@ def decode_record(reader: Reader, base_offset: int, base_timestamp: int) -> Reco
 
 
 def read(data: bytes, *, control: bool = False, unpacked_max: int = 1 << 30) -> list[Record]:
-    """What a reader of these bytes is to see, whatever they are; checksums are not looked at.
+    """Return the records in any bytes, without a check of checksums.
 
     Raises:
         Wrong: the bytes are to be refused.

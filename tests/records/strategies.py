@@ -78,5 +78,5 @@ def batches(draw: st.DrawFn) -> list[Batch]:
 
 
 def visible(drawn: Sequence[Batch], *, control: bool = False) -> list[Record]:
-    """What a reader sees of the batches, in order."""
+    """Return the records of the batches, in order."""
     return [r for batch in drawn if control or not batch.control for r in batch.visible()]

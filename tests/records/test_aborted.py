@@ -67,7 +67,7 @@ def test_only_what_counts_is_read(
     log: tuple[list[Batch], list[tuple[int, int]], set[int]], data: st.DataObject
 ) -> None:
     batches, aborted, counting = log
-    markers = [(one.producer[0], one.base_offset) for one in batches if one.control]
+    markers = [(batch.producer[0], batch.base_offset) for batch in batches if batch.control]
     ranges = ranges_until(aborted, markers)
     first = data.draw(st.integers(0, len(batches) - 1))
     part = batches[first : data.draw(st.integers(first + 1, len(batches)))]
@@ -76,12 +76,11 @@ def test_only_what_counts_is_read(
         columns=["offset"],
         aborted=data.draw(st.permutations(ranges)),
     )
-    there = {record.offset for one in part if not one.control for record in one.records}
+    there = {record.offset for batch in part if not batch.control for record in batch.records}
     assert decoded.column("offset").to_pylist() == sorted(there & counting)
 
 
 def test_other_batches_of_the_producer_are_read() -> None:
-    """One that is not transactional is in no transaction, whatever its offsets are."""
     plain = replace(batch(2, 5), transactional=False)
     data = b"".join(map(reference.encode, [batch(0, 5), plain]))
     decoded = decode_batches(data, columns=["offset"], aborted=[AbortedRange(5, 0, 9)])

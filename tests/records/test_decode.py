@@ -248,7 +248,7 @@ def test_garbage(garbage: bytes) -> None:
         decode_batches(garbage)
 
 
-def test_a_checksum_is_verified_unless_told_otherwise() -> None:
+def test_checksums_are_verified_by_default() -> None:
     data = bytearray(encoded([Batch(0, (Record(0, 1, None, b"value"),))]))
     data[-2] ^= 1
     with pytest.raises(CorruptBatch, match="checksum"):
@@ -307,7 +307,7 @@ def test_a_record_of_very_many_headers() -> None:
 
 
 def damaged(data: bytes, dice: random.Random) -> bytearray:
-    """One to four bytes changed behind the header, the checksum right again."""
+    """Change one to four bytes behind the header, and correct the checksum."""
     result = bytearray(data)
     for _ in range(dice.randint(1, 4)):
         position = dice.randrange(HEADER_BYTES - 38, len(result))

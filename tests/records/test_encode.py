@@ -156,7 +156,7 @@ def test_a_record_too_large_is_named() -> None:
     assert len(encode_batches(data, now_ms=1, max_batch_bytes=1_000, codec=Codec.ZSTD)) == 2
 
 
-def test_idempotent_sequences_go_on_and_wrap() -> None:
+def test_idempotent_sequences_continue_and_wrap() -> None:
     data = pa.table({"value": [b"v"] * 10})
     encoded = encode_batches(
         data,

@@ -213,7 +213,7 @@ def test_what_may_not_be_produced(changes: dict[str, int], reason: str) -> None:
 
 
 @pytest.mark.parametrize("producer", [(-1, -1, -1), (5, 0, 0)])
-def test_a_transaction_that_nobody_began_may_not_be_produced(
+def test_a_transactional_batch_without_a_transaction_is_rejected(
     producer: tuple[int, int, int],
 ) -> None:
     names = ("producer_id", "producer_epoch", "base_sequence")

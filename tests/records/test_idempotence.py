@@ -1,4 +1,4 @@
-"""What a producer's next batch is: every state against every batch, and what is remembered."""
+"""Check of a producer's next batch: every state against every batch, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_state_meets_every_batch(state: str, batch: tuple[int, int, int]) 
             original(producer, 9, epoch, first, last)
     elif epoch == 3 and (first, last) in FRESH[state]:
         assert original(producer, 9, epoch, first, last) is None
-    elif epoch == 3 and (first, last) in [one[:2] for one in producer.batches]:
+    elif epoch == 3 and (first, last) in [batch[:2] for batch in producer.batches]:
         found = original(producer, 9, epoch, first, last)
         assert found is not None
         assert found[:2] == (first, last)
@@ -61,12 +61,12 @@ def test_every_state_meets_every_batch(state: str, batch: tuple[int, int, int]) 
 
 def test_only_so_many_batches_are_remembered() -> None:
     producer = fed(3, *((n, n) for n in range(9)))
-    assert [one.first_sequence for one in producer.batches] == [4, 5, 6, 7, 8]
+    assert [batch.first_sequence for batch in producer.batches] == [4, 5, 6, 7, 8]
     assert len(producer.batches) == PRODUCER_BATCHES_MAX
     assert producer.seen_ms == 8
 
 
-def test_a_new_epoch_begins_anew() -> None:
+def test_a_new_epoch_replaces_the_batches() -> None:
     before = fed(3, (0, 4), (5, 5))
     batch = ProducerBatch(0, 1, 8, 1, 70)
     assert appended(before, 4, batch, 99) == Producer(4, (batch,), 99)

@@ -1,4 +1,4 @@
-"""Whatever the bytes: the columns that a slow, obvious reader finds, or an error, never a crash."""
+"""Mutated bytes: the columns that a slow, obvious reader finds, or an error, never a crash."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def mutated(data: bytes, draw: st.DataObject) -> bytes:
-    """One to four bytes changed, added or taken away."""
+    """Change, add or remove one to four bytes."""
     result = bytearray(data)
     for _ in range(draw.draw(st.integers(1, 4))):
         at = draw.draw(st.integers(0, max(len(result) - 1, 0)))
@@ -48,7 +48,9 @@ def rows(decoded: Any) -> list[Record]:
     decoded.validate(full=True)
     columns = [column.to_pylist() for column in decoded.columns]
     return [
-        Record(offset, time, key, value, tuple((one["key"], one["value"]) for one in headers))
+        Record(
+            offset, time, key, value, tuple((header["key"], header["value"]) for header in headers)
+        )
         for offset, time, key, value, headers in zip(*columns, strict=True)
     ]
 

@@ -97,7 +97,7 @@ def test_a_transaction_begins_with_its_first_batch_and_ends_with_its_marker() ->
     assert original(ended, 7, 3, 2, 2) == batch_at(2, 15), "it may still be sent again"
 
 
-def test_a_marker_of_a_newer_epoch_fences_and_begins_anew() -> None:
+def test_a_marker_of_a_newer_epoch_fences_and_resets_sequences() -> None:
     open_one = appended(None, 3, batch_at(0, 10, 2), 1, 10)
     ended = decided(open_one, MARKER._replace(producer_epoch=4), 5)
     assert ended == Producer(4, (), 5, 9, -1)

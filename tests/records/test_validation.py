@@ -1,4 +1,4 @@
-"""What a log that looks inside refuses is what the slow walk below refuses, and nothing else."""
+"""Validation rejects exactly the batches that the slow walk below rejects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def encoded(content: tuple[Record, ...]) -> bytes:
 
 
 def mutated(section: bytes, draw: st.DataObject) -> bytes:
-    """One to three bytes changed, added or taken away."""
+    """Change, add or remove one to three bytes."""
     data = bytearray(section)
     for _ in range(draw.draw(st.integers(1, 3))):
         at = draw.draw(st.integers(0, len(data)))
@@ -172,7 +172,7 @@ def test_a_broker_loads_no_arrow_for_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["records", "records.columnar", "broker.server", "client"])
-def test_nobody_loads_numba_before_records_are_opened(name: str) -> None:
+def test_numba_is_not_loaded_before_records_are_opened(name: str) -> None:
     code = f"import sys, penstock.{name}; print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

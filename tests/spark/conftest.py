@@ -1,4 +1,6 @@
-"""One Spark session and one broker for all tests of this folder; topics of their own per test."""
+"""Fixtures of this folder: a Spark session and a broker for all tests; topics of their own per
+test.
+"""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_who_comes_second_loses(topic: Diskless) -> None:
     assert not handed_in(topic, second[0], made[1])
 
 
-def test_damage_and_loss_are_told(topic: Diskless) -> None:
+def test_damage_and_loss_are_reported(topic: Diskless) -> None:
     (run, *_) = offered(topic)
     (topic.objects / run.extents[0]["key"]).unlink()
     (row,) = built([run])
@@ -171,7 +171,7 @@ def test_a_job(topic: Diskless, spark: SparkSession) -> None:
 
     def run(**options: Any) -> Outcome:
         return consolidate(
-            spark, admin_url=admin, slots=2, topic=topic.name, tell=lines.append, **options
+            spark, admin_url=admin, slots=2, topic=topic.name, report=lines.append, **options
         )
 
     assert run().segments == 0, "nothing is old enough yet"

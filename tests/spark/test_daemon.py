@@ -28,7 +28,7 @@ def main(infile, outfile):
     infile.read()
     if {fails}:
         raise ValueError("a failure of its own")
-    outfile.write(b"what nobody reads")
+    outfile.write(b"unread output")
 """
 
 
@@ -141,5 +141,5 @@ def test_what_a_worker_frees_serves_its_next_batch() -> None:
         for kept in (False, True)
     ]
     pages = 3 * 4 * (24 << 20) // (4 << 10)
-    assert taken[0] > pages // 2, "the C library keeps it without being told"
+    assert taken[0] > pages // 2, "the C library keeps it by default"
     assert taken[1] < pages // 100

@@ -86,7 +86,7 @@ def test_aborted_transactions_are_asked_for(server: Server) -> None:
     assert server.paths[0].endswith("&isolation=read_committed")
 
 
-def test_a_refusal_says_what_the_broker_said(server: Server) -> None:
+def test_a_rejection_has_the_response_of_the_broker(server: Server) -> None:
     server.status = 403
     server.body = json.dumps({"error": "topic_authorization_failed", "message": "no"}).encode()
     source = HttpExtents(server.url)
@@ -145,7 +145,7 @@ def test_brokers_that_answered_before_may_be_away(server: Server) -> None:
     assert source.extents(AT, 10, 31).extents == ()
 
 
-def test_nobody_there() -> None:
+def test_an_unreachable_address_is_reported() -> None:
     with pytest.raises(ExtentsUnavailable, match="cannot be reached"):
         HttpExtents("http://127.0.0.1:9", timeout_seconds=0.1).extents(AT, 0, 1)
 

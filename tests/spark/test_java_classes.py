@@ -1,4 +1,4 @@
-"""Which archive of Java's classes is used, and where one is written."""
+"""Choice of the archive of Java's classes that is used or written."""
 
 from __future__ import annotations
 

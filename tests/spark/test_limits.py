@@ -1,4 +1,4 @@
-"""How far a trigger goes."""
+"""Limits of a trigger."""
 
 from __future__ import annotations
 

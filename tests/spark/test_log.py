@@ -1,4 +1,4 @@
-"""What starting and ending options mean, and which logs are refused."""
+"""Resolution of starting and ending options, and logs that are rejected."""
 
 from __future__ import annotations
 
@@ -98,7 +98,6 @@ def position(offset: int, topic_id: str = "id-a") -> Positions:
 
 
 def test_who_is_ahead_of_committed_records_waits() -> None:
-    """Whoever has read records of an open transaction goes on where it stands."""
     opened = replace(log(), open_records=5)
     read = options(startingOffsets='{"a": {"0": 103, "1": 7}}')
     assert read.start is not None

@@ -97,7 +97,7 @@ class Diskless:
         return pa.Table.from_batches(batches, schema=arrow_schema(COLUMN_NAMES))
 
     def consumed(self) -> list[tuple[Any, ...]]:
-        """What a consumer reads, as `rows`."""
+        """Return the records of a consumer, as `rows`."""
         columns = ("partition", "offset", "timestamp", "key", "value")
         return rows(self.client.read_arrow(self.name, columns=columns))
 
@@ -252,7 +252,7 @@ def test_pages_of_extents(topic: Diskless, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(extents, "OBJECT_LAYOUTS_PER_PAGE_BYTES", 1)
     assert [task.slices for task in topic.tasks()] == [task.slices for task in whole]
     monkeypatch.setattr("penstock.spark.extents.PAGES_MAX", 2)
-    with pytest.raises(ExtentsUnavailable, match="more extents than 2 answers"):
+    with pytest.raises(ExtentsUnavailable, match="more than 2 pages of extents"):
         topic.tasks()
 
 
@@ -266,7 +266,7 @@ def test_the_next_address_is_asked_where_one_is_away(topic: Diskless) -> None:
     source.close()
 
 
-def test_any_of_several_brokers_tells(postgres_url: str, tmp_path: Path) -> None:
+def test_any_of_several_brokers_returns_extents(postgres_url: str, tmp_path: Path) -> None:
     """Written through one broker, planned by another, and read while neither is needed."""
     from penstock.testing import Broker
 

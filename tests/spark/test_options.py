@@ -38,7 +38,7 @@ def test_names_are_read_in_any_case_and_by_sparks_names() -> None:
     assert read.admin_url == "http://h:2"
 
 
-def test_committed_records_are_read_unless_told_otherwise() -> None:
+def test_committed_records_are_read_by_default() -> None:
     given = {"bootstrap": "h:1", "subscribe": "a"}
     assert parse(given).isolation_level == READ_COMMITTED
     assert parse(given | {"isolationLevel": "read_uncommitted"}).isolation_level == READ_UNCOMMITTED
@@ -89,8 +89,8 @@ def test_durations(text: str, milliseconds: int) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("maxRowsPerTrigger", "5", "there is no such option"),
-        ("path", "/x", "there is no such option"),
+        ("maxRowsPerTrigger", "5", "unknown option"),
+        ("path", "/x", "unknown option"),
         ("maxRecordsPerTrigger", "0", "whole number from 1"),
         ("maxBytesPerTrigger", "1k", "whole number"),
         ("failOnDataLoss", "yes", "true or false"),
@@ -144,7 +144,7 @@ def test_options_of_the_store_are_taken_as_they_are_and_not_shown() -> None:
     read = options(**{"Penstock.Store.Options.AWS_secret_access_key": "Secret/Word"})
     assert read.store_options == {"aws_secret_access_key": "Secret/Word"}
     assert "Secret/Word" not in repr(read)
-    with pytest.raises(InvalidOption, match="no such option"):
+    with pytest.raises(InvalidOption, match="unknown option"):
         options(**{"penstock.store.options.": "x"})
-    with pytest.raises(InvalidOption, match="no such option"):
+    with pytest.raises(InvalidOption, match="unknown option"):
         options(**{"penstock.store.url": "x"})

@@ -161,7 +161,7 @@ def test_large_payloads_come_in_several_batches(topic: Topic, shelf: Shelf) -> N
     assert sorted((row["offset"], row["size"]) for row in rows) == list(enumerate(sizes))
 
 
-def test_a_stream_goes_on_where_it_was(topic: Topic, shelf: Shelf, tmp_path: Path) -> None:
+def test_a_stream_continues_from_its_checkpoint(topic: Topic, shelf: Shelf, tmp_path: Path) -> None:
     got: list[tuple[int, bytes]] = []
 
     def take(frame: DataFrame, _: int) -> None:

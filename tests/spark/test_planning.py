@@ -63,7 +63,9 @@ def test_slices_know_their_aborted_transactions() -> None:
     assert len(slices) > 2
     for item in slices:
         assert item.aborted == tuple(
-            one for one in aborted if one.first_offset < item.end and one.last_offset >= item.start
+            range_
+            for range_ in aborted
+            if range_.first_offset < item.end and range_.last_offset >= item.start
         )
     assert pickle.loads(pickle.dumps(slices)) == slices
 
@@ -120,7 +122,7 @@ def test_holes_between_extents_go_to_the_broker() -> None:
             return PartitionExtents(topic_id="i", log_start_offset=0, extents=found)
 
     found = slices_of(TopicPartition("t", 0), 5, 40, Holes())
-    assert [(item.start, item.end, [one.key for one in item.extents]) for item in found] == [
+    assert [(item.start, item.end, [extent.key for extent in item.extents]) for item in found] == [
         (5, 10, ["/x"]), (10, 20, []), (20, 30, ["/x"]), (30, 40, []),
     ]  # fmt: skip
 
@@ -138,7 +140,7 @@ class Objects:
     by_partition: Mapping[TopicPartition, list[Extent]]
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
-        found = [item for one in self.by_partition[at] if (item := trimmed(one, start, end))]
+        found = [item for extent in self.by_partition[at] if (item := trimmed(extent, start, end))]
         return PartitionExtents(topic_id="i", log_start_offset=0, extents=tuple(found), store=STORE)
 
 
@@ -172,7 +174,7 @@ def test_every_offset_of_objects_once_and_in_order(
     for task in tasks:
         for item in task.slices:
             assert item.store == STORE
-            assert len({one.key for one in item.extents}) == 1
+            assert len({extent.key for extent in item.extents}) == 1
             found.setdefault(item.at, []).append(item)
     assert set(found) == set(ranges)
     for at, (start, end) in ranges.items():
@@ -231,7 +233,6 @@ def test_little_of_files_and_objects_is_one_task() -> None:
 
 
 def test_extents_that_overlap_are_read_once() -> None:
-    """As when extents were consolidated between two answers about one range."""
     logs = {AT: [object_extent(1, 0, (100, 10)), object_extent(2, 5, (200, 5), (200, 20))]}
     (task,) = plan({AT: (0, 30)}, Objects(logs), parallelism=2)
     assert [(item.start, item.end) for item in task.slices] == [(0, 10), (10, 30)]
@@ -251,11 +252,11 @@ class Signed:
             for number in range(start // 10, -(-end // 10))
         ]
         signed = {
-            one.key: SignedRange(
-                url=f"https://host/{one.key}", start=24, size_bytes=one.size_bytes,
+            extent.key: SignedRange(
+                url=f"https://host/{extent.key}", start=24, size_bytes=extent.size_bytes,
                 expires_ms=self.expires_ms,
             )
-            for one in found
+            for extent in found
         }  # fmt: skip
         return PartitionExtents(
             topic_id="i", log_start_offset=0, extents=tuple(found), store=STORE, signed=signed

@@ -246,7 +246,6 @@ def test_deleted_records(stored: bytes) -> None:
 
 @pytest.mark.parametrize("gap", ["before the range's end", "over the range's end", "behind"])
 def test_offsets_that_are_gone_for_good(gap: str, stored: bytes) -> None:
-    """As compaction leaves them: what comes next is whatever batch is there next."""
     kept = {"before the range's end": (0, 1, 4), "over the range's end": (0, 1, 7), "behind": (0,)}
     fetcher = FakeFetcher(stored, only=kept[gap])
     end = BATCH_RECORDS if gap == "behind" else 5 * BATCH_RECORDS
@@ -295,7 +294,7 @@ def test_an_empty_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None
         client.write_arrow("t", pa.table({"value": [b"v"] * 10}), partition=3)
         whole = read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=4))
         assert whole["offset"].to_pylist() == list(range(10))
-        with pytest.raises(NotServed, match=r"offset 0 5 times .* up to 10 \(last stable\)"):
+        with pytest.raises(NotServed, match=r"offset 0 in 5 requests.* up to 10 \(last stable\)"):
             read([piece(None, 0, 10)], ("offset",), Impatient(broker.bootstrap, empty=99))
 
 

@@ -180,7 +180,7 @@ def queried(
         check=False,
     )
     assert process.stdout.rstrip().endswith("rows ['one', 'two']"), process.stderr[-3000:]
-    assert "there is no such option of security" in process.stdout
+    assert "unknown security option" in process.stdout
     texts = {str(path): path.read_bytes() for path in log.rglob("*") if path.is_file()}
     assert any(b"SparkListenerSQLExecutionStart" in text for text in texts.values())
     return texts | {"stdout": process.stdout.encode(), "stderr": process.stderr.encode()}
@@ -194,11 +194,11 @@ def test_options_do_not_show_what_is_secret(secured: tuple[Broker, Path]) -> Non
     options = options_of(secured)
     read = parse({**options, "subscribe": "orders"})
     written = parse_sink({**options, "topic": "orders"})
-    for one in (read, written):
-        assert PASSWORD not in repr(one)
-        assert PASSWORD not in str(one)
-        assert one.security["sasl.password"] == PASSWORD
-        assert pickle.loads(pickle.dumps(one)).security == one.security
+    for parsed in (read, written):
+        assert PASSWORD not in repr(parsed)
+        assert PASSWORD not in str(parsed)
+        assert parsed.security["sasl.password"] == PASSWORD
+        assert pickle.loads(pickle.dumps(parsed)).security == parsed.security
 
 
 @pytest.mark.parametrize(

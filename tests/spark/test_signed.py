@@ -170,7 +170,7 @@ def test_who_may_not_read_the_topic_gets_no_urls(topic: Signed, user: str, said:
         source.extents(TopicPartition(topic.name, 0), 0, 1)
 
 
-def test_urls_that_have_ended_are_asked_for_anew(topic: Signed) -> None:
+def test_expired_urls_are_renewed(topic: Signed) -> None:
     ended = [Task(topic.ended())]
     assert rows(topic.read(ended, Unasked(), extents=topic.source)) == topic.consumed()
     mixed = [Task([*topic.ended()[:3], *topic.slices()[3:]])]
@@ -180,7 +180,6 @@ def test_urls_that_have_ended_are_asked_for_anew(topic: Signed) -> None:
 def test_without_new_urls_the_broker_is_read(
     topic: Signed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The store refuses what has ended; nothing is lost, and no URL is told."""
 
     def away() -> HttpExtents:
         return HttpExtents("http://127.0.0.1:9", timeout_seconds=0.1)
@@ -226,7 +225,7 @@ def test_what_is_named_is_a_setting(
         slices = topic.slices()
         assert [bool(item.extents) for item in slices] == [named] * len(slices)
         assert [item.signed is not None for item in slices] == [named] * len(slices)
-        assert all(0 < one.signed.expires_ms - now_ms < 65_000 for one in slices if one.signed)
+        assert all(0 < item.signed.expires_ms - now_ms < 65_000 for item in slices if item.signed)
         assert rows(topic.read(topic.tasks())) == topic.consumed()
         topic.client.close()
 
@@ -258,9 +257,9 @@ def test_the_answer_as_it_is_sent(topic: Signed) -> None:
     assert answer["extents"] == []
     assert answer["store"] == topic.cluster.url
     assert answer["urls_expire_ms"] > SYSTEM_CLOCK.now_ms()
-    for one in answer["objects"]:
-        assert f"/{one['key']}?" in one["url"]
-        assert "X-Amz-SignedHeaders=host%3Brange" in one["url"]
+    for extent in answer["objects"]:
+        assert f"/{extent['key']}?" in extent["url"]
+        assert "X-Amz-SignedHeaders=host%3Brange" in extent["url"]
     assert topic.cluster.s3.options()["aws_secret_access_key"] not in json.dumps(answer)
 
 
@@ -280,5 +279,5 @@ def test_byte_limits_of_streams_hold_where_nothing_is_named() -> None:
         reader = PenstockStreamReader(parse(options))
         end = from_json(reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit()))
         reader.stop()
-        assert 90 <= sum(one.offset for one in end.partitions.values()) <= 100
+        assert 90 <= sum(partition.offset for partition in end.partitions.values()) <= 100
         topic.client.close()

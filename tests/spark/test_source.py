@@ -149,7 +149,7 @@ def test_deleted_records(topic: Topic) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"maxRows": "1"}, "there is no such option"),
+        ({"maxRows": "1"}, "unknown option"),
         ({"subscribe": "nope"}, "has no topic nope"),
         ({"startingOffsets": "{}"}, "leaves out"),
         ({"columns": "nope"}, "no column 'nope'"),

@@ -1,4 +1,4 @@
-"""Spark reads committed records, by whatever road, and no others unless it is told to."""
+"""Transactions in Spark: by default only committed records are read, on every path."""
 
 from __future__ import annotations
 
@@ -88,7 +88,6 @@ def test_batches(topic: Topic, producer: TransactionalProducer, direct: bool) ->
 
 
 def test_streams(topic: Topic, producer: TransactionalProducer, tmp_path: Path) -> None:
-    """What is open is read when it is decided, and a stream that is ahead of it waits."""
     run = Run(tmp_path / "checkpoint")
     counting = fill(topic, producer, 300)
     producer.begin()

@@ -1,7 +1,6 @@
-"""Value formats: what the bytes of a record's value are, and how they become columns of Arrow.
+"""Value formats: decoding of a record's value into columns of Arrow, without Spark.
 
-Nothing in here imports Spark. What says a format is light; its readers (`readers.py`) load NumPy
-and Arrow, and are imported by their own names.
+Describing a format is light; its readers (`readers.py`) load NumPy and Arrow.
 """
 
 from penstock.formats.errors import InvalidFormat

@@ -1,4 +1,4 @@
-"""The columns that values become: a tree that kernels fill and `leaves.py` makes Arrow of."""
+"""Tree of columns that kernels fill and `leaves.py` converts to Arrow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ _NARROW: Final = {1: np.uint8, 8: np.int8, 16: np.int16, 32: np.int32}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a tree, and what its values are.
+    """Column of a tree, with the type of its values.
 
-    `names` are those of an enum, which is kept as their index, or as one of `numbers` where it has
-    some. A list or map has its item or entry as its only part, a struct its fields. Parts of what
-    is none of these are read with it and not handed out; but a column with the type of its only
-    part is that part, where it is there at all.
+    `names` are those of an enum, stored as their index, or as one of `numbers` if it has some. A
+    list or map has its item or entry as its only part, a struct its fields. Parts of other columns
+    are read but not returned; but a column with the type of its only part is that part.
     """
 
     type: pa.DataType
@@ -32,12 +31,11 @@ class Column:
 
     @property
     def size(self) -> int:
-        """How many columns it is with all its parts."""
+        """Number of columns with all its parts."""
         return 1 + sum(part.size for part in self.parts)
 
 
 def column_of(data_type: pa.DataType) -> Column:
-    """The column of an Arrow type, with its parts."""
     if pa.types.is_struct(data_type):
         return struct_of([(part.name, column_of(part.type)) for part in data_type])
     if pa.types.is_map(data_type):
@@ -57,7 +55,7 @@ def list_of(item: Column) -> Column:
 
 
 def map_of(key: Column, value: Column) -> Column:
-    """A map; of entries with equal keys the last one stays."""
+    """Return a map; of entries with equal keys the last one counts."""
     made = pa.map_(key.type, value.type)
     entry = pa.struct([made.key_field, made.item_field])
     return Column(type=made, parts=(Column(type=entry, parts=(key, value)),))
@@ -68,14 +66,13 @@ def enum_of(names: tuple[str, ...], numbers: tuple[int, ...] = ()) -> Column:
 
 
 def validity(present: npt.NDArray[Any]) -> pa.Buffer | None:
-    """The bitmap of the entries that are not null; None if all are there."""
+    """Return the bitmap of the entries that are not null; None if all are valid."""
     if present.all():
         return None
     return pa.py_buffer(np.packbits(present.astype(np.bool_), bitorder="little"))
 
 
 def narrow(words: npt.NDArray[np.int64], bits: int) -> Any:
-    """Words as the values of a type of fewer bits."""
     if bits not in _NARROW:
         return words
     made = words.astype(_NARROW[bits])

@@ -1,4 +1,4 @@
-"""What a value format can be told when its settings or its schema cannot be used."""
+"""Errors of value formats with unusable settings or schemas."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from penstock.base.errors import InvalidError
 
 
 class InvalidFormat(InvalidError):
-    """A value format that is incomplete, or whose schema is malformed or not supported.
+    """Value format that is incomplete, or whose schema is malformed or not supported.
 
-    `name` is the setting (schema, schema_file, message, …), `value` what it was.
+    `name` is the setting (schema, schema_file, message, …), `value` its value.
     """
 
     code: ClassVar[str] = "invalid_config"

@@ -1,12 +1,12 @@
-"""The bytes in front of a value that a schema registry's serialisers write.
+"""Header before a value that a schema registry's serialisers write.
 
     magic      uint8          0
     schema id  int32          big endian
     count      zigzag varint  Protobuf only: of message indexes; 0 stands for one index of 0
     index      zigzag varint  as many as counted
 
-The id is not looked up: the reader's own schema is what a value is read with. The indexes say which
-message of the schema's file a value is of; another message than the reader's is an error.
+The id is ignored: values are read with the reader's own schema. The indexes name the message of the
+schema's file; another message than the reader's is an error.
 
 Source: the wire format of Confluent's Schema Registry serialisers.
 """

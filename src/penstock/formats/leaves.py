@@ -1,8 +1,7 @@
-"""The memory of columns, which kernels fill, and the Arrow arrays that it becomes.
+"""Memory of columns that kernels fill, and its conversion to Arrow arrays.
 
-`kernels/columns.py` says how entries lie in memory. The memory is taken here, by a guess, and more
-of it whenever a kernel says that a column is full. What has the width that Arrow wants is not
-copied.
+`kernels/columns.py` has the layout of entries. Memory is allocated by a guess, and more of it
+whenever a column is full. Values of Arrow's width are not copied.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from penstock.kernels import columns as kernel
 Longs = npt.NDArray[np.int64]
 
 _ITEM_BYTES: Final = 8
-"""Of a value's bytes, how many go with an item of a list, at a guess."""
+"""Estimated bytes of a value for each item of a list."""
 _TEXT_BYTES_MIN: Final = 1 << 10
 
 
 @dataclass(slots=True)
 class Leaves:
-    """The memory of a tree of columns for a number of rows, filled by a kernel."""
+    """Memory of a tree of columns for a number of rows, filled by a kernel."""
 
     root: Column
     rows: int
     size_bytes: int
-    """Of all values."""
+    """Bytes of all values."""
     table: Longs = field(init=False)
     marks: Longs = field(init=False)
     valid: npt.NDArray[np.uint8] = field(init=False)
@@ -58,7 +57,7 @@ class Leaves:
         self._take()
 
     def grow(self, column: int) -> None:
-        """Take more memory for what a kernel has found full: the items here, or the text here.
+        """Allocate memory for a full column: the items here, or the text here.
 
         Raises:
             InvalidError: the text of the column takes more bytes than Arrow can count.
@@ -84,7 +83,6 @@ class Leaves:
             self.octets[to : to + used] = octets[at : at + used]
 
     def _widen(self, first: int, room: int) -> None:
-        """Give the columns that have one entry per entry of `first` room for more."""
         behind = int(self.table[first, kernel.BEHIND])
         column = first
         while column < behind:
@@ -104,7 +102,6 @@ class Leaves:
         self.octets = np.empty(int(sizes.sum()), np.uint8)
 
     def array(self, number: int = 0) -> pa.Array:
-        """What is in a column now, as Arrow."""
         column = self._columns[number]
         count = int(self.table[number, kernel.COUNT])
         if pa.types.is_null(column.type):
@@ -185,7 +182,7 @@ def _array(
 
 
 def _names(column: Column, words: Longs, present: Any) -> pa.Array:
-    """The names of an enum's words; numbers without a name as their digits."""
+    """Return the names of an enum's words; numbers without a name as their digits."""
     index, known = words, None
     if column.numbers:
         numbers = np.array(column.numbers, np.int64)
@@ -199,7 +196,7 @@ def _names(column: Column, words: Longs, present: Any) -> pa.Array:
 
 
 def _last_of_keys(values: pa.MapArray) -> pa.MapArray:
-    """Maps with only the last of the entries that have equal keys."""
+    """Return maps with only the last of the entries that have equal keys."""
     offsets = values.offsets.to_numpy()
     counts = np.diff(offsets)
     owner = np.repeat(np.arange(counts.size), counts)

@@ -1,14 +1,14 @@
-"""How far a value may make the decoder go."""
+"""Limits of decoded values."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DEPTH_MAX: Final = 32
-"""How deep a schema may nest."""
+"""Deepest nesting of a schema."""
 BATCH_BYTES_MAX: Final = (1 << 31) - (1 << 16)
-"""Bytes of one batch of values: Arrow's offsets are of 32 bits."""
+"""Bytes of one batch of values: Arrow's offsets have 32 bits."""
 JSON_DEPTH_MAX: Final = 500
-"""How deep objects and arrays of a JSON value may nest."""
+"""Deepest nesting of objects and arrays of a JSON value."""
 JSON_DIGITS_MAX: Final = 1_000
-"""Digits of a number in a JSON value."""
+"""Most digits of a number in a JSON value."""

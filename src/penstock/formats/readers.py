@@ -21,14 +21,12 @@ from penstock.formats.values import Values
 
 
 class Reader(Protocol):
-    """What reads the values of one format, framed or not; may be pickled."""
+    """Reader of the values of one format, framed or not; may be pickled."""
 
-    def arrow_type(self) -> pa.DataType:
-        """The struct that a value becomes."""
-        ...
+    def arrow_type(self) -> pa.DataType: ...
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """What the values are, and what is wrong with those that are null for a reason."""
+        """Return the values, and the errors of invalid ones, which are null."""
         ...
 
 
@@ -69,21 +67,20 @@ class ProtobufReader:
 
 
 def avro_reader(value_format: ValueFormat) -> AvroReader:
-    """The reader of an Avro schema file.
+    """Return the reader of an Avro schema file.
 
     Raises:
-        InvalidFormat: the schema is malformed or has something that is not supported.
+        InvalidFormat: the schema is malformed or unsupported.
     """
     document = read_json(value_format.schema_file or Path())
     return AvroReader(record=avro_schema.parse(document), framed=value_format.framing)
 
 
 def protobuf_reader(value_format: ValueFormat) -> ProtobufReader:
-    """The reader of a message of a `.proto` file or a descriptor set.
+    """Return the reader of a message of a `.proto` file or a descriptor set.
 
     Raises:
-        InvalidFormat: the file does not compile, has no such message, or the message has something
-            that is not supported.
+        InvalidFormat: the file does not compile, has no such message, or an unsupported one.
     """
     path = value_format.schema_file or Path()
     descriptor = load_message(path, read_schema_file(path), value_format.message)

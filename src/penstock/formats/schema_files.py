@@ -1,4 +1,4 @@
-"""Schema files as bytes and as JSON, read no further than a schema can be long."""
+"""Schema files as bytes and as JSON, of bounded size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA_FILE_BYTES_MAX: Final = 16 << 20
 
 
 def read_schema_file(path: Path) -> bytes:
-    """The bytes of a schema file.
+    """Return the bytes of a schema file.
 
     Raises:
         InvalidFormat: it cannot be read, or is larger than `SCHEMA_FILE_BYTES_MAX`.
@@ -30,7 +30,7 @@ def read_schema_file(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """The document of a schema file that is JSON.
+    """Return the document of a JSON schema file.
 
     Raises:
         InvalidFormat: it cannot be read or is not JSON.

@@ -1,4 +1,4 @@
-"""What the bytes of a record's value are, as its reader says it."""
+"""Value format: a reader's configuration of how to decode values."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ INFER: Final = "infer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFormat:
-    """How a value is decoded.
+    """Format of a value.
 
-    `raw` passes the bytes on, `text` is UTF-8. `json` has a schema in Spark's DDL, or `infer`.
+    `raw` returns the bytes, `text` is UTF-8. `json` has a schema in Spark's DDL, or `infer`.
     `json-schema`, `avro` and `protobuf` have their schema in `schema_file` (`.json`, `.avsc`,
     `.proto` or a compiled descriptor set); `message` is the full name of a Protobuf message.
     `framing` `confluent` skips the five bytes (and message indexes) of a schema registry's
     serialisers. `unknown_fields` `reject` makes a field outside the schema an error (JSON only).
-    `zone` is that of times in JSON that do not say theirs; without one it is the Spark session's.
-    `decimals` `exact` rejects a value with digits that its column cannot hold: behind the point of
-    a decimal, or behind the microseconds of a time. `round` rounds decimals half up and cuts times.
+    `zone` is that of times in JSON without one, by default the Spark session's. `decimals` `exact`
+    rejects a value with digits that its column cannot hold: behind the point of a decimal, or
+    behind the microseconds of a time. `round` rounds decimals half up and cuts times.
     """
 
     kind: Kind = "raw"
@@ -42,10 +42,10 @@ class ValueFormat:
 
 
 def check(value_format: ValueFormat) -> None:
-    """Refuse settings that are missing or contradict each other; opens no file.
+    """Check for missing or contradictory settings; open no file.
 
     Raises:
-        InvalidFormat: says which setting, and why.
+        InvalidFormat: names the setting and the reason.
     """
     kind = value_format.kind
     if kind not in KINDS:

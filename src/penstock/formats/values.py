@@ -1,4 +1,4 @@
-"""The values of a batch as kernels read them, and what is found wrong with them."""
+"""Values of a batch as kernels read them, and their problems."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.formats.limits import BATCH_BYTES_MAX
 Longs = npt.NDArray[np.int64]
 
 ABSENT: Final = -1
-"""The problem of a null: nothing is wrong, and nothing is there."""
+"""Problem of a null, which is not an error."""
 REASONS: Final = 32
-"""A problem is the number of a place times this, and the number of a reason."""
+"""Factor: a problem is the number of a place times this, plus the number of a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """Where each value begins and ends in `data`, and its problem: 0 while nothing is wrong."""
+    """Start and end of each value in `data`, and its problem: 0 for none."""
 
     data: npt.NDArray[np.uint8]
     starts: Longs
@@ -32,7 +32,7 @@ class Values:
 
     @classmethod
     def of(cls, values: pa.BinaryArray) -> Self:
-        """The values of an array of type binary, without a copy of their bytes.
+        """Return the values of an array of type binary, without a copy of their bytes.
 
         Raises:
             InvalidError: they are more than a batch can have.
@@ -62,10 +62,10 @@ class Values:
         return int(self.ends[-1] - self.starts[0]) if len(self) else 0
 
     def texts(self, words: Callable[[int, int], str]) -> pa.StringArray:
-        """What is wrong with each value; null for those that are fine or absent.
+        """Return the error of each value; null for valid and absent ones.
 
         Args:
-            words: says what a reason is at a place, by their numbers.
+            words: returns the text of a place and a reason, by their numbers.
         """
         wrong = self.problems > 0
         if not wrong.any():

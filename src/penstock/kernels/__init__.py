@@ -1,10 +1,7 @@
-"""Compiled loops over bytes: the only code that takes a step per record or per character.
+"""Compiled loops over bytes: the only code with a step per record or per character.
 
-A kernel is a plain loop over NumPy arrays that Numba compiles to machine code, which runs without
-the interpreter's lock. Callers (`records`, `formats`) check what they pass and say what a failure
-means; a kernel allocates nothing, trusts no byte that it reads, and returns a count or the number
-of a failure.
-
-Modules of kernels are imported where they are first used, because importing Numba takes 0.3 s:
-a broker that opens no records never does. `compiling.py` says where compiled code is kept.
+A kernel is a plain loop over NumPy arrays that Numba compiles; it runs without the interpreter's
+lock. Callers (`records`, `formats`) check arguments and explain failures; a kernel allocates
+nothing, trusts no byte that it reads, and returns a count or the number of a failure. Importing
+Numba takes 0.3 s, so kernels are imported at first use. `compiling.py` caches compiled code.
 """

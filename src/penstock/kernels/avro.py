@@ -1,16 +1,15 @@
-"""Avro's binary encoding, read into columns by a program that a schema has become.
+"""Reader of Avro's binary encoding into columns, by a program made from a schema.
 
-A datum has no tags: the schema alone says what comes next. The steps of a program are rows of
+A datum has no tags: the schema determines what comes next. The steps of a program are rows of
 
     OPERATION  what to do
-    COLUMN     where to put what is read
+    COLUMN     column to write to
     FIRST      a size, a count, a step to go to
     SECOND, THIRD  both halves of the smallest number that a decimal may not reach
 
 A union is a BRANCH followed by as many JUMPs as it has branches. The items of an array and the
-entries of a map are read by the steps between BLOCK and a JUMP back to it. A block cannot count
-more items than it has bytes left, so that a number in the data never decides how much memory is
-taken.
+entries of a map are read by the steps between BLOCK and a JUMP back to it. A block's count is
+limited by the bytes left, so that a number in the data never determines memory.
 
 Source: the Avro 1.12 specification, "Binary Encoding".
 """
@@ -61,7 +60,6 @@ _PROGRAM: Final = "int64[:, ::1]"
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
 def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
-    """How many steps to go to the jump of the branch."""
     value, at = read_zigzag(data, at, end)
     if at < 0:
         return 0, at
@@ -75,7 +73,7 @@ def _read_branch(data: Any, at: int, end: int, count: int) -> tuple[int, int]:
 def _next_item(
     program: Any, table: Any, step: int, data: Any, at: int, end: int, left: Any, depth: int
 ) -> int:  # fmt: skip
-    """Count one item off, -1 for the end of them; reads the heads of blocks."""
+    """Count one item off, -1 at their end; read the heads of blocks."""
     if left[depth] == 0:
         count, at = read_zigzag(data, at, end)
         if at >= 0 and count < 0:
@@ -96,7 +94,7 @@ def _next_item(
 
 @kernel("UniTuple(int64, 2)(int64, int64, int64)", inlined=True)
 def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
-    """The number to put, and what is wrong with it."""
+    """Return the number to put, and its problem."""
     if operation == INT and (value > _INT_MAX or value < -_INT_MAX - 1):
         return 0, NO_INT
     if operation == MILLIS:
@@ -115,7 +113,6 @@ def _checked(operation: int, value: int, count: int) -> tuple[int, int]:
 def _put_plain(
     program: Any, table: Any, valid: Any, words: Any, step: int, data: Any, at: int, end: int
 ) -> int:
-    """Put a value that takes as many bytes as its type says."""
     operation = program[step, OPERATION]
     size = 1 if operation == BOOLEAN else 8 if operation == DOUBLE else 4
     if size > end - at:
@@ -139,7 +136,7 @@ def _put_sized(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
-    """Put bytes that have their length before them, or in the program where it is above zero."""
+    """Put bytes that have their length before them, or in the program if it is above zero."""
     operation, column = program[step, OPERATION], program[step, COLUMN]
     size = program[step, FIRST]
     if size == 0:
@@ -168,7 +165,6 @@ def _put(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, step: int,
     data: Any, at: int, end: int,
 ) -> int:  # fmt: skip
-    """Put one value without parts; the place behind it."""
     operation = program[step, OPERATION]
     if operation <= ENUM:
         value, at = read_zigzag(data, at, end)
@@ -189,7 +185,6 @@ def _read(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, data: Any, at: int, end: int,
     left: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Run the program over one value; the last step, and the problem there."""
     step, depth = 0, -1
     while at >= 0:
         operation = program[step, OPERATION]
@@ -232,7 +227,7 @@ def read_avro(
     program: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     data: Any, starts: Any, ends: Any, problems: Any, row: int, left: Any,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from `row` on; the row reached, and the column that is full unless all are read.
+    """Read values from `row` on; return the row reached, and the full column unless all are read.
 
     A value with a problem, before or now, is null.
     """

@@ -1,4 +1,4 @@
-"""Values put into columns, one after the other, in memory that the caller has given.
+"""Columns in memory of the caller, to which kernels append values.
 
 A schema is a tree of columns, numbered from the root down, each before its parts. The table has a
 row for each:
@@ -13,11 +13,9 @@ row for each:
     BEHIND     the number after its last part
 
 An entry's word is a number, or the bits of one. A PAIR has two words, the lower half first. TEXT
-and ITEMS have offsets, from words[AT], which is 0: entry n ends where words[AT + n + 1] says. The
-items are the column that follows. PARTS have no words.
-
-The columns of a tree that are not items of one list have the same number of entries; there is room
-for all of them where there is for the first.
+and ITEMS have offsets, from words[AT], which is 0: entry n ends at words[AT + n + 1]. The items are
+the column that follows. PARTS have no words. The columns of a tree outside of lists have the same
+number of entries and room.
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ KIND, AT, ROOM, TEXT_AT, TEXT_ROOM, COUNT, USED, BEHIND = range(8)
 TABLE_WIDTH: Final = 8
 WORD, PAIR, TEXT, ITEMS, PARTS = range(5)
 COMPARED_MAX: Final = 16
-"""How many keys of a map are compared with each other."""
+"""Most keys of a map that are compared with each other."""
 COLUMNS: Final = "int64[:, ::1], uint8[::1], int64[::1], uint8[::1]"
-"""Table, validity (a byte per entry), words, octets."""
+"""Types of table, validity (a byte per entry), words, octets."""
 
 
 @kernel("void(int64[:, ::1], int64[:, ::1])", inlined=True)
 def mark_row(table: Any, marks: Any) -> None:
-    """Remember how far the columns are."""
+    """Note the present ends of the columns."""
     for column in range(table.shape[0]):
         marks[column, 0] = table[column, COUNT]
         marks[column, 1] = table[column, USED]
@@ -47,7 +45,7 @@ def mark_row(table: Any, marks: Any) -> None:
 
 @kernel("void(int64[:, ::1], int64[:, ::1])")
 def undo_row(table: Any, marks: Any) -> None:
-    """Forget what was put since `mark_row`."""
+    """Remove what was put since `mark_row`."""
     for column in range(table.shape[0]):
         table[column, COUNT] = marks[column, 0]
         table[column, USED] = marks[column, 1]
@@ -78,7 +76,6 @@ def put_nothing(table: Any, valid: Any, words: Any, column: int) -> None:
 
 @kernel("void(int64[:, ::1], uint8[::1], int64)", inlined=True)
 def put_parts(table: Any, valid: Any, column: int) -> None:
-    """Put an entry whose parts are put by themselves."""
     count = table[column, COUNT]
     valid[table[column, AT] + count] = 1
     table[column, COUNT] = count + 1
@@ -116,7 +113,7 @@ def put_items(table: Any, valid: Any, words: Any, column: int) -> None:
 def set_text(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
 ) -> bool:
-    """Make bytes of `data` the next entry, not counted yet; False where there is no room."""
+    """Make bytes of `data` the next entry, not counted yet; False if there is no room."""
     count = table[column, COUNT]
     entry = table[column, AT] + count
     start = words[entry]
@@ -133,7 +130,6 @@ def set_text(
 def put_text(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int, size: int
 ) -> bool:
-    """Put bytes of `data`; False where there is no room for them."""
     done: bool = set_text(table, valid, words, octets, column, data, at, size)
     if done:
         table[column, COUNT] += 1
@@ -142,7 +138,6 @@ def put_text(
 
 @kernel("boolean(int64[:, ::1], int64[::1], uint8[::1], int64, int64, int64)", inlined=True)
 def _same(table: Any, words: Any, octets: Any, column: int, one: int, other: int) -> bool:
-    """Whether two entries are the same: numbers or texts."""
     at, kind = table[column, AT], table[column, KIND]
     if kind == PAIR:
         one, other = at + 2 * one, at + 2 * other
@@ -168,8 +163,8 @@ def keys_differ(table: Any, words: Any, octets: Any, column: int) -> bool:
         first, behind = words[at + entry], words[at + entry + 1]
         if behind - first > COMPARED_MAX:
             return False
-        for one in range(first + 1, behind):
-            for other in range(first, one):
-                if _same(table, words, octets, column + 2, one, other):
+        for key in range(first + 1, behind):
+            for other in range(first, key):
+                if _same(table, words, octets, column + 2, key, other):
                     return False
     return True

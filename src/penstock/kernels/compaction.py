@@ -1,22 +1,20 @@
-"""Which records of a compacted log stay, and copies of those: by the keys, which are hashed.
+"""Compaction of a log: selection of records by hashed keys, and copies of those that stay.
 
 The batches of a buffer are rows of a table of whole numbers, which begins as that of
-`kernels.records` does and goes on with what follows below. The records of the batches that are
-opened are rows of further arrays, in their order:
+`kernels.records` and continues with the columns below. The records of opened batches are rows of
+further arrays, in their order:
 
     hashes  128 bits of the key, keyed by a secret
-    spans   where the record begins and ends in its bytes, its offset and its timestamp
+    spans   start and end of the record in its bytes, its offset and its timestamp
     kinds   NO_KEY, TOMBSTONE
-    keep    1 where it stays
+    keep    1 if it stays
 
-The last offsets of keys lie in `slots`, a table with open addressing whose size is a power of two:
-the hash and the offset plus one, 0 in a slot that is free.
-
-Records are copied as they are: the base offset of their batch stays, and with it their deltas. Only
-where the base timestamp becomes another (the delete horizon), the delta of each is written anew.
+The last offsets of keys are in `slots`, a table with open addressing whose size is a power of two:
+the hash and the offset plus one, 0 in a free slot. Records are copied unchanged: the base offset of
+their batch stays. Only with a new base timestamp (the delete horizon) deltas are rewritten.
 
 Source: Kafka's `Cleaner`, `SkimpyOffsetMap` and `MemoryRecords.filterTo`; KIP-534; MurmurHash3
-(x64, 128 bits), with a secret in the place of the seed.
+(x64, 128 bits), with a secret instead of the seed.
 """
 
 from __future__ import annotations
@@ -45,23 +43,23 @@ SIZE: Final = BATCH_FIELDS + 1
 PRODUCER: Final = BATCH_FIELDS + 2
 PRODUCER_EPOCH: Final = BATCH_FIELDS + 3
 FIRST_ROW: Final = BATCH_FIELDS + 4
-"""The row of the batch's first record."""
+"""Row of the batch's first record."""
 TOMBSTONES: Final = BATCH_FIELDS + 5
 NEWEST: Final = BATCH_FIELDS + 6
-"""Of the records that stay: how many are tombstones, and the highest timestamp."""
+"""Of the records that stay: the number of tombstones, and the highest timestamp."""
 HORIZON: Final = BATCH_FIELDS + 7
-"""The delete horizon that the batch gets; -1 for none."""
+"""Delete horizon of the written batch; -1 for none."""
 MODE: Final = BATCH_FIELDS + 8
 OUT_SIZE: Final = BATCH_FIELDS + 9
 OUT_TIMESTAMP: Final = BATCH_FIELDS + 10
-"""Bytes and highest timestamp of the batch as it is written; no bytes if it goes."""
+"""Bytes and highest timestamp of the written batch; no bytes if it is dropped."""
 FIELDS: Final = BATCH_FIELDS + 11
 
 # What becomes of a batch.
 DROP: Final = 0
 WHOLE: Final = 1
 REBUILD: Final = 2
-"""With the records that stay, which may be none."""
+"""Mode: write the batch with the records that stay, maybe none."""
 
 NO_KEY: Final = 1
 TOMBSTONE: Final = 2
@@ -73,7 +71,7 @@ TIMESTAMP: Final = 3
 
 SLOT_FIELDS: Final = 3
 
-# State of `index_batches`, which goes on from call to call.
+# State of `index_batches`, kept from call to call.
 WRITTEN: Final = 0
 SINCE_ENTRY: Final = 1
 HIGHEST: Final = 2
@@ -89,7 +87,7 @@ _HORIZON: Final = 0x40
 _OFFSET_MAX: Final = 2**63 - 2
 _UINT32_MAX: Final = 2**32 - 1
 _AHEAD: Final = 12
-"""How many rows ahead a slot is asked for: most are not in a cache."""
+"""Rows by which slots are prefetched: most are not in a cache."""
 _SLOT_BYTES: Final = 8 * SLOT_FIELDS
 
 _TABLE: Final = "int64[:, ::1]"
@@ -99,10 +97,10 @@ _SLOTS: Final = "uint64[:, ::1]"
 
 @kernel(f"int64({READ}, int64, {_TABLE}, int64[::1])")
 def list_batches(data: Any, at: Any, table: Any, state: Any) -> Any:
-    """Fill `table` with the whole batches from `at` on; returns how many.
+    """Fill `table` with the whole batches from `at` on; return how many.
 
-    `state[0]` is where the last one ends, `state[1]` how many bytes the next one has where it is
-    cut, or -1 where a header cannot be; 0 where there is none, or no room in the table.
+    `state[0]` is the end of the last one, `state[1]` the bytes of the next one if it is cut, or -1
+    for an invalid header; 0 if there is none, or no room in the table.
     """
     found = 0
     state[1] = 0
@@ -155,7 +153,6 @@ def _mixed(value: Any) -> Any:
 
 @kernel(f"uint64({READ}, int64, int64)", inlined=True)
 def _tail_word(data: Any, at: Any, size: Any) -> Any:
-    """Up to eight bytes, with zeros above them."""
     word = load_word(data, at)
     if size < 8:
         word &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
@@ -164,7 +161,6 @@ def _tail_word(data: Any, at: Any, size: Any) -> Any:
 
 @kernel(f"UniTuple(uint64, 2)({READ}, int64, int64, uint64, uint64)", inlined=True)
 def _hashed(data: Any, at: Any, size: Any, first: Any, second: Any) -> Any:
-    """The hash of some bytes, by a secret of two words."""
     one, other = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
     left = size
     while left > 0:
@@ -194,8 +190,8 @@ def read_keys(
 ) -> Any:  # fmt: skip
     """Read the records of the batches `low` to `high` of `data` into rows from `row` on.
 
-    Returns the row after them. Or, below zero, what the problem is, as `kernels.records` numbers
-    it; `state` then names the batch, the record in it and the place.
+    Returns the row after them. Or, below zero, the problem, as `kernels.records` numbers it;
+    `state` then has the batch, the record in it and the position.
     """
     for batch in range(low, high):
         at, end = table[batch, BEGIN], table[batch, END]
@@ -234,7 +230,7 @@ def read_keys(
 
 @kernel(f"int64({_SLOTS}, uint64, uint64)", inlined=True)
 def _slot(slots: Any, first: Any, second: Any) -> Any:
-    """The slot of a hash, or the free one where it would be."""
+    """Return the slot of a hash, or the free one where it would be."""
     last = slots.shape[0] - 1
     place = np.int64(first & np.uint64(last))
     while slots[place, 2] != np.uint64(0):
@@ -256,7 +252,7 @@ def _ask_for_slot(hashes: Any, row: Any, high: Any, slots: Any) -> None:
 def note_keys(
     hashes: Any, spans: Any, kinds: Any, low: Any, high: Any, slots: Any, known: Any
 ) -> Any:
-    """Note the offsets of the keys of the rows `low` to `high`; returns how many keys are known.
+    """Note the offsets of the keys of the rows `low` to `high`; return how many keys are known.
 
     There must be free slots behind all of them.
     """
@@ -278,10 +274,10 @@ def note_keys(
 def choose(
     table: Any, hashes: Any, spans: Any, kinds: Any, slots: Any, now_ms: Any, keep: Any
 ) -> None:
-    """Say of all records of all batches of `table` whether they stay, and of each batch how many.
+    """Mark which records of all batches of `table` stay, and count them per batch.
 
     A record stays if no later one has its key, and, as a tombstone, until the horizon of its batch.
-    One without a key goes. With `MODE` WHOLE all of a batch stay.
+    One without a key is dropped. With `MODE` WHOLE all of a batch stay.
     """
     for batch in range(table.shape[0]):
         first = table[batch, FIRST_ROW]
@@ -311,7 +307,7 @@ def choose(
 def copy_kept(
     data: Any, spans: Any, keep: Any, low: Any, high: Any, base_timestamp: Any, target: Any, at: Any
 ) -> Any:
-    """Copy those of the records `low` to `high` that stay; returns the place after them.
+    """Copy the records `low` to `high` that stay; return the position after them.
 
     Their deltas count from another base timestamp, if one is given that is not below zero.
     """
@@ -354,7 +350,7 @@ def _put_big_endian(target: Any, at: Any, size: Any, value: Any) -> None:
 
 @kernel(f"void({READ}, {_TABLE}, int64, uint8[::1], int64, int64)")
 def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: Any) -> None:
-    """Write the header of a batch that is rebuilt, with `size` bytes; all but its checksum."""
+    """Write the header of a rebuilt batch, with `size` bytes; all but its checksum."""
     attributes, horizon = table[batch, ATTRIBUTES], table[batch, HORIZON]
     base_timestamp, newest = table[batch, BASE_TIMESTAMP], table[batch, MAX_TIMESTAMP]
     if table[batch, KEPT] == 0:
@@ -379,9 +375,10 @@ def put_header(data: Any, table: Any, batch: Any, target: Any, at: Any, size: An
 def rewrite(
     data: Any, table: Any, low: Any, high: Any, spans: Any, keep: Any, target: Any, at: Any
 ) -> Any:
-    """Write the batches `low` to `high` of `data` as their modes say; returns the place after them.
+    """Write the batches `low` to `high` of `data` as their modes say; return the position after
+    them.
 
-    The records of those that are rebuilt lie in `data`, uncompressed; checksums are the caller's.
+    The records of rebuilt ones are in `data`, uncompressed; the caller computes checksums.
     """
     for batch in range(low, high):
         mode = table[batch, MODE]
@@ -408,9 +405,9 @@ def rewrite(
 def index_batches(
     table: Any, base_offset: Any, interval_bytes: Any, state: Any, offsets: Any, times: Any
 ) -> tuple[Any, Any]:
-    """The entries of the sparse indexes for the batches of `table` as they were written.
+    """Make the sparse indexes' entries for the batches of `table` as they were written.
 
-    As `Segment.add` makes them; returns how many there are of each.
+    They equal those of `Segment.add`; returns how many there are of each.
     """
     found = found_times = 0
     for batch in range(table.shape[0]):

@@ -1,22 +1,18 @@
-"""Compile kernels once for all processes, and keep the machine code beside the sources.
+"""Cache of compiled kernels, shared by all processes.
 
-The code lies in the first of these folders that can be written to, or that has it already:
+The code is in the first of these folders that is writable, or that has it already:
 
-    PENSTOCK_KERNELS                       where that is set
+    PENSTOCK_KERNELS                       if it is set
     `__pycache__/kernels` of this package  made by `make setup` or `penstock kernels`
     ~/.cache/penstock/kernels              (XDG_CACHE_HOME) for a package that is read-only
 
-It is good for one version of the sources of this package, of Python, of Numba and one kind of
-processor; what is not good is compiled again. Files are put in place by a rename, so that any
-number of processes may share a folder. Where there is none, every process compiles for itself, and
-a warning says so.
+It is valid for one version of this package's sources, of Python, of Numba and one kind of
+processor. Files are renamed into place, so processes may share a folder. Without a folder every
+process compiles for itself, and logs a warning.
 
 With PENSTOCK_KERNELS_CHECKED=1 every index of an array is checked, for tests: a read or write
-outside raises IndexError.
-
-An index below zero does not count from the end of an array, as it does in Python: it is outside.
-What Numba adds for that, at each index that is a signed number, takes a fifth of the time of
-kernels that read records and messages.
+outside raises IndexError. A negative index is outside: Python's meaning of it would take a fifth of
+the time of kernels that read records and messages.
 """
 
 from __future__ import annotations
@@ -51,8 +47,8 @@ def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Fun
     """Compile a function for the types of `signature`, as in Numba's `int64(uint8[::1], int64)`.
 
     The function may call other kernels of this package; one that is `inlined` becomes part of each
-    that calls it. It cannot allocate: Numba would count the holders of each array at each call,
-    which takes longer than what short kernels do.
+    caller. It cannot allocate: Numba would count references to each array at each call, which takes
+    longer than short kernels do.
     """
 
     def compiled(function: Function) -> Function:
@@ -70,7 +66,7 @@ def kernel(signature: str, *, inlined: bool = False) -> Callable[[Function], Fun
 
 @contextmanager
 def _plain_indexes() -> Iterator[None]:
-    """Have Numba take indexes as they are; its lock keeps what other threads compile as it is."""
+    """Make Numba use indexes unchanged; its lock protects what other threads compile."""
     with global_compiler_lock:
         usual = arrayobj.fix_integer_index
         arrayobj.fix_integer_index = _index
@@ -85,7 +81,7 @@ def _index(context: Any, builder: Any, kind: Any, value: Any, size: Any) -> Any:
 
 
 def compile_all() -> Path:
-    """Compile every kernel that is not kept yet; returns the folder.
+    """Compile every kernel that is not cached yet; return the folder.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -100,7 +96,6 @@ def compile_all() -> Path:
 
 @lru_cache(maxsize=1)
 def folder() -> Path:
-    """Where compiled kernels are kept."""
     places = folders(FOLDER_VARIABLE, _HERE, "kernels")
     if CHECKED:
         places = tuple(place / "checked" for place in places)
@@ -113,7 +108,7 @@ def _has_code(path: Path) -> bool:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """What all sources of kernels are: they are compiled into each other."""
+    """Return the digest of all kernels' sources, which are compiled into each other."""
     digest = hashlib.sha256()
     for path in sorted(_HERE.glob("*.py")):
         digest.update(path.read_bytes())
@@ -131,8 +126,6 @@ def _warn_once(cause: str) -> None:
 
 
 class _Place(_CacheLocator):  # type: ignore[misc]
-    """Tells Numba the folder of a function, and what its sources are."""
-
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file
         self._name = Path(file).stem
@@ -156,7 +149,7 @@ class _Kept(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """Numba's own cache, in our folder; one that cannot be written to is no failure."""
+    """Numba's own cache, in our folder; an unwritable one is no failure."""
 
     _impl_class = _Kept
 

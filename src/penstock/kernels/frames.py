@@ -1,4 +1,4 @@
-"""The header of a schema registry's serialisers, skipped; `formats/framing.py` draws it."""
+"""Schema registry header of values, skipped; `formats/framing.py` draws it."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def skip_frames(
     header_bytes: int,
     place: int,
 ) -> None:
-    """Move the starts behind the headers; those without them have a problem.
+    """Move the starts behind the headers; values without them get a problem.
 
     Args:
-        indexes: those of the message, none where the format has none.
-        place: what is added to the problems of indexes.
+        indexes: those of the message, none if the format has none.
+        place: added to the problems of indexes.
     """
     for row in range(starts.size):
         if problems[row] != 0:

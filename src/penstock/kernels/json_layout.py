@@ -1,9 +1,8 @@
-"""How a schema and the columns that are filled lie in arrays of numbers, for the JSON kernels.
+"""Layout of a schema and of its columns in arrays of numbers, for the JSON kernels.
 
-A node is a value of the schema: a leaf, an object, a list or a map. Values of a node lie in columns
-of words (eight bytes) and of flags; the index in them counts the rows, or the items of the list
-that the node is in: its level. Everything starts as zero, which is null, so that what is missing
-needs no step.
+A node is a value of the schema: a leaf, an object, a list or a map. Values of a node are in columns
+of words (eight bytes) and of flags; their index counts the node's level: the rows, or the items of
+the enclosing list. Everything starts as zero, which is null, so that missing values need no step.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from typing import Final
 TABLE: Final = "int64[:, ::1]"
 
 LOOK: Final = -1
-"""The value is not one that a kernel accepts: read it slowly."""
+"""The kernel does not accept the value: read it slowly."""
 ROOM: Final = -2
 """An array is full."""
 
-# What a node is.
+# Kinds of nodes.
 RECORD, LIST, MAP, TEXT, BOOLEAN, INTEGER, DECIMAL, DOUBLE, FLOAT, TIMESTAMP, NTZ, DATE = range(12)
 ANY: Final = 12
 """Any JSON, kept as its text."""
 SKIPPED, SKIPPED_LIST = -1, -2
-"""The node of what is not in the schema; of such an array."""
+"""Nodes of a value outside the schema, and of such an array."""
 
 # Columns of a node.
 KIND, NULLABLE, LEVEL, WORDS, FLAGS, FIELDS, FIELD_COUNT, CLOSED = range(8)
 REQUIRED_COUNT: Final = 8
-"""Of an object: how many of its fields are required."""
+"""Of an object: the number of its required fields."""
 ITEM, ITEM_LEVEL, KEY_WORDS, KEY_FLAGS = 8, 9, 10, 11
 """Of a list or map: its item, the item's level, and the columns of a map's keys."""
 LOW, HIGH = 8, 9
@@ -37,7 +36,7 @@ SCALE, BOUND_HIGH, BOUND_LOW, TEXT_TOO = 8, 9, 10, 11
 ZONE = 8
 """Of a timestamp: one of these."""
 ZONE_UTC, ZONE_NEEDED, ZONE_NAMED = range(3)
-"""What a text without a zone is: of UTC, wrong, or of a zone that has rules."""
+"""Zone of a text without one: UTC, an error, or a zone with rules."""
 EXACT: Final = 12
 """Of a decimal and a timestamp: 1 if digits that do not fit are an error."""
 NODE_WIDTH: Final = 13
@@ -50,22 +49,21 @@ FIELD_WIDTH: Final = 5
 COUNT, CAPACITY, SAVED = range(3)
 LEVEL_WIDTH: Final = 3
 
-# Columns of what is open while a value is read.
+# Columns of open nodes while a value is read.
 OPEN, INDEX, EXPECTED, SERIAL, HELD, NAMES, CLOSING, KEPT, START = range(9)
 """The node, the index of its value, the next field, a number of this object, how many required
 fields or items it has, how many names were noted before, the byte that closes it, the node that
 keeps its text (or -1), and where that text starts."""
 STACK_WIDTH: Final = 9
 DIGITS_MAX: Final = 1_000
-"""How many bytes a number may have here; a slower reader knows the limit exactly."""
+"""Most bytes of a number here; the slow reader has the exact limit."""
 NAMES_MAX: Final = 256
-"""How many names outside the schema may be open at once."""
+"""Most names outside the schema that may be open at once."""
 NAME_WIDTH: Final = 2
 
 # The state.
 SERIALS, NOTED, MARKS, HEAP, LACKING = range(5)
-"""Objects so far, names noted, marks set, bytes of texts with escapes, and the level that is full
-(or -1 for the marks)."""
+"""Objects, noted names, marks, bytes of texts with escapes, and the full level (-1: the marks)."""
 STATE_SIZE: Final = 5
 
 # Columns of a mark: a number that is to be converted outside.
@@ -73,7 +71,7 @@ MARK_WORD, MARK_TEXT, MARK_ROW, MARK_SINGLE = range(4)
 """The word to fill, where the text is (as a text's word says it), its row, 1 for a single."""
 MARK_WIDTH: Final = 4
 
-# What becomes of a row.
+# Results of a row.
 GOOD, ABSENT, SLOW = range(3)
 
 HEAP_BIT: Final = 1 << 62

@@ -1,7 +1,7 @@
 """Leaves of JSON values: checked, converted and put into their columns.
 
-Each reader starts at the first byte of a value that is not null and returns what is behind it,
-or LOOK for whatever is not surely right.
+Each reader starts at the first byte of a value that is not null and returns the position behind it,
+or LOOK for values that are not certainly valid.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _EXACT_SINGLE_POWER = 10
 
 @kernel(f"int64({READ}, int64, int64, int64)", inlined=True)
 def literal_end(data: Any, at: int, end: int, first: int) -> Any:
-    """What is behind `true`, `false` or `null`, of which `first` is the first byte, or LOOK."""
+    """Return the position behind `true`, `false` or `null`, which begins with `first`; or LOOK."""
     if first == 116:
         whole = at + 4 <= end and data[at + 1] == 114 and data[at + 2] == 117
         return at + 4 if whole and data[at + 3] == 101 else LOOK
@@ -77,7 +77,7 @@ def literal_end(data: Any, at: int, end: int, first: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64, uint8[::1], int64[::1])", inlined=True)
 def skip_scalar(data: Any, at: int, end: int, heap: Any, state: Any) -> Any:
-    """What is behind a text, number or literal, or LOOK."""
+    """Return the position behind a text, number or literal, or LOOK."""
     first = byte_at(data, at, end)
     if first == 34:
         stop = plain_end(data, at + 1, end)
@@ -134,7 +134,7 @@ def read_integer(
 
 @kernel("Tuple((uint64, uint64))(uint64, uint64, uint64)")
 def times_ten(high: Any, low: Any, digit: Any) -> Any:
-    """A number of 128 bits times ten, and a digit more."""
+    """Return a number of 128 bits times ten, plus a digit."""
     ten, half, mask = np.uint64(10), np.uint64(32), np.uint64(0xFFFFFFFF)
     bottom = (low & mask) * ten + digit
     top = (low >> half) * ten + (bottom >> half)
@@ -143,7 +143,7 @@ def times_ten(high: Any, low: Any, digit: Any) -> Any:
 
 @kernel(f"Tuple((uint64, uint64))({READ}, int64, int64, int64, int64, int64)")
 def wide_digits(data: Any, at: int, whole: int, behind: int, scale: int, up: int) -> Any:
-    """Digits with `scale` of them behind the point, as a number of 128 bits, `up` added."""
+    """Return digits with `scale` of them behind the point, as a number of 128 bits, `up` added."""
     high, low = np.uint64(0), np.uint64(0)
     for step in range(at, whole):
         high, low = times_ten(high, low, np.uint64(data[step] - 48))
@@ -173,7 +173,7 @@ def put_wide(
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64, int64, int64)", inlined=True)
 def narrow_digits(data: Any, at: int, whole: int, behind: int, scale: int) -> Any:
-    """Digits with `scale` of them behind the point, and 1 where what is left out rounds up."""
+    """Return digits with `scale` of them behind the point, and 1 if the rest rounds up."""
     value, _ = digit_run(data, at, whole)
     kept = min(scale, max(0, behind - whole - 1))
     part, _ = digit_run(data, whole + 1, whole + 1 + kept)
@@ -188,7 +188,6 @@ def put_digits(
     data: Any, at: int, whole: int, behind: int, negative: bool, words: Any, word: int,
     nodes: Any, node: int,
 ) -> Any:  # fmt: skip
-    """Write the digits of a decimal, rounded half up."""
     scale = nodes[node, SCALE]
     bounds = np.uint64(nodes[node, BOUND_HIGH]), np.uint64(nodes[node, BOUND_LOW])
     if whole - at + scale <= 18:
@@ -237,7 +236,7 @@ def read_decimal(
 def put_mark(
     word: int, start: int, stop: int, row: int, single: bool, marks: Any, state: Any
 ) -> Any:  # fmt: skip
-    """Note a number for an exact conversion outside; returns what is behind it, or ROOM."""
+    """Note a number for an exact conversion outside; return the position behind it, or ROOM."""
     mark = state[MARKS]
     if mark == marks.shape[0]:
         state[LACKING] = -1
@@ -258,7 +257,7 @@ def read_real(
     data: Any, at: int, end: int, reals: Any, word: int, row: int, marks: Any, state: Any,
     single: bool,
 ) -> Any:  # fmt: skip
-    """A number as the nearest double, or the nearest single."""
+    """Read a number as the nearest double, or the nearest single."""
     start = at
     negative = byte_at(data, at, end) == 45
     at += negative
@@ -287,7 +286,6 @@ def read_real(
 def read_moment(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int
 ) -> Any:  # fmt: skip
-    """A timestamp or a date."""
     if byte_at(data, at, end) != 34:
         return LOOK
     if nodes[node, KIND] == DATE:
@@ -315,7 +313,7 @@ def read_any(
     data: Any, at: int, end: int, words: Any, word: int, nodes: Any, node: int, heap: Any,
     state: Any,
 ) -> Any:  # fmt: skip
-    """The text of any value without parts; null is one."""
+    """Read the text of any value without parts, null included."""
     if data[at] == 110 and not nodes[node, NULLABLE]:
         return LOOK
     behind = skip_scalar(data, at, end, heap, state)
@@ -332,7 +330,6 @@ def read_leaf(
     data: Any, at: int, end: int, nodes: Any, node: int, index: int, row: int, words: Any,
     reals: Any, flags: Any, heap: Any, marks: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Any leaf, null too."""
     first = byte_at(data, at, end)
     kind = nodes[node, KIND]
     if first == 110 and kind != ANY:

@@ -1,4 +1,4 @@
-"""The smallest parts of JSON: blanks, texts and numbers. What they do not accept, they refuse.
+"""Scanner of JSON's tokens: blanks, texts and numbers; it rejects what is not certainly valid.
 
 Source: RFC 8259.
 """
@@ -15,7 +15,7 @@ from penstock.kernels.types import READ, int64
 
 
 def _classes() -> Any:
-    """What ends a run of plain characters in a text: quotation mark, backslash, control."""
+    """Return the bytes that end a run of plain characters: quotation mark, backslash, control."""
     made = np.zeros(256, np.uint8)
     made[:32] = 1
     made[[34, 92]] = 1
@@ -23,7 +23,7 @@ def _classes() -> Any:
 
 
 def _digits() -> Any:
-    """The value of a hexadecimal digit; 255 of what is none."""
+    """Return the values of hexadecimal digits; 255 for other bytes."""
     made = np.full(256, 255, np.uint8)
     made[48:58] = np.arange(10)
     made[65:71] = made[97:103] = np.arange(10, 16)
@@ -31,7 +31,7 @@ def _digits() -> Any:
 
 
 def _escapes() -> Any:
-    """What stands behind a backslash, and what it means; 0 for what may not."""
+    """Return the meaning of a byte behind a backslash; 0 if it is not allowed."""
     made = np.zeros(256, np.uint8)
     for escape, meaning in zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True):
         made[escape] = meaning
@@ -45,13 +45,12 @@ _ESCAPES = _escapes()
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def byte_at(data: Any, at: int, end: int) -> Any:
-    """The byte there, or 0 behind the end."""
     return int64(data[at]) if at < end else 0
 
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def skip_blanks(data: Any, at: int, end: int) -> Any:
-    """Where the next byte is that is not a blank."""
+    """Return the position of the next byte that is not a blank."""
     while at < end:
         byte = data[at]
         if byte > 32 or (byte != 32 and byte != 10 and byte != 13 and byte != 9):
@@ -62,7 +61,7 @@ def skip_blanks(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def plain_end(data: Any, at: int, end: int) -> Any:
-    """Where the next byte of a text is that is not plain."""
+    """Return the position of the next byte of a text that is not plain."""
     while at < end and _STOPS[data[at]] == 0:
         at += 1
     return at
@@ -70,7 +69,7 @@ def plain_end(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)")
 def hex_unit(data: Any, at: int, end: int) -> Any:
-    """The number of four hexadecimal digits, or LOOK."""
+    """Return the number of four hexadecimal digits, or LOOK."""
     if at + 4 > end:
         return LOOK
     unit = 0
@@ -84,7 +83,7 @@ def hex_unit(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)")
 def code_point(data: Any, at: int, end: int) -> Any:
-    """The character of an escape with `u`, and what is behind it; LOOK for half a pair."""
+    """Return the character of a `u` escape, and the position behind it; LOOK for half a pair."""
     unit = hex_unit(data, at, end)
     if unit < 0xD800 or unit > 0xDFFF:
         return unit, at + 4
@@ -98,7 +97,6 @@ def code_point(data: Any, at: int, end: int) -> Any:
 
 @kernel("int64(uint8[::1], int64, int64)")
 def put_utf8(target: Any, at: int, point: int) -> Any:
-    """Write a character; what is behind it."""
     if point < 0x80:
         target[at] = point
         return at + 1
@@ -121,8 +119,8 @@ def put_utf8(target: Any, at: int, point: int) -> Any:
 def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
     """Copy a text from behind its quotation mark to `heap[size:]`, its escapes replaced.
 
-    Returns what is behind its end (or LOOK where it has none, or an escape is wrong), and the end
-    in the heap, which must have room for as many bytes as the text may have.
+    Returns the position behind its end (LOOK without an end, or for a wrong escape), and the end in
+    the heap, which must have room for as many bytes as the text may have.
     """
     while at < end:
         byte = int64(data[at])
@@ -150,7 +148,7 @@ def unescape(data: Any, at: int, end: int, heap: Any, size: int) -> Any:
 
 @kernel(f"Tuple((int64, int64))({READ}, int64, int64)", inlined=True)
 def digit_run(data: Any, at: int, end: int) -> Any:
-    """The digits there as a number, right up to 18 of them, and what is behind them."""
+    """Return the digits there as a number, right up to 18 of them, and the position behind them."""
     value = int64(0)
     while at < end:
         digit = int64(data[at]) - 48
@@ -163,7 +161,7 @@ def digit_run(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"int64({READ}, int64, int64)")
 def exponent_end(data: Any, at: int, end: int) -> Any:
-    """What is behind the exponent, if there is one; `end` + 1 where it has no digits."""
+    """Return the position behind an optional exponent; `end` + 1 if it has no digits."""
     if byte_at(data, at, end) | 32 != 101:
         return at
     at += 1
@@ -178,9 +176,9 @@ def exponent_end(data: Any, at: int, end: int) -> Any:
 
 @kernel(f"Tuple((int64, int64, int64))({READ}, int64, int64)", inlined=True)
 def scan_number(data: Any, at: int, end: int) -> Any:
-    """Where the digits before the point end, where those behind it end, and where all ends.
+    """Return the ends of the digits before the point, of those behind it, and of the number.
 
-    `at` is behind the sign. The first of them is LOOK where there is no number.
+    `at` is behind the sign. The first is LOOK without a number.
     """
     start = at
     while at < end and 48 <= data[at] <= 57:

@@ -1,9 +1,8 @@
-"""Reads JSON values of one schema into columns; leaves what is not surely right to a slower reader.
+"""Reader of JSON values of one schema into columns; uncertain values are left to the slow reader.
 
-A value is read once, from its first byte to its last. What is open (objects, lists, maps, and
-whatever is not in the schema) lies on a stack. The field that is next in the schema is compared
-first, so that values with fields in that order never look for one. Names that are not in the
-schema are noted while their object is open, because a name must not come twice.
+A value is read once, from its first byte to its last, with open objects, lists and maps on a stack.
+The next field of the schema is compared first, so that fields in that order are found at once.
+Names outside the schema are noted while their object is open, because a name must not come twice.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ from penstock.kernels.utf8 import is_utf8
 
 @kernel(f"boolean({READ}, int64, int64, {READ}, int64, int64)", inlined=True)
 def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> bool:
-    """Whether the bytes there are this name and a quotation mark."""
     if at + size >= end or data[at + size] != 34:
         return False
     for step in range(size):
@@ -82,7 +80,7 @@ def is_name(data: Any, at: int, end: int, names: Any, start: int, size: int) -> 
 def find_field(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, stack: Any, depth: int
 ) -> Any:
-    """The field whose name is there, looked for from the one expected; -1 for none."""
+    """Return the field with the name there, from the expected one on; -1 for none."""
     node = stack[depth, OPEN]
     first, count = nodes[node, FIELDS], nodes[node, FIELD_COUNT]
     expected = stack[depth, EXPECTED]
@@ -101,7 +99,7 @@ def find_field(
 def note_name(
     data: Any, at: int, size: int, noted: Any, stack: Any, depth: int, state: Any
 ) -> Any:  # fmt: skip
-    """Note a name of the open object; LOOK where it came before, or there are too many."""
+    """Note a name of the open object; LOOK if it came before, or there are too many."""
     count = state[NOTED]
     if count == noted.shape[0]:
         return LOOK
@@ -127,7 +125,7 @@ def read_name(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, stack: Any, depth: int,
     noted: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """What is behind the name (or LOOK), and the node of its value."""
+    """Return the position behind the name (or LOOK), and the node of its value."""
     node = stack[depth, OPEN]
     if node >= 0 and nodes[node, KIND] == RECORD:
         field = find_field(data, at, end, nodes, fields, names, stack, depth)
@@ -151,7 +149,7 @@ def read_name(
 
 @kernel(f"int64({TABLE}, int64, {TABLE}, {TABLE}, int64, int64[::1])", inlined=True)
 def add_item(nodes: Any, node: int, levels: Any, stack: Any, depth: int, state: Any) -> Any:
-    """The index of one more item of the open list or map, or ROOM."""
+    """Return the index of one more item of the open list or map, or ROOM."""
     level = nodes[node, ITEM_LEVEL]
     index = levels[level, COUNT]
     if index == levels[level, CAPACITY]:
@@ -171,7 +169,7 @@ def read_slot(
     data: Any, at: int, end: int, nodes: Any, fields: Any, names: Any, levels: Any, stack: Any,
     depth: int, noted: Any, words: Any, flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Where the next value starts (or LOOK or ROOM), its node, and its index in the columns."""
+    """Return the next value's start (or LOOK or ROOM), its node, and its index in the columns."""
     node, index, target = stack[depth, OPEN], stack[depth, INDEX], int64(SKIPPED)
     listed = node >= 0 and nodes[node, KIND] != RECORD
     if listed:
@@ -199,7 +197,7 @@ def read_slot(
 def open_value(
     byte: int, at: int, node: int, index: int, nodes: Any, stack: Any, depth: int, state: Any
 ) -> Any:
-    """Put an object, list or map on the stack; LOOK where the schema has another kind."""
+    """Put an object, list or map on the stack; LOOK if the schema has another kind."""
     if depth == stack.shape[0]:
         return LOOK
     kept = int64(-1)
@@ -228,7 +226,7 @@ def open_value(
 def close_value(
     behind: int, nodes: Any, stack: Any, depth: int, words: Any, flags: Any, state: Any
 ) -> Any:
-    """Write down what ends; LOOK where a required field is missing."""
+    """Write what ends; LOOK if a required field is missing."""
     node, index, held = stack[depth, OPEN], stack[depth, INDEX], stack[depth, HELD]
     state[NOTED] = stack[depth, NAMES]
     if node < 0:
@@ -255,7 +253,7 @@ def leave(
     data: Any, at: int, end: int, nodes: Any, stack: Any, depth: int, fresh: bool, words: Any,
     flags: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Close what ends here, and go to the next name or item: its place (or LOOK) and depth."""
+    """Close what ends here; return the position of the next name or item (or LOOK), and depth."""
     while True:
         at = skip_blanks(data, at, end)
         byte = byte_at(data, at, end)
@@ -283,7 +281,7 @@ def read_row(
     data: Any, at: int, end: int, row: int, nodes: Any, fields: Any, names: Any, levels: Any,
     stack: Any, noted: Any, words: Any, reals: Any, flags: Any, heap: Any, marks: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Read one value into row `row` of the columns; 0, LOOK or ROOM."""
+    """Read one value into row `row` of the columns; return 0, LOOK or ROOM."""
     state[NOTED] = 0
     at, depth, fresh, target, index = skip_blanks(data, at, end), -1, True, 0, row
     byte = byte_at(data, at, end)
@@ -318,7 +316,7 @@ def read_row(
 
 @kernel(f"void(int64, {TABLE}, {TABLE}, int64[::1], int64[::1], uint8[::1])")
 def forget(row: int, columns: Any, levels: Any, state: Any, words: Any, flags: Any) -> None:
-    """Make null again what was written of a row."""
+    """Reset to null what was written of a row."""
     for column in range(columns.shape[0]):
         level = columns[column, 0]
         first, stop = (row, row + 1) if level == 0 else (levels[level, SAVED], levels[level, COUNT])
@@ -343,7 +341,7 @@ def read_values(
 ) -> Any:  # fmt: skip
     """Read the values from number `first` on into their rows.
 
-    Returns how many are done: less than all where an array is full, which `state` names.
+    Returns how many are done: less than all if an array is full, which `state` names.
     """
     for row in range(first, starts.size):
         if status[row] != GOOD:
@@ -370,7 +368,7 @@ def read_values(
 
 @kernel(f"void({READ}, uint8[::1], int64[::1], int32[::1], uint8[::1])")
 def gather_texts(data: Any, heap: Any, words: Any, offsets: Any, target: Any) -> None:
-    """Copy the bytes that words stand for behind each other."""
+    """Copy the texts of words into one buffer."""
     for number in range(words.size):
         word = words[number]
         start, size = (word & ~HEAP_BIT) >> START_SHIFT, word & SIZE_MASK

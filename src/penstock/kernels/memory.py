@@ -1,4 +1,4 @@
-"""What kernels need of memory and the language does not have: a copy of bytes."""
+"""Memory operations for kernels: copies of bytes, prefetches, and loads of words."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ _SHORT: Final = 16
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _copy(context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> Any:
-    """`memcpy`, without a look at the bounds."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointers = []
         for array, at in ((0, 1), (2, 3)):
@@ -36,7 +34,7 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
     """Copy `size` bytes of `source` into `target`.
 
     Raises:
-        IndexError: it would read or write outside; never where the caller has checked.
+        IndexError: it would read or write outside; never if the caller has checked.
     """
     if size < 0 or target_at < 0 or source_at < 0:
         raise IndexError("a copy of negative size or place")
@@ -47,10 +45,10 @@ def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: i
 
 @kernel(f"void(uint8[::1], int64, {READ}, int64, int64)", inlined=True)
 def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> None:
-    """`copy_bytes` into a target that is filled from its beginning to its end.
+    """Copy bytes into a target that is filled from its beginning to its end.
 
-    A few bytes behind those that are copied may be written too, because a call of `memcpy` takes
-    longer than to copy sixteen bytes in a register, however few are meant.
+    A few bytes behind the copied ones may be written too, because a call of `memcpy` takes longer
+    than copying sixteen bytes in a register.
     """
     if (
         0 <= size <= _SHORT
@@ -64,7 +62,7 @@ def append_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def prefetch(context: Any, data: Any, at: Any) -> Any:
-    """Have a processor load what lies at a place, which need not be there, before it is read."""
+    """Make a processor load an address, which need not be valid, before it is read."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -81,8 +79,6 @@ def prefetch(context: Any, data: Any, at: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _load(context: Any, data: Any, at: Any) -> Any:
-    """Eight bytes as a number, without a look at the bounds."""
-
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         made = context.make_array(signature.args[0])(context, builder, arguments[0])
         word = ir.IntType(64)
@@ -94,10 +90,10 @@ def _load(context: Any, data: Any, at: Any) -> Any:
 
 @kernel(f"uint64({READ}, int64)", inlined=True)
 def peek_word(data: Any, at: Any) -> Any:
-    """The eight bytes from `at` on, the first one lowest; the caller knows that they are there.
+    """Return the eight bytes from `at` on, the first one lowest; the caller checks the bounds.
 
     Raises:
-        IndexError: they are not; only where kernels are checked.
+        IndexError: they are outside; only if kernels are checked.
     """
     if CHECKED and not 0 <= at <= data.size - 8:
         raise IndexError("a word outside of an array")
@@ -106,7 +102,7 @@ def peek_word(data: Any, at: Any) -> Any:
 
 @kernel(f"uint64({READ}, int64)", inlined=True)
 def load_word(data: Any, at: Any) -> Any:
-    """The eight bytes from `at` on, the first one lowest; what is beyond the end counts as 0."""
+    """Return the eight bytes from `at` on, the first one lowest; bytes beyond the end are 0."""
     if 0 <= at <= data.size - 8:
         return _load(data, at)
     word = np.uint64(0)

@@ -18,7 +18,7 @@ _SIGN: Final = -(2**63)
 
 @kernel(f"int64({READ}, int64)", inlined=True)
 def load_half(data: Any, at: int) -> int:
-    """The signed number of 32 bits, little endian, at any place."""
+    """Return the signed number of 32 bits, little endian, at any position."""
     low = int64(data[at]) | int64(data[at + 1]) << 8 | int64(data[at + 2]) << 16
     return (low | int64(data[at + 3]) << 24) << 32 >> 32  # type: ignore[no-any-return]
 
@@ -35,7 +35,7 @@ def _widened(context: Any, bits: Any) -> Any:
 
 @kernel("int64(int64)", inlined=True)
 def widened(bits: int) -> int:
-    """The bits of a float as those of the double of the same value."""
+    """Return the bits of a float as those of the double of the same value."""
     return _widened(bits)  # type: ignore[no-any-return]
 
 
@@ -43,10 +43,10 @@ def widened(bits: int) -> int:
 def read_decimal(
     data: Any, at: int, size: int, bound_low: int, bound_high: int
 ) -> tuple[int, int, bool]:
-    """Both halves of a big-endian number in two's complement, and whether it is below a bound.
+    """Return both halves of a big-endian two's complement, and whether it is below a bound.
 
-    The bound is of its absolute value. What does not fit is 0. Bytes in front that only repeat the
-    sign may be any number.
+    The bound is of its absolute value. A number that does not fit is 0. Leading bytes that only
+    repeat the sign may be any number.
     """
     while size > _PAIR_BYTES:
         sign = 0xFF if data[at + 1] >= 0x80 else 0

@@ -1,27 +1,24 @@
-"""Protobuf's wire format, read into columns by tables that a message type has become.
+"""Reader of Protobuf's wire format into columns, by tables made from a message type.
 
-A message is a series of tags and values in any order. Of a field that is not repeated and comes
-several times the last one counts; for a nested message, which Protobuf would merge, that is an
-error of the value. Of a oneof the member written last counts; those before it are read all the
-same. A piece of another wire type than the field's is an unknown field, but for numbers, which may
-be packed or not as the writer likes. Unknown fields are stepped over.
+A message is a series of tags and values in any order. Of a repeated scalar that should be single
+the last one counts; for a nested message, which Protobuf would merge, that is an error. Of a oneof
+the last member counts; those before it are read all the same. A piece of another wire type than the
+field's is an unknown field, except numbers, which may be packed or not. Unknown fields are skipped.
 
 A row of `fields`, those of a message together and by their numbers:
 
     NUMBER    the field's
     WIRE      its wire type
-    KIND      what its value is
-    TARGET    its column; the item's, where it is repeated
+    KIND      kind of its value
+    TARGET    its column; the item's, if it is repeated
     INNER     the message that it holds, or -1
     ONEOF     the group that it is in, or -1
-    FLAGS     REPEATED, PACKABLE, PRESENCE: null where it was not written
+    FLAGS     REPEATED, PACKABLE, PRESENCE: null if it was not written
 
-A row of `messages`: FIRST and BEHIND of its fields, its COLUMN, what it is (SPECIAL), the field
-that holds an empty message where it was not written (WHOLE), or -1, and EXACT: 1 if nanoseconds
-that its column cannot hold are an error.
-
-Places in problems count from 2: first the messages, then two for each field: the field, and the
-items in it.
+A row of `messages`: FIRST and BEHIND of its fields, its COLUMN, its kind (SPECIAL), the field that
+holds an empty message if it was not written (WHOLE), or -1, and EXACT: 1 if nanoseconds that its
+column cannot hold are an error. Places in problems count from 2: first the messages, then two for
+each field: the field, and the items in it.
 
 Source: the Protocol Buffers guide "Encoding".
 """
@@ -72,7 +69,7 @@ _MICROS: Final = 1_000_000
 _NANOS_MAX: Final = 999_999_999
 _SECONDS_MAX: Final = (2**63 - 1) // _MICROS - 1
 
-# What is remembered of each message that is open: the message, its end, and the field expected.
+# State of each open message: the message, its end, and the expected field.
 _OPEN, _END, _EXPECTED = range(3)
 FRAME_WIDTH: Final = 3
 _TABLE: Final = "int64[:, ::1]"
@@ -80,7 +77,7 @@ _TABLE: Final = "int64[:, ::1]"
 
 @kernel(f"int64({_TABLE}, {_TABLE}, int64, int64, int64)", inlined=True)
 def _find(messages: Any, fields: Any, message: int, number: int, expected: int) -> int:
-    """The field of a number, or -1; writers put fields in order, so that a guess finds most."""
+    """Return the field of a number, or -1; writers put fields in order, so a guess finds most."""
     low, behind = messages[message, FIRST], messages[message, BEHIND]
     for field in range(expected, min(expected + 2, behind)):
         if fields[field, NUMBER] == number:
@@ -97,7 +94,7 @@ def _find(messages: Any, fields: Any, message: int, number: int, expected: int) 
 
 @kernel(f"UniTuple(int64, 3)({READ}, int64, int64, int64)", inlined=True)
 def _step(data: Any, at: int, end: int, wire: int) -> tuple[int, int, int]:
-    """The value of a piece if it is a number, where its bytes begin, and the place behind."""
+    """Return a piece's value if it is a number, the start of its bytes, and the position behind."""
     if wire == VARINT:
         value, behind = read_varint(data, at, end)
         return value, at, behind
@@ -120,7 +117,6 @@ def _step(data: Any, at: int, end: int, wire: int) -> tuple[int, int, int]:
 
 @kernel("int64(int64, int64)", inlined=True)
 def _word(kind: int, value: int) -> int:
-    """A number on the wire as the word of its column."""
     if kind == SIGNED_32:
         return value << 32 >> 32
     if kind == UNSIGNED_32:
@@ -137,7 +133,7 @@ def _set(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, value: int, start: int, behind: int,
 ) -> int:  # fmt: skip
-    """Make a value without parts the next entry of its column, not counted; the problem, or 0."""
+    """Make a value without parts its column's next entry, not counted; return the problem, or 0."""
     kind, column = fields[field, KIND], fields[field, TARGET]
     count = table[column, COUNT]
     if count >= table[column, ROOM]:
@@ -162,7 +158,7 @@ def _unpack(
     fields: Any, table: Any, valid: Any, words: Any, octets: Any, field: int,
     data: Any, at: int, end: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Put the numbers that are packed from `at` to `end`; the problem, and 1 if it is an item's."""
+    """Put the packed numbers from `at` to `end`; return the problem, and 1 if it is an item's."""
     wire = fields[field, WIRE]
     size = 8 if wire == FIXED_64 else 4 if wire == FIXED_32 else 1
     if (end - at) % size:
@@ -187,7 +183,6 @@ def _open(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, seen: Any, frames: Any,
     depth: int, message: int, end: int,
 ) -> int:  # fmt: skip
-    """Begin a message; the problem, or 0."""
     column = messages[message, COLUMN]
     if table[column, COUNT] >= table[column, ROOM]:
         return _FULL
@@ -206,7 +201,6 @@ def _open(
 def _close_field(
     fields: Any, table: Any, valid: Any, words: Any, seen: Any, last: Any, field: int
 ) -> None:
-    """Give the field of a message that ends its entry."""
     flags, column = fields[field, FLAGS], fields[field, TARGET]
     if flags & REPEATED:
         put_items(table, valid, words, column - 1)
@@ -231,7 +225,6 @@ def _close(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, seen: Any, last: Any,
     message: int,
 ) -> int:  # fmt: skip
-    """End a message; the problem, or 0."""
     for field in range(messages[message, FIRST], messages[message, BEHIND]):
         _close_field(fields, table, valid, words, seen, last, field)
     special = messages[message, SPECIAL]
@@ -266,7 +259,7 @@ def _take(
     last: Any, frames: Any, depth: int, field: int,
     data: Any, wire: int, value: int, start: int, behind: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Take a piece of a field in; the problem, or 0, and the place of it."""
+    """Add a piece of a field; return the problem, or 0, and its place."""
     flags, inner = fields[field, FLAGS], fields[field, INNER]
     place = PLACES + messages.shape[0] + 2 * field
     if fields[field, ONEOF] >= 0:
@@ -301,9 +294,9 @@ def _piece(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, seen: Any,
     last: Any, frames: Any, depth: int, data: Any, at: int,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Read a tag and what follows it; the problem or 0, and its place.
+    """Read a tag and what follows it; return the problem or 0, and its place.
 
-    And where to go on, and how much deeper: a message is gone into.
+    Then the position to continue, and how much deeper: a message is entered.
     """
     message, end = frames[depth, _OPEN], frames[depth, _END]
     tag, at = read_varint(data, at, end)
@@ -339,7 +332,6 @@ def _read(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, seen: Any,
     last: Any, frames: Any, data: Any, at: int, end: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read one value; the problem or 0, and its place."""
     problem, place = 0, 0
     depth = 0
     _open(messages, fields, table, valid, words, seen, frames, depth, 0, end)
@@ -366,7 +358,6 @@ def _read(
 
 @kernel("int64(int64[:, ::1], int64[:, ::1], int64)", inlined=True)
 def _column_at(messages: Any, fields: Any, place: int) -> int:
-    """The column that a place is about."""
     message = place - PLACES
     if message < messages.shape[0]:
         return messages[message, COLUMN]  # type: ignore[no-any-return]
@@ -381,7 +372,7 @@ def read_protobuf(
     messages: Any, fields: Any, table: Any, valid: Any, words: Any, octets: Any, marks: Any,
     seen: Any, last: Any, frames: Any, data: Any, starts: Any, ends: Any, problems: Any, row: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Read values from `row` on; the row reached, and the column that is full unless all are read.
+    """Read values from `row` on; return the row reached, and the full column unless all are read.
 
     A value with a problem, before or now, is null.
     """

@@ -1,16 +1,15 @@
-"""Reads the records of batches (RecordBatch v2), one after another, into columns.
+"""Reader of the records of batches (RecordBatch v2), one after another, into columns.
 
-The batches of a buffer are rows of a table of whole numbers, as `find_batches` fills it: where the
-records of a batch begin and end in their bytes, how many there are, and what its header says.
-Callers may move `BEGIN` and `END` to where they have unpacked a compressed batch.
+The batches of a buffer are rows of a table of whole numbers, as `find_batches` fills it: start and
+end of a batch's records in their bytes, their number, and fields of its header. Callers may move
+`BEGIN` and `END` to where they have decompressed a batch.
 
 `read_records` follows the chain of lengths, and a record must end exactly where its length says;
-positions only grow from field to field, so every field lies inside its record. It writes the
-columns of Arrow, except keys that are to be copied, of which it writes where they lie and what
-bounds they will have (`gather`), and headers (`copy_headers`).
+positions only grow, so every field is inside its record. It writes the columns of Arrow, except
+keys to be copied, of which it writes positions and bounds (`gather`), and headers (`copy_headers`).
 
-Varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3. One that is wrong ends at `CUT` or `LONG`, which
-are beyond every end, and so is all that is read from there on.
+Varints are zigzag: 0, -1, 1, -2 are 0, 1, 2, 3. A wrong one ends at `CUT` or `LONG`, beyond every
+end, and so does all that is read from there on.
 
 Source: Kafka's `DefaultRecord`, `DefaultRecordBatch` and `ByteUtils`; KIP-82 (headers).
 """
@@ -38,7 +37,7 @@ KEPT: Final = 9
 """How many records of the batch were in the range that was asked for; `read_records` writes it."""
 BATCH_FIELDS: Final = 10
 
-# What `read_records` is to do.
+# Tasks of `read_records`.
 OFFSET: Final = 1
 TIMESTAMP: Final = 2
 KEY: Final = 4
@@ -49,7 +48,7 @@ VIEWS: Final = 32
 CONSECUTIVE: Final = 64
 """The offset deltas of a batch must be 0, 1, 2, …"""
 
-# What it found, in `state`; counts go on from call to call.
+# Its results, in `state`; counts continue from call to call.
 RECORDS: Final = 0
 NULL_KEYS: Final = 1
 NULL_VALUES: Final = 2
@@ -90,7 +89,6 @@ _INTS: Final = "Array(int32, 1, 'C', readonly=True)"
 
 @kernel(f"int64({READ}, int64, int64)", inlined=True)
 def big_endian(data: Any, at: Any, size: Any) -> Any:
-    """A signed number of `size` bytes."""
     value = np.int64(np.int8(data[at]))
     for index in range(1, size):
         value = (value << 8) | np.int64(data[at + index])
@@ -101,11 +99,11 @@ def big_endian(data: Any, at: Any, size: Any) -> Any:
 def find_batches(
     data: Any, places: Any, start: Any, end: Any, control: bool, table: Any, state: Any
 ) -> Any:
-    """Fill `table` with the whole batches that have records in [start, end); returns how many.
+    """Fill `table` with the whole batches that have records in [start, end); return how many.
 
-    Counts those that `table` has no row for, too. `state[PLACE]` is where the whole batches end,
-    or, where `state[BATCH]` is 1, where a header cannot be. More than `places` batches are not
-    looked at: the count is then `places + 1`.
+    Counts those that `table` has no row for, too. `state[PLACE]` is the end of the whole batches,
+    or, if `state[BATCH]` is 1, the position of an invalid header. The walk ends after `places`
+    batches: the count is then `places + 1`.
     """
     position, found, seen = 0, 0, 0
     state[BATCH] = 0
@@ -145,7 +143,6 @@ def find_batches(
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)")
 def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
-    """A varint of more than one byte."""
     raw, shift = np.uint64(0), np.uint64(0)
     stop = min(end, at + bytes_max)
     while at < stop:
@@ -162,7 +159,7 @@ def _read_more(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
 
 @kernel(f"UniTuple(int64, 2)({READ}, int64, int64, int64)", inlined=True)
 def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any]:
-    """The varint at a place, of at most so many bytes, and the place after it."""
+    """Return the varint at a position, of at most so many bytes, and the position after it."""
     if at >= end:
         return 0, max(at, _CUT)
     byte = np.int64(data[at])
@@ -177,7 +174,7 @@ def _read_varint(data: Any, at: Any, end: Any, bytes_max: Any) -> tuple[Any, Any
 
 @kernel(f"int64({READ}, int64, int64, int64, int64[::1])")
 def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
-    """Whether so many headers fill the bytes up to `end`: 0, or what the problem is."""
+    """Return 0 if so many headers fill the bytes up to `end`, else the problem."""
     if count * _HEADER_BYTES_MIN > end - at:
         return MANY_HEADERS
     keys, values = 0, 0
@@ -200,7 +197,7 @@ def _walk_headers(data: Any, at: Any, end: Any, count: Any, state: Any) -> Any:
 def _put_view(
     data: Any, at: Any, length: Any, buffer: Any, views: Any, column: Any, row: Any
 ) -> None:
-    """An element of a `binary_view`: up to twelve bytes as they are, more by where they lie."""
+    """Put an element of a `binary_view`: up to twelve bytes as they are, more by position."""
     first, second = np.uint64(0), np.uint64(0)
     if length > _INLINE_MAX:
         first = load_word(data, at)
@@ -226,7 +223,6 @@ def _put(
     data: Any, at: Any, length: Any, wanted: Any, buffer: Any, column: Any, row: Any,
     views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> None:  # fmt: skip
-    """A key (column 0) or value (column 1) of a row; a length of -1 is a null."""
     if length < 0:
         state[NULL_KEYS + column] += 1
         if valid.size:
@@ -252,7 +248,7 @@ def _put(
 def _put_headers(
     data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, places: Any, state: Any
 ) -> Any:
-    """Where a row's headers lie, if there is room for that; returns a problem or 0."""
+    """Put the position of a row's headers, if there is room for it; return a problem or 0."""
     if bounds.size:
         bounds[2, row + 1] = bounds[2, row] + count
     if count == 0:
@@ -267,10 +263,10 @@ _FIELDS: Final = f"UniTuple(int64, 10)({READ}, int64, int64)"
 
 @kernel(_FIELDS)
 def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
-    """What stands in the record at a place; the first number is a problem or 0, the last its end.
+    """Read the record at a position; the first number is a problem or 0, the last its end.
 
-    The others are timestamp and offset, as differences, where its key and its value begin and how
-    long they are, how many headers it has and where they begin.
+    The others are timestamp and offset, as differences, starts and lengths of key and value, number
+    and start of the headers.
     """
     length, body = _read_varint(data, at, section_end, _INT)
     end = body + length
@@ -293,7 +289,7 @@ def _read_any(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
 
 @kernel(f"Tuple((int64, int64, uint64))({READ}, int64)", inlined=True)
 def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
-    """A varint of at most three bytes, the place after it; the third is not 0 if it has more."""
+    """Return a varint of at most three bytes, the position after it, and 0 if it is complete."""
     word = peek_word(data, at)
     raw, size, long = word & np.uint64(0x7F), 1, np.uint64(0)
     if word & np.uint64(0x80):
@@ -307,7 +303,7 @@ def _peek_varint(data: Any, at: Any) -> tuple[Any, Any, Any]:
 
 @kernel(_FIELDS, inlined=True)
 def read_fields(data: Any, at: Any, section_end: Any) -> tuple[Any, ...]:
-    """`_read_any`, quicker where numbers are small and there are bytes behind the record."""
+    """Read a record as `_read_any` does, faster for small numbers with bytes behind the record."""
     limit = min(section_end, data.size - _SPARE)
     if at <= limit:
         length, body, long = _peek_varint(data, at)
@@ -348,7 +344,7 @@ def _read_record(
     data: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any, buffer: Any,
     row: Any, longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
-    """The record at a place, into a row; returns a problem, where the record ends, the next row."""
+    """Read the record at a position into a row; return a problem, its end, the next row."""
     section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
     (
         problem, timestamp, delta, key_at, key_length, value_at, value_length, headers, headers_at,
@@ -387,15 +383,15 @@ def read_records(
     data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
     longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Read the records of the batches `low` to `high`, which lie in `data`, behind those before.
+    """Read the records of the batches `low` to `high`, which are in `data`, behind those before.
 
-    Those with an offset in [start, end) are kept. Returns 0, or what the problem is. Written, each
-    where wanted and with room for all records:
+    Those with an offset in [start, end) are kept. Returns 0, or the problem. Written, each if
+    requested and with room for all records:
 
         longs   offset and timestamp
         views   key and value, as an element that names `buffer`
         bounds  of keys, values and lists of headers among all; the first of each is 0
-        places  where keys and headers lie in `data`, of records that have some
+        places  positions of keys and headers in `data`, of records that have some
         values  bytes of values, with room for all; some may be written behind the last
         valid   bitmaps of keys and values, all set before; or without any room
     """
@@ -427,7 +423,7 @@ def read_records(
 
 @kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
 def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
-    """Copy the bytes at `places` to where `bounds` says, of the rows `low` to `high`."""
+    """Copy the bytes at `places` to the positions in `bounds`, of the rows `low` to `high`."""
     bound = np.int64(bounds[low])
     for row in range(low, high):
         after = np.int64(bounds[row + 1])
@@ -443,7 +439,8 @@ def copy_headers(
     data: Any, places: Any, lists: Any, low: Any, high: Any, bounds: Any, keys: Any, values: Any,
     valid: Any,
 ) -> Any:  # fmt: skip
-    """Copy the headers of the rows `low` to `high`, which `read_records` found; the null values.
+    """Copy the headers of the rows `low` to `high`, which `read_records` found; return the null
+    values.
 
     `lists` are the bounds of each row's headers among all; `bounds` those of all keys and all
     values in `keys` and `values`, the first of each is 0; `valid` is a bitmap, all set before.

@@ -1,4 +1,4 @@
-"""Types that all kernels use; without Numba, as tables of numbers are made outside of kernels."""
+"""Types of all kernels, importable without Numba to make tables of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether bytes are UTF-8.
+"""Validation of UTF-8.
 
 Source: RFC 3629, section 4.
 """
@@ -16,7 +16,7 @@ from penstock.kernels.types import READ, int64
 
 @kernel(f"int64({READ}, int64, int64, int64)")
 def _following(data: Any, at: int, end: int, lead: int) -> int:
-    """How many bytes follow a lead byte; -1 where they are not what it calls for."""
+    """Return how many bytes follow a lead byte; -1 if they are invalid."""
     more = 1 if lead < 0xE0 else 2 if lead < 0xF0 else 3
     if lead < 0xC2 or lead > 0xF4 or at + more > end:
         return -1
@@ -54,7 +54,6 @@ def _is_mixed(data: Any, at: int, end: int) -> bool:
 
 @kernel(f"boolean({READ}, int64, int64)", inlined=True)
 def is_utf8(data: Any, at: int, end: int) -> bool:
-    """Whether the bytes from `at` to `end` are UTF-8."""
     seen = uint64(0)
     place = at
     while place <= end - 8:

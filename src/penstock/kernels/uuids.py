@@ -21,7 +21,7 @@ def _hex(digit: int) -> int:
 def put_uuid(
     table: Any, valid: Any, words: Any, octets: Any, column: int, data: Any, at: int
 ) -> bool:
-    """Put sixteen bytes as the 36 characters of a UUID; False where there is no room for them."""
+    """Put sixteen bytes as the 36 characters of a UUID; False if there is no room for them."""
     used = table[column, USED]
     if used + _TEXT_BYTES > table[column, TEXT_ROOM]:
         return False

@@ -1,9 +1,7 @@
-"""RecordBatch v2: header codec, compression; the columnar codec is `records.columnar`.
+"""RecordBatch v2: header codec and compression; the columnar codec is `records.columnar`.
 
-The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own
-name. A broker that walks records (`records.columnar.validation`) loads NumPy when it first does.
-The codecs' libraries are loaded when `compress` or `decompress` is first asked for: a broker
-passes compressed batches on as they are.
+The columnar codec needs NumPy and PyArrow, which a broker must not load; import it by its own name.
+`records.columnar.validation` loads NumPy, and `compress` the codecs' libraries, at first use.
 """
 
 from typing import TYPE_CHECKING

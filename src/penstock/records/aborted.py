@@ -1,8 +1,7 @@
-"""Where the records of aborted transactions lie, for readers of committed ones.
+"""Offset ranges of aborted transactions, for readers of committed records.
 
 A producer has one transaction at a time in a partition, so its aborted ones are ranges of offsets:
-from the first batch to the marker, which takes an offset as well. All transactional batches of the
-producer in a range are the transaction's.
+from the first batch to the marker, which has an offset as well.
 
 Source: KIP-98.
 """
@@ -17,9 +16,9 @@ OFFSET_MAX: Final = 2**63 - 1
 
 
 class AbortedRange(NamedTuple):
-    """The batches of a producer from `first_offset` to `last_offset` are of an aborted transaction.
+    """Offsets of a producer's aborted transaction, from `first_offset` to `last_offset`.
 
-    The ranges of one producer have no offset in common, where they end.
+    The ranges of one producer are disjoint.
     """
 
     producer_id: int
@@ -30,10 +29,10 @@ class AbortedRange(NamedTuple):
 def ranges_until(
     begun: Iterable[tuple[int, int]], markers: Iterable[tuple[int, int]]
 ) -> tuple[AbortedRange, ...]:
-    """Where aborted transactions end, by the markers that are among the batches they are in.
+    """Return the ranges that end at the markers among these batches.
 
-    Both are (producer id, offset); markers come by offset. A transaction whose marker is not there
-    lasts longer than the batches.
+    Both are (producer id, offset); markers come by offset. A transaction without a marker continues
+    behind the batches.
     """
     of_producer: dict[int, list[int]] = {}
     for producer_id, offset in markers:

@@ -1,4 +1,4 @@
-"""Limit of the bytes that the batches of one request unpack to, together."""
+"""Limit of the decompressed bytes of the batches of one request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.records.limits import OPENED_REQUEST_BYTES_MAX
 
 @dataclass(slots=True)
 class Allowance:
-    """The bytes that the batches of a request may still unpack to; none after one too large."""
+    """Remaining decompressed bytes of a request's batches; none after one too large."""
 
     left_bytes: int = OPENED_REQUEST_BYTES_MAX
 
     def unpacked(
         self, unpack: Callable[..., Readable], codec: int, data: Readable, *, max_bytes: int
     ) -> Readable:
-        """Return what `unpack(codec, data, max_bytes=...)` returns, and count its bytes.
+        """Return the result of `unpack(codec, data, max_bytes=...)`, and count its bytes.
 
         Raises:
             RecordTooLarge: the batch unpacks to more than `max_bytes`, all together to more than

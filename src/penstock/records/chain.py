@@ -1,9 +1,8 @@
 """Walk over the records of a small uncompressed batch, without the kernels.
 
-A call of a compiled kernel costs some 5 µs whatever it walks, and the first one half a second to
-load it; most batches of a quiet topic have one record, and those of many brokers never more.
-`is_chain` accepts a batch whose records follow each other as its header says. It accepts nothing
-that the kernel (`kernels.records`) refuses; what it does not accept, the kernel decides and names.
+A call of a compiled kernel costs some 5 µs, and the first one half a second to load it; most
+batches of a quiet topic have one record. `is_chain` accepts no batch that the kernel
+(`kernels.records`) rejects; the kernel decides about others.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final
 from penstock.base.crc import Readable
 
 CHAIN_RECORDS_MAX: Final = 4
-"""Records that are walked here: above, the kernel is faster."""
+"""Most records that are walked here: above, the kernel is faster."""
 
 _LONG_BITS: Final = 63
 _INT_BITS: Final = 28
@@ -43,7 +42,7 @@ def is_chain(data: Readable, count: int) -> bool:
 
 
 def _headers_end(data: Readable, at: int, end: int, count: int) -> int:
-    """Return where the headers of a record end; ValueError where one does not fit."""
+    """Return where the headers of a record end; ValueError if a header does not fit."""
     for _ in range(count):
         key, at = _varint(data, at, _INT_BITS)
         value, at = _varint(data, at + key, _INT_BITS)
@@ -54,11 +53,11 @@ def _headers_end(data: Readable, at: int, end: int, count: int) -> int:
 
 
 def _varint(data: Readable, at: int, bits: int) -> tuple[int, int]:
-    """The zigzag varint at a place, and the place after it.
+    """Return the zigzag varint at an offset, and the offset behind it.
 
     Raises:
         IndexError: it is cut.
-        ValueError: its last byte would begin above `bits`, which the kernel looks at more closely.
+        ValueError: its last byte would begin above `bits`, which the kernel checks more closely.
     """
     byte = data[at]
     if byte < 0x80:

@@ -1,4 +1,4 @@
-"""The codecs of RecordBatch v2, in the framings that Kafka clients speak, with bounded output.
+"""Codecs of RecordBatch v2, in the framings of Kafka clients, with bounded output.
 
 | codec  | written as                                    | read as                              |
 |--------|-----------------------------------------------|--------------------------------------|
@@ -9,18 +9,12 @@
 |        | size (what the Java client's reader takes)    | the content's checksum are ignored   |
 | zstd   | one frame with its content size               | frames back to back, skippable ones  |
 
-`decompress` reads what Apache Kafka's Java client reads, with the same result. Not every client
-reads all of it: `decompress_portable`, by which a broker opens a batch before it stores it, refuses
-what one of them cannot.
-
-A producer chooses what its bytes unpack to, so no reader here allocates by what they claim:
-every decompressor stops at `max_bytes`, and a claim is checked before it is believed.
-
-A broker opens batches in a thread (`decompress_portable`), in steps: a library copies its output
-with the interpreter's lock held, and the event loop would wait for it.
-
-zstd contexts cost ten times a small call, so they are kept in small pools; taking from and
-giving back to a list is atomic.
+`decompress` reads what Apache Kafka's Java client reads, with the same result.
+`decompress_portable`, by which a broker opens a batch before it stores it, rejects what any client
+cannot read; it runs in a thread and in steps, because a library copies its output with the
+interpreter's lock held. No reader allocates by what a producer's bytes claim: every decompressor
+stops at `max_bytes`. zstd contexts cost ten times a small call, so they are kept in small pools;
+list operations on them are atomic.
 
 Source: Kafka's `CompressionType`, `Lz4BlockInputStream`; snappy-java's `SnappyOutputStream`; the
 JDK's `GZIPInputStream`.
@@ -55,7 +49,7 @@ from penstock.records.limits import COMPRESSED_MEMBERS_MAX
 _GZIP_WINDOW: Final = 31
 _RAW_DEFLATE: Final = -15
 _GZIP_IGNORED_BYTES: Final = 18
-"""Java's reader looks for another member only where more than this follows one."""
+"""Bytes behind a member that Java's reader ignores without looking for another."""
 _XERIAL_HEADER: Final = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _INT32: Final = Struct(">i")
@@ -82,7 +76,7 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Readable, *, max_bytes: int) -> Readable:
-    """Unpack the records of one batch to at most `max_bytes`; codec none returns `data` itself.
+    """Decompress the records of one batch to at most `max_bytes`; codec none returns `data`.
 
     Raises:
         UnsupportedCodec: an unknown codec.
@@ -94,7 +88,7 @@ def decompress(codec: int, data: Readable, *, max_bytes: int) -> Readable:
 
 
 def decompress_portable(codec: int, data: Readable, *, max_bytes: int) -> Readable:
-    """Unpack the records of one batch as `decompress` does, if every client reads the same of it.
+    """Decompress the records of one batch as `decompress` does, if all clients read the same.
 
     Raises:
         UnsupportedCodec, RecordTooLarge: as `decompress`.
@@ -163,7 +157,7 @@ def _decompress_gzip(data: Readable, max_bytes: int) -> Readable:
 
 
 def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
-    """Unpack the first member, which is all that librdkafka reads."""
+    """Decompress the first member, which is all that librdkafka reads."""
     first, *others = _gzip_members(data, max_bytes, _inflated_in_steps)
     if any(others):
         raise CorruptBatch(
@@ -174,14 +168,12 @@ def _portable_gzip(data: Readable, max_bytes: int) -> Readable:
 
 
 def _inflated(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
-    """Unpack a stream; None where it has more than `max_bytes`."""
+    """Decompress a stream; None if it has more than `max_bytes`."""
     part: bytes = machine.decompress(data, max_bytes + 1)
     return None if len(part) > max_bytes else part
 
 
 def _inflated_in_steps(machine: Any, data: Readable, max_bytes: int) -> Readable | None:
-    """Unpack a stream in steps, with the result of `_inflated`."""
-
     def steps() -> Iterator[bytes]:
         rest = data
         while not machine.eof and (part := machine.decompress(rest, _STEP_BYTES)):
@@ -192,7 +184,6 @@ def _inflated_in_steps(machine: Any, data: Readable, max_bytes: int) -> Readable
 
 
 def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
-    """Put parts together, one after the other; None where they have more than `max_bytes`."""
     found, size = list[bytes](), 0
     for part in parts:
         found.append(part)
@@ -212,7 +203,7 @@ def _gathered(parts: Iterator[bytes], max_bytes: int) -> Readable | None:
 def _gzip_members(
     data: Readable, max_bytes: int, inflated: Callable[[Any, Readable, int], Readable | None]
 ) -> list[Readable]:
-    """Unpack members that stand back to back, as Java's `GZIPInputStream` finds them."""
+    """Decompress contiguous members, as Java's `GZIPInputStream` finds them."""
     rest, parts, left = memoryview(data), list[Readable](), max_bytes
     header = gzip_header_bytes(rest)
     if header < 0:
@@ -340,7 +331,6 @@ def _decompress_zstd(data: Readable, max_bytes: int) -> Readable:
 
 
 def _read_zstd(data: Readable, max_bytes: int) -> Readable:
-    """Unpack frames that stand back to back, of which the size may not be known before."""
     parts, left = list[bytes](), max_bytes + 1
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
         while left and (part := reader.read(min(left, _STEP_BYTES))):

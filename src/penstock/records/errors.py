@@ -1,8 +1,7 @@
-"""What can be wrong with a record batch, and whose fault it is.
+"""Errors of record batches.
 
-`CorruptBatch` says that bytes are damaged or cut; most `InvalidError`s say that the bytes are
-whole but ask for something that this log does not do. The last ones are of idempotent producers,
-whose batches come in the order of their sequences or not at all, and of their transactions.
+`CorruptBatch` reports damaged or cut bytes; most `InvalidError`s report valid bytes that this log
+does not support. The last ones concern idempotent producers and their transactions.
 
 Source: Kafka's `CorruptRecordException`, `RecordTooLargeException`,
 `UnsupportedCompressionTypeException`, `UnsupportedForMessageFormatException` and
@@ -18,9 +17,9 @@ from penstock.base.errors import CorruptError, FencedError, InvalidError, Retria
 
 
 class CorruptBatch(CorruptError):
-    """The bytes of a batch contradict themselves, their length or their checksum.
+    """Batch whose bytes contradict themselves, their length or their checksum.
 
-    `record` is the record where that shows, counted from 0 in its batch, if it is known.
+    `record` is the wrong record, counted from 0 in its batch, if it is known.
     """
 
     code: ClassVar[str] = "corrupt_message"
@@ -31,27 +30,27 @@ class CorruptBatch(CorruptError):
 
 
 class LegacyBatch(CorruptBatch):
-    """A message set of the formats before Kafka 0.11 (magic 0 or 1), which are not read."""
+    """Message set of the formats before Kafka 0.11 (magic 0 or 1), which are not read."""
 
     code: ClassVar[str] = "unsupported_for_message_format"
 
 
 class RecordTooLarge(InvalidError):
-    """A batch is larger, or unpacks to more, than the limit allows."""
+    """Batch that is larger, or unpacks to more, than the limit."""
 
     code: ClassVar[str] = "message_too_large"
 
 
 class UnsupportedCodec(InvalidError):
-    """A compression codec that Kafka does not define, or a level that a codec does not have."""
+    """Compression codec that Kafka does not define, or a level that a codec does not have."""
 
     code: ClassVar[str] = "unsupported_compression_type"
 
 
 class InvalidRecord(InvalidError):
-    """A batch or a column that may not be produced as it is.
+    """Batch or column that may not be produced.
 
-    `records` are the records that are at fault, counted from 0 in their batch.
+    `records` are the wrong records, counted from 0 in their batch.
     """
 
     code: ClassVar[str] = "invalid_record"
@@ -62,43 +61,43 @@ class InvalidRecord(InvalidError):
 
 
 class TransactionalBatch(InvalidError):
-    """A batch of a transaction that nobody has begun."""
+    """Batch of a transaction in a request without a transactional id."""
 
     code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class InvalidTxnState(InvalidError):
-    """A batch does not belong where its producer's transaction stands."""
+    """Batch that does not match the state of its producer's transaction."""
 
     code: ClassVar[str] = "invalid_txn_state"
 
 
 class VerificationOutdated(RetriableError):
-    """What was verified of a batch's transaction has ended since; the batch may be sent again."""
+    """Batch whose transaction has ended since it was verified; it may be sent again."""
 
     code: ClassVar[str] = "not_enough_replicas"
 
 
 class TransactionCoordinatorFenced(FencedError):
-    """A marker of a coordinator, of which the partition has seen a newer one."""
+    """Marker of a coordinator older than the partition's newest."""
 
     code: ClassVar[str] = "transaction_coordinator_fenced"
 
 
 class OutOfOrderSequence(InvalidError):
-    """An idempotent producer's batch does not follow its last one."""
+    """Batch of an idempotent producer that does not follow its last one."""
 
     code: ClassVar[str] = "out_of_order_sequence_number"
 
 
 class InvalidProducerEpoch(FencedError):
-    """A producer with a newer epoch has written to the partition."""
+    """Batch of a producer that a newer epoch has fenced."""
 
     code: ClassVar[str] = "invalid_producer_epoch"
 
 
 class OffsetOutOfRange(InvalidError):
-    """An offset outside of what the partition holds; carries the partition's bounds."""
+    """Offset outside of the partition; carries the partition's bounds."""
 
     code: ClassVar[str] = "offset_out_of_range"
 

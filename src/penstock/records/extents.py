@@ -1,6 +1,6 @@
-"""Extents: where batches of a partition lie, one after the other, in a file or in an object.
+"""Extents: contiguous batches of a partition in a file or in an object.
 
-Of an object the batch index knows where each batch begins (`layout`); of a file it is not known.
+For objects the batch index has the size of each batch (`layout`); for files it is unknown.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _URL: Final = re.compile(r"https?://[!-~]+")
 class Extent(NamedTuple):
     """Adjacent batches of one partition that hold the offsets [base_offset, next_offset).
 
-    `key` is the object's, or the path of the file; `kind` says which: a write-ahead object, a
-    sealed segment, or a file. `append_time_ms` is -1 where the records keep the times of their
-    producers. `layout` has the size in bytes and the count of offsets of each batch, as i32 little
-    endian; empty where they are not known. Databases keep it as an array of these fields.
+    `key` is the object's, or the path of the file; `kind` is a write-ahead object, a sealed
+    segment, or a file. `append_time_ms` is -1 if the records keep the times of their producers.
+    `layout` has the size in bytes and the count of offsets of each batch, as i32 little endian;
+    empty if unknown. Databases keep it as an array of these fields.
     """
 
     object_id: int
@@ -43,7 +43,7 @@ def file_extent(
     next_offset: int,
     max_timestamp: int = -1,
 ) -> Extent:
-    """Batches in a file, which has no id; the path is empty where the file cannot be opened."""
+    """Return the extent of batches in a file; the path is empty if the file cannot be opened."""
     return Extent(
         -1, path, "file", byte_offset, size_bytes, base_offset, next_offset, max_timestamp, -1, b""
     )
@@ -51,12 +51,12 @@ def file_extent(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRange:
-    """[start, start + size_bytes) of an object, and the URL that brings it until `expires_ms`.
+    """Range [start, start + size_bytes) of an object, and its URL until `expires_ms`.
 
-    Whoever has the URL has the bytes, while it holds, so nothing shows it.
+    The URL gives access to the bytes, so it is never shown.
 
     Raises:
-        ValueError: the URL is none of HTTP.
+        ValueError: the URL is not HTTP.
     """
 
     url: str = field(repr=False)

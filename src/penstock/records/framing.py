@@ -1,18 +1,15 @@
-"""Frames of compressed records: where they end, found without inflating anything.
+"""Frames of compressed records: their ends, found without decompressing.
 
-A producer's batch can have a right checksum and still be unreadable, because the codec's frame is
-broken, is cut, or has bytes behind it that one client ignores and another one trips over. This
-module reads what a frame says of itself, and costs some microseconds a batch:
+A batch with a right checksum can still be unreadable, because the codec's frame is broken, cut, or
+has extra bytes that only some clients ignore. This module checks the frame in some microseconds:
 
-| codec  | looked at                                             | not known without inflating  |
+| codec  | checked                                               | unknown without inflating    |
 |--------|-------------------------------------------------------|------------------------------|
 | gzip   | header, room for a trailer                            | where the first member ends  |
 | snappy | Xerial header and the size of each block, or the size | whether a block is right     |
 |        | that a raw block claims                               |                              |
 | lz4    | frame header with its checksum, size of each block    | whether a block is right     |
 | zstd   | frame headers, windows, size of each block            | whether a block is right     |
-
-`check_frame` raises where a client cannot open the bytes: Apache Kafka's, librdkafka or our own.
 
 Source: RFC 1952 (gzip), RFC 8878 (zstd), the LZ4 frame format 1.6, snappy-java's
 `SnappyInputStream`, Kafka's `Lz4BlockInputStream`, librdkafka's `rdkafka_msgset_reader.c`.
@@ -35,7 +32,7 @@ from penstock.records.limits import SNAPPY_EXPANSION_MAX
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES: Final = 16
 GZIP_TRAILER: Final = Struct("<II")
-"""CRC-32 and size of what a member unpacks to."""
+"""CRC-32 and decompressed size of a member."""
 
 _GZIP_HEADER_BYTES: Final = 10
 _GZIP_CHECKSUM, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 0x02, 0x04, 0x08, 0x10
@@ -49,23 +46,23 @@ _LZ4_SIZED_HEADER_BYTES: Final = 15
 _LZ4_SIZED: Final = 0x08
 _LZ4_PLAIN_BLOCK: Final = 1 << 31
 _ZSTD_BLOCK_BYTES: Final = 3
-"""A block's header: whether it is the last one, its kind and its size."""
+"""Bytes of a block's header: whether it is the last one, its kind and its size."""
 _ZSTD_CHECKSUM_BYTES: Final = 4
 _ZSTD_FRAMES_MAX: Final = 1024
 _ZSTD_BLOCKS_MAX: Final = 1 << 15
-"""Blocks of a frame; a writer that flushes seldom fills one with 128 KiB."""
+"""Most blocks of a frame; a writer that flushes seldom fills one with 128 KiB."""
 _ZSTD_SKIPPABLE: Final = Struct("<II")
 _ZSTD_SKIPPABLE_MAGICS: Final = frozenset(
     bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60)
 )
 _ZSTD_RLE, _ZSTD_RESERVED = 1, 3
 _ZSTD_WINDOW_MAX: Final = 1 << 27
-"""The largest window that zstd's readers open without being asked to."""
+"""Largest window that zstd's readers open by default."""
 _NAMED_BYTES: Final = 16
 
 
 def check_frame(codec: int, data: memoryview) -> None:
-    """Check that every client can find records in these bytes, by what their frame says.
+    """Check by its frame that Apache Kafka's client, librdkafka and ours can open these bytes.
 
     Raises:
         CorruptBatch: one cannot, with the reason.
@@ -91,7 +88,7 @@ def check_frame(codec: int, data: memoryview) -> None:
 
 
 def gzip_header_bytes(data: memoryview) -> int:
-    """The size of the header of a gzip member, -1 where none begins."""
+    """Return the size of the header of a gzip member, -1 without one."""
     if len(data) < _GZIP_HEADER_BYTES or bytes(data[:3]) != b"\x1f\x8b\x08":
         return -1
     flags, at = data[3], _GZIP_HEADER_BYTES
@@ -101,7 +98,7 @@ def gzip_header_bytes(data: memoryview) -> int:
 
 
 def _gzip_fields(data: bytes, flags: int) -> int:
-    """The end of a header with optional fields, -1 where it is cut or has a wrong checksum."""
+    """Return the end of a header with optional fields, -1 if it is cut or has a wrong checksum."""
     at = _GZIP_HEADER_BYTES
     if flags & _GZIP_EXTRA:
         at += 2 + int.from_bytes(data[at : at + 2], "little")
@@ -118,9 +115,9 @@ def _gzip_fields(data: bytes, flags: int) -> int:
 
 
 def snappy_blocks(data: memoryview) -> list[memoryview]:
-    """The raw blocks of snappy data: those of its Xerial streams, or all of it.
+    """Return the raw blocks of snappy data: those of its Xerial streams, or all of it.
 
-    As for snappy-java, a stream may follow another, and up to three bytes behind them are ignored.
+    As in snappy-java, a stream may follow another, and up to three bytes behind them are ignored.
 
     Raises:
         CorruptBatch: a block that is cut or has no bytes.
@@ -136,7 +133,7 @@ def snappy_blocks(data: memoryview) -> list[memoryview]:
             continue
         position += _INT32.size
         if not 0 < size <= end - position:
-            reason = f"block at byte {position} says it has {size} bytes, {end - position} follow"
+            reason = f"block at byte {position} declares {size} bytes, {end - position} follow"
             raise CorruptBatch(f"snappy {reason}")
         blocks.append(data[position : position + size])
         position += size
@@ -144,16 +141,16 @@ def snappy_blocks(data: memoryview) -> list[memoryview]:
 
 
 def _xerial_bytes(data: memoryview, blocks: list[memoryview]) -> int:
-    """The bytes of one Xerial stream besides its blocks."""
+    """Return the bytes of one Xerial stream besides its blocks."""
     raw = len(blocks) == 1 and len(blocks[0]) == len(data)
     return 0 if raw else XERIAL_HEADER_BYTES + _INT32.size * len(blocks)
 
 
 def snappy_size(block: memoryview) -> int:
-    """The bytes that a raw block says it unpacks to.
+    """Return the decompressed size in a raw block's header.
 
     Raises:
-        CorruptBatch: it says nothing, or more than snappy can do.
+        CorruptBatch: it has none, or more than snappy allows.
     """
     size = 0
     for place, byte in enumerate(block[:_SNAPPY_SIZE_BYTES_MAX]):
@@ -170,7 +167,7 @@ def lz4_frame(data: memoryview) -> tuple[int, int, bool]:
     """Return where the blocks of an lz4 frame end, where it ends, and whether blocks are linked.
 
     Raises:
-        CorruptBatch: a header that is none, a block that cannot be, or no end.
+        CorruptBatch: an invalid header or block, or no end.
     """
     if len(data) < _LZ4_HEADER_BYTES:
         raise _refused(Codec.LZ4, data, "they are too few for a frame")
@@ -192,9 +189,10 @@ def lz4_frame(data: memoryview) -> tuple[int, int, bool]:
 
 @lru_cache(maxsize=256)
 def _lz4_header(head: bytes) -> tuple[int, bool, bool, bool]:
-    """The largest block, whether blocks and content have checksums, whether blocks are linked.
+    """Return the largest block, whether blocks and content have checksums, and whether blocks are
+    linked.
 
-    Remembered, because the library needs 10 µs for the same few bytes of each frame.
+    The result is cached, because the library needs 10 µs for it.
     """
     try:
         info = lz4.frame.get_frame_info(head)
@@ -207,10 +205,10 @@ def _lz4_header(head: bytes) -> tuple[int, bool, bool, bool]:
 
 
 def zstd_ends(data: memoryview) -> list[int]:
-    """Return where the frames of zstd data end that have content, without skippable ones.
+    """Return the ends of the frames of zstd data that have content, without skippable ones.
 
     Raises:
-        CorruptBatch: a header that no reader opens, a block that cannot be, or no end.
+        CorruptBatch: an unreadable header, an invalid block, or no end.
     """
     ends: list[int] = []
     position = 0
@@ -231,7 +229,7 @@ def zstd_ends(data: memoryview) -> list[int]:
 
 
 def _zstd_frame(data: memoryview) -> tuple[int, bool]:
-    """The size of the zstd frame at the start of some bytes, and whether it unpacks to any."""
+    """Return the size of the zstd frame at the start of some bytes, and whether it has content."""
     try:
         parameters = zstandard.get_frame_parameters(data)
         position, end = zstandard.frame_header_size(data), len(data)

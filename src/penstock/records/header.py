@@ -1,6 +1,6 @@
-"""The header of Kafka's RecordBatch v2: read it, check it, stamp it; never open the records.
+"""Header of Kafka's RecordBatch v2: read it, check it, stamp it; never open the records.
 
-Everything a broker must know of a batch stands in these 61 bytes, big endian:
+A broker handles batches by these 61 bytes, big endian:
 
     at  bytes  field
      0      8  base offset              stamped by the log; not under the checksum
@@ -19,8 +19,8 @@ Everything a broker must know of a batch stands in these 61 bytes, big endian:
     57      4  record count
     61      …  records                  compressed as a whole when there is a codec
 
-`BatchHeader` is a named tuple because it is made for every batch of every request: 0.3 µs
-instead of the 3.8 of a frozen dataclass with thirteen fields.
+`BatchHeader` is a named tuple because it is made for every batch of every request: 0.3 µs instead
+of the 3.8 of a frozen dataclass with thirteen fields.
 
 Source: Kafka's `DefaultRecordBatch` and `LogValidator`; KIP-98, KIP-534 (delete horizon).
 """
@@ -45,19 +45,19 @@ from penstock.records.limits import BATCHES_MAX
 
 HEADER_BYTES: Final = 61
 LENGTH_OVERHEAD_BYTES: Final = 12
-"""Base offset and length field: what a batch has before its length starts to count."""
+"""Bytes of base offset and length field, which the batch's length does not count."""
 MAGIC: Final = 2
 
 CODEC_MASK: Final = 0x07
 TIMESTAMP_TYPE_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 _FLAGS_AT: Final = 22
-"""Where the lower byte of a batch's attributes is."""
+"""Offset of the lower byte of a batch's attributes."""
 CONTROL_FLAG: Final = 0x20
 DELETE_HORIZON_FLAG: Final = 0x40
 
 EMPTY_OFFSETS_MAX: Final = 2**31 - 1
-"""Offsets of one batch, whose last is told by a delta of 32 bits, as their number is elsewhere."""
+"""Most offsets of one batch: its last offset delta and its count have 32 bits."""
 NO_PRODUCER_ID: Final = -1
 NO_TIMESTAMP: Final = -1
 _SEQUENCE_MODULUS: Final = 2**31
@@ -67,12 +67,12 @@ CRC_AT: Final = 17
 CHECKED_FROM: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, two deltas, two lengths and a header count, one byte each."""
+"""Bytes of length, attributes, two deltas, two lengths and a header count, one each."""
 
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 _PREFIX: Final = Struct(">qii")
 _SINGLE: Final = Struct(">qi4xb6xi30xi")
-"""Base offset, length, magic, last offset delta and count."""
+"""Fields base offset, length, magic, last offset delta and count."""
 _INT32: Final = Struct(">i")
 _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
@@ -116,7 +116,7 @@ class Codec(IntEnum):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes as numbers, in their order."""
+    """Fields of the 61 bytes, in their order."""
 
     base_offset: int
     batch_length: int
@@ -134,12 +134,11 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header and records."""
         return self.batch_length + LENGTH_OVERHEAD_BYTES
 
     @property
     def newest_timestamp(self) -> int:
-        """The maximum timestamp as indexes and retention take it: -1 also for times below it."""
+        """Maximum timestamp for indexes and retention: -1 also for times below it."""
         return max(self.max_timestamp, NO_TIMESTAMP)
 
     @property
@@ -152,18 +151,18 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_filler(self) -> bool:
-        """Whether it stands for offsets that have no records any more, and nothing else."""
+        """Whether it is empty and only replaces offsets without records."""
         return self.record_count == 0 and self.producer_id < 0
 
     @property
     def is_thinned(self) -> bool:
-        """Whether compaction has written it anew: with fewer records, or a delete horizon."""
+        """Whether compaction rewrote it: with fewer records, or a delete horizon."""
         fewer = self.record_count <= self.last_offset_delta
         return fewer or bool(self.attributes & DELETE_HORIZON_FLAG)
 
     @property
     def codec(self) -> int:
-        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not defined."""
+        """Codec number: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd; 5 to 7 are not defined."""
         return self.attributes & CODEC_MASK
 
     @property
@@ -181,19 +180,19 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones of this batch may go; the deltas count from it like from any base."""
+        """Time after which its tombstones may be deleted; the base of the timestamp deltas, too."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
     def last_sequence(self) -> int:
-        """The sequence of the last record, wrapping from 2**31 - 1 to 0; -1 without one."""
+        """Sequence of the last record, wrapping from 2**31 - 1 to 0; -1 without one."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
 
 
 def says_transactional(batch: memoryview | bytes) -> bool:
-    """Whether what may be a batch has the flag of transactions; nothing is checked."""
+    """Whether the unchecked bytes of a batch have the transactional flag."""
     return len(batch) > _FLAGS_AT and bool(batch[_FLAGS_AT] & TRANSACTIONAL_FLAG)
 
 
@@ -202,7 +201,7 @@ def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
 
     Raises:
         LegacyBatch: magic 0 or 1.
-        CorruptBatch: fewer than 61 bytes, another magic, or a length or count that cannot be.
+        CorruptBatch: fewer than 61 bytes, another magic, or an invalid length or count.
     """
     if len(buffer) - offset < HEADER_BYTES:
         raise _cut_header(buffer, offset)
@@ -220,11 +219,11 @@ def decode_header(buffer: Readable, offset: int = 0) -> BatchHeader:
 
 
 def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[BatchHeader]:
-    """Read the headers of batches that stand back to back and fill `buffer` exactly.
+    """Read the headers of contiguous batches that fill `buffer` exactly.
 
     Raises:
-        CorruptBatch: a header that cannot be, a batch that is cut, bytes left over, or more
-            than `max_batches`.
+        CorruptBatch: an invalid header, a batch that is cut, bytes left over, or more than
+            `max_batches`.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(buffer)
@@ -233,8 +232,7 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
         size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
         if size_bytes > end - position:
             raise CorruptBatch(
-                f"batch at byte {position} says it has {size_bytes} bytes, "
-                f"{end - position} are there"
+                f"batch at byte {position} declares {size_bytes} bytes, {end - position} are there"
             )
         if len(headers) >= max_batches:
             raise CorruptBatch(f"more than {max_batches} batches in one buffer")
@@ -244,13 +242,13 @@ def split_batches(buffer: Readable, *, max_batches: int = BATCHES_MAX) -> list[B
 
 
 def check_single(buffer: Readable) -> None:
-    """Check that `buffer` is what one partition of a produce request holds: one whole batch.
+    """Check that `buffer` is one whole batch, as a partition of a produce request must be.
 
-    Anything else that is wrong with it is `decode_header`'s and `validate_batch`'s.
+    `decode_header` and `validate_batch` check the rest.
 
     Raises:
-        InvalidRecord: a batch that is cut, or empty, or more behind it, or another base offset
-            than 0. Nobody mends this by sending it again, as is tried after a `CorruptBatch`.
+        InvalidRecord: a batch that is cut or empty, bytes behind it, or another base offset than
+            0. It is not retriable, unlike a `CorruptBatch`.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
@@ -280,12 +278,12 @@ def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
     """Check the batch at `offset` against the checksum in its header.
 
     Raises:
-        CorruptBatch: the batch is cut, or its checksum is another one.
+        CorruptBatch: the batch is cut, or its checksum differs.
     """
     end = offset + header.batch_length + LENGTH_OVERHEAD_BYTES
     if end > len(buffer):
         raise CorruptBatch(
-            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"batch at byte {offset} declares {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
     actual = crc32c(memoryview(buffer)[offset + CHECKED_FROM : end])
@@ -298,7 +296,7 @@ def verify_crc(buffer: Readable, header: BatchHeader, offset: int = 0) -> None:
 
 
 def validate_batch(header: BatchHeader, *, transactional: bool = False) -> None:
-    """Check what a client may produce, by the header alone; the checksum is `verify_crc`'s.
+    """Check a client's batch by the header alone; `verify_crc` checks the checksum.
 
     `transactional` says whether its request has a transactional id.
 
@@ -361,8 +359,10 @@ def _timestamp_refusal(header: BatchHeader) -> str | None:
 
 
 stamp: Final = _PREFIX.pack_into
-"""Write base offset, length (as the header has it) and leader epoch into a buffer, at an offset;
-the checksum does not cover them. In C: a log stamps every append."""
+"""Write base offset, length (as the header has it) and leader epoch into a buffer, at an offset.
+
+The checksum does not cover them. In C: a log stamps every append.
+"""
 
 
 def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
@@ -371,7 +371,7 @@ def stamp_append_time(buffer: memoryview, offset: int, now_ms: int) -> None:
     end = offset + header.size_bytes
     if end > len(buffer):
         raise CorruptBatch(
-            f"batch at byte {offset} says it has {header.size_bytes} bytes, "
+            f"batch at byte {offset} declares {header.size_bytes} bytes, "
             f"{len(buffer) - offset} are there"
         )
     _INT16.pack_into(buffer, offset + CHECKED_FROM, header.attributes | TIMESTAMP_TYPE_FLAG)
@@ -388,12 +388,11 @@ def stamp_identity(
     base_sequence: int,
     transactional: bool = False,
 ) -> bytes:
-    """The 61 bytes of a whole batch with another producer and sequence, and their checksum.
+    """Return the 61 bytes of a whole batch with another producer and sequence, and their checksum.
 
-    `transactional` makes it a part of the producer's open transaction.
-
-    The records stay as they are: `batch[HEADER_BYTES:]` follows what is returned. They are not
-    looked at either. The new checksum is right if the one in `header` was, and wrong if not.
+    `transactional` makes it a part of the producer's open transaction. `batch[HEADER_BYTES:]`
+    follows what is returned. The new checksum is right if the one in `header` was, and wrong if
+    not.
     """
     stamped = header._replace(
         crc=0,
@@ -410,13 +409,12 @@ def stamp_identity(
 
 
 def encode_header(header: BatchHeader) -> bytes:
-    """Write the 61 bytes as the header has them; the checksum is the caller's."""
+    """Write the 61 bytes as the header has them, with the caller's checksum."""
     return _HEADER.pack(*header)
 
 
 def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
-    """A batch of no records in the place of offsets that have none any more: `EMPTY_OFFSETS_MAX`
-    at most."""
+    """Return an empty batch for deleted offsets: `EMPTY_OFFSETS_MAX` at most."""
     length, delta = HEADER_BYTES - LENGTH_OVERHEAD_BYTES, next_offset - base_offset - 1
     nobody = NO_PRODUCER_ID, -1, -1
     header = BatchHeader(
@@ -429,7 +427,6 @@ def empty_batch(base_offset: int, next_offset: int, leader_epoch: int) -> bytes:
 
 
 def empty_batches(base_offset: int, next_offset: int, leader_epoch: int) -> Iterator[bytes]:
-    """Batches of no records for any number of offsets."""
     for base in range(base_offset, next_offset, EMPTY_OFFSETS_MAX):
         yield empty_batch(base, min(base + EMPTY_OFFSETS_MAX, next_offset), leader_epoch)
 

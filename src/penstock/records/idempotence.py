@@ -1,9 +1,9 @@
-"""What is remembered of one idempotent producer, and what its next batch is: pure functions.
+"""State of one idempotent producer, and the check of its next batch: pure functions.
 
-Per producer id: its epoch, and its last five batches, oldest first, because a client may have
-five in flight and retry any of them. A producer's state is an immutable value that is replaced
-by each append, so that an append that did not become durable is undone by putting the old value
-back. Logs on disk and the batch index of diskless topics both decide by it.
+The state is the epoch and the last five batches, oldest first, because a client may have five in
+flight and retry any of them. It is an immutable value that each append replaces, so that a failed
+append is undone by restoring the old value. Logs on disk and the batch index of diskless topics
+both use it.
 
 | batch's epoch | batch's sequence                       | answer                             |
 |---------------|----------------------------------------|------------------------------------|
@@ -15,8 +15,8 @@ back. Logs on disk and the batch index of diskless topics both decide by it.
 | newer         | any other                              | OUT_OF_ORDER_SEQUENCE_NUMBER       |
 | no such id    | any                                    | append: its state may have expired |
 
-Where a marker has brought a newer epoch, of which there are no batches yet, the next sequence is 0.
-While a transaction is open, a batch outside of it is refused with INVALID_TXN_STATE.
+After a marker with a newer epoch, without batches yet, the next sequence is 0. While a transaction
+is open, a batch outside of it is rejected with INVALID_TXN_STATE.
 
 Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
 """
@@ -39,11 +39,11 @@ from penstock.records.limits import PRODUCER_BATCHES_MAX
 from penstock.records.transactions import EPOCH_VERSION, Marker
 
 SEQUENCES: Final = 2**31
-"""Sequences of a producer; after the last one comes 0."""
+"""Number of sequences of a producer; after the last one comes 0."""
 
 
 class ProducerBatch(NamedTuple):
-    """A remembered batch."""
+    """Batch in a producer's state."""
 
     first_sequence: int
     last_sequence: int
@@ -57,17 +57,17 @@ class ProducerBatch(NamedTuple):
 
 
 NO_BATCH: Final = ProducerBatch(-1, -1, -1, 0, -1)
-"""Of a producer of whose epoch there is a marker only."""
+"""Last batch of a producer whose epoch has a marker only."""
 
 
 class Producer(NamedTuple):
-    """A producer's state. `seen_ms` is the broker's time of its last append.
+    """State of a producer. `seen_ms` is the broker's time of its last append.
 
     `batches` is empty after a marker of a newer epoch. `coordinator_epoch` is of the last marker,
-    `txn_first_offset` where its open transaction begins; -1 for none. `guard_offset` is kept of
-    diskless partitions: while a transaction is open, where the partition ended when it was
-    verified; else where the last one of this epoch has ended, -1 if none has, or with transaction
-    version 2, whose markers raise the epoch.
+    `txn_first_offset` the first offset of its open transaction; -1 for none. `guard_offset` is for
+    diskless partitions: while a transaction is open, the partition's end when it was verified; else
+    the end of the last one of this epoch, -1 if none has ended, or with transaction version 2,
+    whose markers raise the epoch.
     """
 
     epoch: int
@@ -79,7 +79,7 @@ class Producer(NamedTuple):
 
 
 class ProducerState(NamedTuple):
-    """What a partition remembers of an idempotent producer, for DescribeProducers."""
+    """State of an idempotent producer in a partition, for DescribeProducers."""
 
     producer_id: int
     producer_epoch: int
@@ -91,7 +91,6 @@ class ProducerState(NamedTuple):
 
 
 def described(producer_id: int, producer: Producer) -> ProducerState:
-    """A producer's state as DescribeProducers tells it."""
     last = producer.batches[-1] if producer.batches else NO_BATCH
     return ProducerState(
         producer_id,
@@ -114,7 +113,7 @@ def original(
     """Return the original if a batch is a duplicate, None if it may be appended.
 
     Raises:
-        InvalidProducerEpoch, OutOfOrderSequence: as the table says.
+        InvalidProducerEpoch, OutOfOrderSequence: as in the table.
     """
     if producer is None:
         return None
@@ -143,15 +142,15 @@ def original(
 
 
 def check_transaction(producer: Producer, producer_id: int, *, transactional: bool) -> None:
-    """Check a batch that is none of those remembered.
+    """Check that a new batch belongs to its producer's open transaction.
 
     Raises:
-        InvalidTxnState: its producer has a transaction open, and it belongs to none.
+        InvalidTxnState: the producer has a transaction open, and the batch belongs to none.
     """
     if producer.txn_first_offset >= 0 and not transactional:
         raise InvalidTxnState(
             f"producer {producer_id} has had a transaction open since offset"
-            f" {producer.txn_first_offset}: a batch outside of it is refused"
+            f" {producer.txn_first_offset}: a batch outside of it is rejected"
         )
 
 
@@ -172,10 +171,10 @@ def appended(
     txn_offset: int = -1,
     guard_offset: int = -1,
 ) -> Producer:
-    """A producer's state after a batch that was checked.
+    """Return a producer's state after a checked batch.
 
-    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1;
-    `guard_offset` becomes the producer's if it begins one.
+    `txn_offset` is the batch's first offset if it belongs to a transaction, else -1; `guard_offset`
+    becomes the producer's if it begins one.
     """
     if before is None:
         return _state((epoch, (batch,), seen_ms, -1, txn_offset, guard_offset))
@@ -193,14 +192,14 @@ def appended(
 def check_verified(
     before: Producer | None, producer_id: int, epoch: int, verified_from: int
 ) -> None:
-    """Check a batch of a transaction where several brokers append: it goes on, or is verified.
+    """Check that a batch continues its transaction or was verified, if several brokers append.
 
-    `verified_from` is where the partition ended, or before, when the transaction's coordinator was
-    asked; -1 if nobody did. A marker at or behind it has ended what was verified then.
+    `verified_from` is the partition's end, or a lower offset, when the transaction's coordinator
+    was asked; -1 without a verification. A marker at or behind it has ended what was verified.
 
     Raises:
-        InvalidTxnState: it would begin a transaction, and nobody has verified that.
-        VerificationOutdated: one has ended since.
+        InvalidTxnState: it would begin a transaction without verification.
+        VerificationOutdated: the transaction has ended since.
     """
     known = before is not None and before.epoch == epoch
     if known and before is not None and before.txn_first_offset >= 0:
@@ -208,27 +207,25 @@ def check_verified(
     if verified_from < 0:
         raise InvalidTxnState(
             f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
-            " transaction, and nobody has verified that it begins one"
+            " transaction, and was not verified to begin one"
         )
     if known and before is not None and before.guard_offset >= verified_from:
         raise VerificationOutdated(
             f"the transaction of producer {producer_id} of epoch {epoch} that was verified at"
-            f" offset {verified_from} has ended at {before.guard_offset}: ask again"
+            f" offset {verified_from} has ended at {before.guard_offset}: verify it again"
         )
 
 
 def check_marker(producer: Producer | None, marker: Marker, made_at: int = OFFSET_MAX) -> bool:
-    """Whether a marker is there already; else it is to be appended.
+    """Whether a marker exists already; else it is to be appended.
 
-    `made_at` is where the partition ended when the marker was made, or before, after all of its
-    transaction was verified. One that comes so late that the producer's next transaction is open,
-    which was verified behind it, is there already, and ends nothing.
-
-    Of transaction version 2, where no two transactions of a producer have one epoch, a marker is
-    there once its epoch is. Before, one that ends nothing is appended, which does no harm.
+    `made_at` is the partition's end, or a lower offset, when the marker was made after its whole
+    transaction was verified. A marker older than the producer's open transaction exists already.
+    With transaction version 2, a marker exists once its epoch does. Before, a marker that ends
+    nothing is appended, which does no harm.
 
     Raises:
-        InvalidProducerEpoch, TransactionCoordinatorFenced: what is there is newer.
+        InvalidProducerEpoch, TransactionCoordinatorFenced: the existing one is newer.
     """
     if producer is None:
         return False
@@ -251,9 +248,9 @@ def check_marker(producer: Producer | None, marker: Marker, made_at: int = OFFSE
 def decided(
     before: Producer | None, marker: Marker, seen_ms: int, guard_offset: int = -1
 ) -> Producer:
-    """A producer's state after a marker, checked or sent by the leader: no transaction is open.
+    """Return a producer's state after a marker: no transaction is open.
 
-    `guard_offset` is the marker's, where it is to be remembered (`check_verified`).
+    `guard_offset` is the marker's, if it is to be stored (`check_verified`).
     """
     epoch = marker.producer_epoch
     batches = before.batches if before is not None and before.epoch == epoch else ()

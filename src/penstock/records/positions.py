@@ -1,13 +1,13 @@
-"""Where a log is to be looked at by time, and how far: what ListOffsets and fetches ask for.
+"""Timestamps and isolation levels of ListOffsets and Fetch.
 
-Timestamps that are no times:
+Special timestamps:
 
-| timestamp | asks for                                                        |
+| timestamp | requests                                                        |
 |----------:|-----------------------------------------------------------------|
 | -1        | the end: high watermark, or last stable offset if committed     |
 | -2        | the first offset                                                |
 | -3        | the record of the highest timestamp                             |
-| -4        | the first offset that lies on the broker itself                 |
+| -4        | the first offset on the broker's own disk                       |
 | -5, -6    | the highest offset that is tiered, the next to be tiered        |
 | >= 0      | the first record at or after that time                          |
 
@@ -37,7 +37,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 def first_millisecond(moment: datetime) -> int:
     """Return the first whole millisecond at or after a moment that has a time zone.
 
-    A record is at or after the moment exactly if its timestamp is not below the result. It is
-    negative before 1970, where offsets cannot be looked up by time: read from the earliest then.
+    It is negative before 1970, where offsets cannot be looked up by time: read from the earliest
+    then.
     """
     return -((_EPOCH - moment) // _MILLISECOND)

@@ -1,13 +1,13 @@
-"""Transactions as a log has them: the marker that ends one, and what is kept of aborted ones.
+"""Transactions in a log: end markers and aborted transactions.
 
-A marker is a batch of one control record, which takes an offset as any record does. Attributes
-have the transactional and the control bit, there is no sequence. Big endian:
+A marker is a batch of one control record, with an offset like any record. Attributes have the
+transactional and the control bit; it has no sequence. Big endian:
 
     key    version i16 (0), type i16 (0 abort, 1 commit)
     value  version i16 (0), coordinator epoch i32
 
-Source: KIP-98, KIP-890; Kafka's `ControlRecordType`, `EndTxnMarker.json`,
-`EndTransactionMarker` and `AbortedTxn`.
+Source: KIP-98, KIP-890; Kafka's `ControlRecordType`, `EndTxnMarker.json`, `EndTransactionMarker`
+and `AbortedTxn`.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from penstock.base.crc import Readable
 
 _RECORD: Final = Struct(">BBBBBhhBhiB")
-"""Length, attributes, two deltas, size of the key, key, size of the value, value, no headers."""
+"""Fields length, attributes, two deltas, key size, key, value size, value, no headers."""
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
 _ABORT, _COMMIT = 0, 1
 EPOCH_VERSION: Final = 2
-"""The version of transactions in which the epoch rises at every end."""
+"""Version of transactions in which the epoch rises at every end."""
 _VARINT_BYTES_MAX: Final = 10
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, as its coordinator has decided it.
+    """End of a producer's transaction, as its coordinator has decided it.
 
     With transaction version 2 (KIP-890) the epoch is one above that of the transaction's batches;
     before, it is theirs. Logs keep no version: what is read back has 1.
@@ -56,7 +56,7 @@ class Marker(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """What consumers of committed records skip: a producer's batches of these offsets.
+    """Offsets of a producer's batches that consumers of committed records skip.
 
     `last_offset` is the marker's; below `last_stable_offset` everything was decided by then.
     """
@@ -68,14 +68,13 @@ class AbortedTransaction(NamedTuple):
 
 
 class Guard:
-    """What an append of a request with a transactional id comes with: who has verified it.
+    """Verification of the transaction of an append request.
 
-    One is given out before a verification begins, and is worth nothing any more once a marker has
-    ended what was verified. Of all batches that were to be verified, that of the lowest sequence
-    is the first to be taken, so that none is left out where its verification failed.
-
-    `verified_from` is where the partition ended when it was given out, or before; of partitions
-    that several brokers append to, a marker from there on ends what was verified.
+    It is made before a verification begins, and is outdated once a marker has ended what was
+    verified. Of all batches to verify, that of the lowest sequence is appended first, so that none
+    is skipped if its verification fails. `verified_from` is the partition's end when the guard was
+    made, or a lower offset; if several brokers append, a marker from there on ends what was
+    verified.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "seen_ms", "verified_from")
@@ -93,7 +92,6 @@ class Guard:
         self.seen_ms = seen_ms
 
     def seen(self, epoch: int, sequence: int, now_ms: int) -> None:
-        """A batch is to be verified."""
         self.seen_ms = now_ms
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
@@ -102,14 +100,14 @@ class Guard:
 
 
 UNGUARDED: Final = Guard(verified_from=2**63 - 1)
-"""Of those that nobody verifies: `transaction.partition.verification.enable` is off."""
+"""Guard without verification: `transaction.partition.verification.enable` is off."""
 
 ONGOING: Final = Guard()
-"""Of those whose transaction has been verified, and goes on."""
+"""Guard of a verified transaction that continues."""
 
 
 def encode_marker(marker: Marker, now_ms: int) -> bytearray:
-    """The control batch of a marker, at offset 0."""
+    """Return the control batch of a marker, at offset 0."""
     kind = _COMMIT if marker.commit else _ABORT
     epoch = marker.coordinator_epoch
     record = _RECORD.pack(2 * (_RECORD.size - 1), 0, 0, 0, 8, 0, kind, 12, 0, epoch, 0)
@@ -134,7 +132,7 @@ def encode_marker(marker: Marker, now_ms: int) -> bytearray:
 
 
 def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
-    """Read the control batch that `batch` begins with, and whose checksum is right.
+    """Read the control batch at the start of `batch`, whose checksum is right.
 
     Raises:
         CorruptBatch: it holds no marker.
@@ -159,7 +157,6 @@ def decode_marker(batch: Readable, header: BatchHeader) -> Marker:
 
 
 def _varint(buffer: Readable, position: int) -> tuple[int, int]:
-    """A zigzag number and where it ends."""
     value = 0
     for place in range(_VARINT_BYTES_MAX):
         byte = buffer[position + place]

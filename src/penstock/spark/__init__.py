@@ -1,7 +1,7 @@
-"""PySpark: the data source `penstock`, a session set up for it, and exactly-once tables.
+"""PySpark integration: the data source `penstock`, its session, and exactly-once tables.
 
-Everything is imported on first use: Spark's workers and planner processes import this package
-for one of its modules.
+Everything is imported on first use, because Spark's workers and planner processes import this
+package for one of its modules.
 """
 
 from __future__ import annotations

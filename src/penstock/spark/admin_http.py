@@ -1,8 +1,4 @@
-"""The admin addresses that the option `penstock.admin.url` names, with commas between several.
-
-Which broker can answer changes: brokers die and come back, and leadership moves. `BrokerAdmins`
-finds the one that can.
-"""
+"""HTTP clients of the brokers' admin addresses, which the option `penstock.admin.url` names."""
 
 from __future__ import annotations
 
@@ -18,14 +14,14 @@ from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 from penstock.spark.errors import InvalidOption, NotPenstock
 
 ATTEMPT_SECONDS: Final = 10.0
-"""Longest wait for one of several brokers before the next is asked."""
+"""Longest wait for one of several brokers before the next one is called."""
 
 
 class BrokerAdmin(AdminHttp):
-    """`AdminHttp` of an option.
+    """`AdminHttp` client of one admin address.
 
     Raises:
-        InvalidOption: the option is no URL of HTTP.
+        InvalidOption: the option is not an HTTP URL.
     """
 
     def __init__(
@@ -46,7 +42,7 @@ class BrokerAdmin(AdminHttp):
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """As `AdminHttp.call`.
+        """Call the admin address.
 
         Raises:
             AdminUnavailable: the time is over.
@@ -59,10 +55,10 @@ class BrokerAdmin(AdminHttp):
 
 
 class BrokerAdmins:
-    """Admin addresses of the brokers of one cluster, for one thread.
+    """Clients of the admin addresses of one cluster's brokers, for one thread.
 
     Raises:
-        InvalidOption: one is no URL of HTTP.
+        InvalidOption: an address is not an HTTP URL.
     """
 
     def __init__(
@@ -78,14 +74,13 @@ class BrokerAdmins:
             BrokerAdmin(url.strip(), clock=clock, randomness=randomness, security=security)
             for url in urls.split(",")
         ]
-        """The one that could answer last comes first."""
+        """Addresses, beginning with the one that answered last."""
         self.in_order = tuple(self.addresses)
-        """As they are given."""
+        """Addresses in the order of the option."""
         self.unanswered = False
         """Whether a call at one of several addresses may still be carried out."""
 
     def close(self) -> None:
-        """Drop the connections."""
         for address in self.addresses:
             address.close()
 
@@ -98,10 +93,9 @@ class BrokerAdmins:
         timeout_seconds: float,
         among: Sequence[str] = (),
     ) -> Answer:
-        """Make a call that may be repeated, at any broker or at one of those with `among`.
+        """Make a repeatable call at any broker, or at one of `among`.
 
-        The next broker is called where one is away or not ready (5xx); all are called again until
-        the time is over.
+        The next broker is called if one is unreachable or not ready (5xx), until the time is over.
 
         Raises:
             AdminUnavailable: the time is over.
@@ -136,15 +130,14 @@ class BrokerAdmins:
     def get(
         self, path: str, *, timeout_seconds: float, leader_seconds: float
     ) -> tuple[BrokerAdmin, Answer]:
-        """Return the answer of the first broker that can give one, and its address.
+        """Return the first successful response and the address of its broker.
 
-        The next broker is asked where one is away, not ready (5xx), not the leader (421) or does
-        not know what is asked for (404). All are asked again until one can answer: for
-        `timeout_seconds` while none is there, for `leader_seconds` while some are. Then the last
-        answer is returned.
+        The next broker is called if one is unreachable, not ready (5xx), not the leader (421) or
+        returns 404. All are called again for `timeout_seconds` while none responds, and for
+        `leader_seconds` while some do. Then the last response is returned.
 
         Raises:
-            AdminUnavailable: none of them is there.
+            AdminUnavailable: no broker responded.
         """
         began = self._clock.monotonic()
         for attempt in range(limits.ADMIN_ATTEMPTS_MAX):
@@ -162,7 +155,7 @@ class BrokerAdmins:
     def _round(
         self, path: str, timeout_seconds: float
     ) -> tuple[list[tuple[BrokerAdmin, Answer]], AdminUnavailable | None]:
-        """Ask each broker once, up to the first that can answer; the last answer is its."""
+        """Call each broker once, up to the first success; return the last response."""
         answered: list[tuple[BrokerAdmin, Answer]] = []
         trouble: AdminUnavailable | None = None
         most = min(timeout_seconds, ATTEMPT_SECONDS) if len(self.addresses) > 1 else timeout_seconds
@@ -180,13 +173,12 @@ class BrokerAdmins:
         return answered, trouble
 
     def _unknown(self, answered: list[tuple[BrokerAdmin, Answer]]) -> bool:
-        """Whether every broker says that there is no such thing."""
         return len(answered) == len(self.addresses) and all(
             answer.status == HTTPStatus.NOT_FOUND for _, answer in answered
         )
 
 
 def _can(answer: Answer) -> bool:
-    """Whether the broker could answer, be it with a refusal."""
+    """Whether the broker could process the request, even if it rejected it."""
     elsewhere = {HTTPStatus.NOT_FOUND, HTTPStatus.MISDIRECTED_REQUEST}
     return answer.status < HTTPStatus.INTERNAL_SERVER_ERROR and answer.status not in elsewhere

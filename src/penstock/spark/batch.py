@@ -1,11 +1,8 @@
-"""The batch reader: one bounded range of every partition, pinned when `load()` was called.
+"""Batch reader: one bounded offset range of every partition, pinned at `load()`.
 
-Spark plans a DataFrame's partitions once and keeps them, but counts and caches may plan anew;
-with pinned ends every plan of one `load()` reads the same records. `earliest` stays open until
-planning, so that retention between the two does no harm.
-
-Filters are left to Spark, also where its push-down is on: it keeps what one filter of a DataFrame
-narrowed for every other use of that DataFrame (decision 0057). Options narrow what is read.
+Spark may plan a DataFrame several times; with pinned end offsets every plan reads the same records.
+`earliest` stays open until planning, because retention may delete records in between. Filters are
+left to Spark, which would otherwise apply one filter to every use of the DataFrame (decision 0057).
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ TO_END: Final = Bound(option="endingOffsets", kind="offset", everywhere=LATEST)
 
 
 class PenstockReader(DataSourceReader):
-    """Reads [start, end) of every partition that the options name."""
+    """Reader of the offset ranges [start, end) of the partitions that the options name."""
 
     def __init__(
         self, options: SourceOptions, end: Positions, opening: Opening | None = None
@@ -43,7 +40,7 @@ class PenstockReader(DataSourceReader):
         self._end = end
 
     def partitions(self) -> list[Task]:
-        """The tasks; called once per plan, on the driver."""
+        """Return the tasks; called once per plan, on the driver."""
         extents = extents_of(self._options)
         options = self._options
         log = BrokerLog(options.bootstrap, options.isolation_level, options.security)
@@ -56,7 +53,7 @@ class PenstockReader(DataSourceReader):
         return tasks or [Task(())]
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """A task's records; called on an executor."""
+        """Return a task's records; called on an executor."""
         from penstock.spark.reading import reader_of  # planners do without what opens records
 
         return reader_of(self._options, self._opening).read(partition)

@@ -1,4 +1,4 @@
-"""`Log` and `Fetcher` over Penstock's client: the road to a broker from driver and tasks."""
+"""`Log` and `Fetcher` over Penstock's Kafka client, for the driver and for tasks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 NO_OPTIONS: Final[Mapping[str, str]] = {}
 FETCH_WAIT_MS: Final = 500
-"""How long a broker may gather what is asked for, before it answers that there is nothing."""
+"""Longest time that a broker waits for records before it returns an empty response."""
 
 FETCH_ATTEMPTS_MAX: Final = 120
-"""How often a broker is asked for records that it is known to have, before that is an error."""
+"""Fetch attempts for records that the broker is known to have."""
 CALL_TIMEOUT_MS: Final = 120_000
-"""Longest time for one call, with its retries: long enough for a leader to be elected on machines
-that are busy, since a query ends with a call that fails."""
+"""Longest time for one call with its retries; long enough for a leader election."""
 
 
 class BrokerLog:
-    """One client, opened when first needed."""
+    """Client that connects at first use."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class BrokerLog:
         isolation: int = READ_UNCOMMITTED,
         security: Mapping[str, str] = NO_OPTIONS,
     ) -> None:
-        """`isolation` says where the log ends, and which transactions' records are left out."""
+        """`isolation` is the isolation level of end offsets and records."""
         self._security = security
         self._bootstrap = bootstrap
         self._isolation = isolation
@@ -86,7 +85,7 @@ class BrokerLog:
                 log_start = self.offsets(at.topic, EARLIEST)[at.partition]
                 if offset < log_start:
                     raise DataLoss(at.topic, at.partition, offset, log_start) from None
-                # A broker that led the partition before may not know yet that it does no more.
+                # The previous leader may not have noticed yet that it lost leadership.
                 said = str(error)
                 self.topics((at.topic,))
                 self.pause(FETCH_WAIT_MS / 1_000)
@@ -98,14 +97,13 @@ class BrokerLog:
                 f" {found.high_watermark} (high watermark)"
             )
         raise NotServed(
-            f"{at}: the leader was asked for offset {offset} {FETCH_ATTEMPTS_MAX} times and"
-            f" answered without records; at last: {said}. The offset was readable when the read"
-            " was planned: look for the partition in the leader's log"
+            f"{at}: the leader returned no records for offset {offset} in"
+            f" {FETCH_ATTEMPTS_MAX} requests; the last response: {said}. The offset was readable"
+            " when the read was planned: look for the partition in the leader's log"
         )
 
     @property
     def client(self) -> Client:
-        """The client, connected."""
         if self._client is None:
             from penstock.client import Client
 
@@ -118,7 +116,6 @@ class BrokerLog:
         return self._client
 
     def close(self) -> None:
-        """Give up the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

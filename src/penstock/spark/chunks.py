@@ -1,8 +1,7 @@
-"""Whole batches in memory, and how a task gets them from files of its machine.
+"""Chunks of whole batches in memory, and their reader from files of this machine.
 
-A file is opened if it is there, is long enough and starts with the batch that the broker named, and
-is read in chunks of whole batches. `object_chunks` is the same for objects in a store; it is a
-module of its own because its imports take longer than many a task.
+A file is read if it exists, is long enough and starts with the batch that the broker named.
+`object_chunks` is the equivalent for object stores, in its own module because of slow imports.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BATCH_BYTES_MAX: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Whole batches back to back, all of one timestamp type, and the offset after the last."""
+    """Contiguous whole batches of one timestamp type, and the offset after the last."""
 
     data: memoryview
     next_offset: int
@@ -33,22 +32,22 @@ class Chunk:
     checked: bool = False
     """Whether the checksums were verified already."""
     aborted: tuple[AbortedRange, ...] | None = None
-    """Which batches are of aborted transactions, if that came with them; else their slice says."""
+    """Offset ranges of aborted transactions, if the response had them; None: use the slice's."""
 
 
 class Fetched(NamedTuple):
-    """Whole batches from a broker, and which of them are of aborted transactions."""
+    """Whole batches from a broker, and the ranges of aborted transactions among them."""
 
     data: bytes
     aborted: tuple[AbortedRange, ...] = ()
 
 
 Found = tuple[int, Chunk | None]
-"""The index of a slice and its next batches; None when there are no more to be had this way."""
+"""Index of a slice and its next batches; None when this path has no more."""
 
 
 def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
-    """The batches that lie in `data` entirely, from its start up to another timestamp type."""
+    """Return the complete batches at the start of `data`, up to another timestamp type."""
     size, next_offset, timestamp_type = 0, -1, 0
     while size + HEADER_BYTES <= len(data):
         header = decode_header(data, size)
@@ -65,10 +64,10 @@ def whole_batches(data: memoryview, *, checked: bool = False) -> Chunk:
 
 
 def file_chunks(items: Sequence[Slice]) -> Iterator[Found]:
-    """The batches of slices from their files; a slice ends early where its file does not serve.
+    """Yield the batches of slices from their files; a slice ends early if its file is unusable.
 
     Raises:
-        CorruptBatch: a batch says that it is larger than what is left of its extent.
+        CorruptBatch: a batch is larger than what is left of its extent.
     """
     for index, item in enumerate(items):
         for extent in item.extents:

@@ -1,17 +1,12 @@
-"""A session of Spark Connect: a client of a Spark server that runs elsewhere.
+"""Spark Connect session: a client of a Spark server that runs elsewhere.
 
     penstock.spark.session(master="sc://spark.internal:15002")
     penstock.spark.session(SparkSession.builder.remote("local[2]"))    a server in this process
 
-Theory of operation. The client has no SparkContext and starts no Java: data frames are sent to the
-server as plans, and Python functions, `foreachBatch` among them, as pickles that the server's own
-Python runs. So it is the server that needs penstock, at the same version, and a session says so
-if it is not there. What concerns the server's processes, such as the daemon of its Python workers,
-can be set at their start only: such a setting of the caller's is refused by name, ours are left
-out.
-
-The source's facts cannot travel by the server's environment. They go with the class that is
-registered: one made for this session, which sets them before it is used.
+The client starts no Java. It sends data frames as plans and Python functions as pickles, so the
+server's Python needs the same version of penstock; a session checks that. Settings of the server's
+processes can only be set when the server starts: the caller's are rejected by name, ours omitted.
+The source's configuration travels with the registered class, made for this session.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ from penstock.spark.source import PenstockSource
 from penstock.spark.workers import check_workers, server_slots
 
 LOCAL_SERVER: Final = {"spark.connect.grpc.binding.address": "127.0.0.1", **LOOPBACK_SETTINGS}
-"""Of a server in this process: nothing but this machine can reach it."""
+"""Address of a server in this process, reachable from this machine only."""
 _CLIENTS_OWN: Final = ("spark.remote", "spark.master", "spark.app.name", "spark.api.mode")
 _NEEDED: Final = {
     "grpc": "grpcio",
@@ -51,25 +46,25 @@ _NEEDED: Final = {
 
 
 class ConnectMissing(UnavailableError):
-    """Spark Connect needs Python packages that are not there."""
+    """Python packages of Spark Connect are not installed."""
 
 
 class ServerSetting(InvalidError):
-    """A setting that only the start of the Spark server can make."""
+    """Setting that can only be set when the Spark server starts."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
-    """A client session with everything set that a client can set.
+    """Return a client session with every setting that a client can set.
 
     Args:
         chosen: settings, `spark.remote` among them or in the environment.
 
     Raises:
-        ConnectMissing: Python packages that Spark Connect needs.
-        ServerSetting: a setting that the server does not take.
-        WorkersUnready: the server's Python has no penstock, or another.
+        ConnectMissing: Python packages of Spark Connect are missing.
+        ServerSetting: the server does not accept a setting.
+        WorkersUnready: the server's Python has no penstock, or another version.
     """
     require_packages()
     url = str(chosen.get("spark.remote") or os.environ["SPARK_REMOTE"])
@@ -79,7 +74,7 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         given = {**SETTINGS, **LOCAL_SERVER, **given}
     with warnings.catch_warnings():
-        # Spark tries to set everything, and warns; what was refused is told below.
+        # Spark tries to set everything, and warns; rejected settings are reported below.
         warnings.filterwarnings("ignore", message="Failed to set ", category=UserWarning)
         spark = built(given)
     if url.startswith("sc://"):
@@ -91,7 +86,7 @@ def connect(chosen: Mapping[str, Any], *, wait_seconds: float) -> SparkSession:
 
 
 def require_packages() -> None:
-    """Say which Python packages of Spark Connect are missing.
+    """Check that the Python packages of Spark Connect are installed.
 
     Raises:
         ConnectMissing: with the command that installs them.
@@ -125,8 +120,8 @@ def _set(spark: SparkSession, chosen: Mapping[str, Any], url: str) -> None:
             spark.conf.set(name, value)
 
 
-def _source_with(told: Mapping[str, str]) -> type[DataSource]:
-    kept = dict(told)
+def _source_with(environment: Mapping[str, str]) -> type[DataSource]:
+    kept = dict(environment)
 
     # Not importable, so it is pickled with what it closes over.
     class Source(PenstockSource):

@@ -1,14 +1,13 @@
-"""Consolidation of diskless topics as a Spark job, for a backlog that is large.
+"""Consolidation of diskless topics as a Spark job, for a large backlog.
 
     driver      backlogs, runs, reserved keys  <── a broker's admin address ──  swap of the rows
                     │ extents, no bytes                                            ▲
     executors       └──> read, check, stamp, PUT under the reserved key ──> new extents
 
-One Spark task makes one segment of one run, by what brokers use themselves (`write_segment`). The
-driver goes in rounds of some runs per slot, since what was reserved is swept after a while.
-Whatever dies leaves reserved keys and perhaps objects under them, which the sweeper takes; a run
-that was not handed in is leased again. A task that Spark starts twice finds its key taken, and its
-run is left for the next time. Brokers may consolidate meanwhile: who comes second to a swap loses.
+One Spark task makes one segment of one run (`write_segment`). The driver works in rounds, because
+reservations expire. The sweeper removes what a failed job leaves; a run that was not completed is
+leased again. A task that Spark starts twice finds its key in use, and its run is left for the next
+job. If a broker swaps the same run first, this job's swap is rejected.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ if TYPE_CHECKING:
     from penstock.client.admin_http import Answer
 
 RUNS_PER_SLOT: Final = 2
-"""Runs of one round for each slot of the session."""
+"""Runs of one round per slot of the session."""
 
 CALL_SECONDS: Final = 60.0
-"""How long one call of the admin address is tried."""
+"""Longest time of one admin call with its retries."""
 
 _INPUT: Final = "number int, run string"
 _OUTPUT: Final = "number int, made string, error string"
@@ -52,13 +51,13 @@ _LOST: Final = frozenset({HTTPStatus.CONFLICT, HTTPStatus.MISDIRECTED_REQUEST})
 
 
 class ConsolidationRefused(UnavailableError):
-    """The broker does not give out or take in work; the message has its answer."""
+    """Rejection by the broker; the message has its response."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class Run(NamedTuple):
-    """One task: extents of a partition as JSON, and the key to write their segment under."""
+    """Input of one task: extents of a partition as JSON, and the key of the segment to write."""
 
     topic: str
     topic_id: str
@@ -75,7 +74,7 @@ class Run(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """What a job did."""
+    """Totals of a job."""
 
     partitions: int = 0
     segments: int = 0
@@ -93,20 +92,20 @@ def consolidate(
     store_options: Mapping[str, str] | None = None,
     topic: str | None = None,
     all_ages: bool = False,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """One pass over the partitions with a backlog.
+    """Consolidate the partitions with a backlog once.
 
     Args:
         slots: tasks that run at the same time.
-        store_options: how executors open the store, beside their environment.
-        topic: only this one.
-        all_ages: take what is young and little too.
-        tell: hears of every segment and every failure.
+        store_options: object store options of executors, beside their environment.
+        topic: only this topic.
+        all_ages: include recent and small extents.
+        report: called with a line for every segment and every failure.
 
     Raises:
-        ConsolidationRefused: the broker refuses; it has no object store, say.
-        AdminUnavailable: it cannot be reached.
+        ConsolidationRefused: the broker rejects the request, for example without an object store.
+        AdminUnavailable: no broker responds.
     """
     work_queue = _WorkQueue(admin_url)
     outcome = Outcome()
@@ -117,12 +116,12 @@ def consolidate(
             for run, made, error in _built(spark, batch, build):
                 if made is None:
                     outcome.failures += 1
-                    tell(f"{run.where}: {error}")
+                    report(f"{run.where}: {error}")
                 elif work_queue.complete(run, made):
                     outcome.segments += 1
                     outcome.segment_bytes += int(made["size_bytes"])
                     outcome.extents += len(run.extents)
-                    tell(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
+                    report(f"{run.where} of {len(run.extents)} extents, {run.lease['key']}")
                 else:
                     outcome.races_lost += 1
     finally:
@@ -131,35 +130,33 @@ def consolidate(
 
 
 class _WorkQueue:
-    """The broker's side, by its admin address."""
-
     def __init__(self, admin_url: str) -> None:
         self._address = BrokerAdmin(admin_url, security=admin_security(environment_options()))
 
     def runs(self, topic: str | None, *, all_ages: bool, outcome: Outcome) -> Iterator[Run]:
-        """Runs of all partitions, each asked for when the one before was taken."""
+        """Yield the runs of all partitions, requesting each when the one before is used."""
         found = self._call("GET", "/v1/diskless/backlogs").body["partitions"]
         ages = str(all_ages).lower()
-        for one in found:
-            if topic is not None and one["topic"] != topic:
+        for backlog in found:
+            if topic is not None and backlog["topic"] != topic:
                 continue
             outcome.partitions += 1
             start: int | None = 0
             while start is not None:
-                path = f"{_partition(one)}/runs?start={start}&all_ages={ages}"
+                path = f"{_partition(backlog)}/runs?start={start}&all_ages={ages}"
                 leased = self._call("POST", path).body
                 if leased["run"]:
                     yield Run(
-                        one["topic"], one["topic_id"], one["partition"],
+                        backlog["topic"], backlog["topic_id"], backlog["partition"],
                         leased["run"], leased["lease"], leased["store"],
                     )  # fmt: skip
                 following = leased["next_start"]
                 if following is not None and following <= start:
-                    raise ConsolidationRefused(f"{path}: next_start = {following} does not go on")
+                    raise ConsolidationRefused(f"{path}: next_start = {following} does not advance")
                 start = following
 
     def complete(self, run: Run, made: Mapping[str, Any]) -> bool:
-        """Hand a segment in; false if something else has taken the run's place meanwhile."""
+        """Report a written segment; False if the run was replaced meanwhile."""
         body = json.dumps(
             {"object_id": run.lease["object_id"], "replaced": run.extents, **made}
         ).encode()
@@ -197,7 +194,7 @@ def _built(
     runs: Sequence[Run],
     build: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Iterator[Built]:
-    """What became of each run: its segment's size and extents, or why there is none."""
+    """Return the size and extents of each run's segment, or the reason that there is none."""
     rows = [(number, json.dumps(run._asdict())) for number, run in enumerate(runs)]
     frame = spark.createDataFrame(rows, _INPUT).repartitionByRange(len(rows), "number")
     for row in frame.mapInArrow(build, _OUTPUT).collect():
@@ -207,7 +204,7 @@ def _built(
 def build_rows(
     options: Mapping[str, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """What an executor does: a segment for each row. Failures are answers: a key is used once."""
+    """Write a segment for each row on an executor. Failures are returned: a key is used once."""
     for batch in batches:
         for number, text in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             made, error = None, None

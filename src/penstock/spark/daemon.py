@@ -1,12 +1,9 @@
-"""The parent of Spark's Python workers, with our code already in it.
+"""Parent process of Spark's Python workers, with Penstock's imports preloaded.
 
-Spark forks its Python workers from a daemon, and the stock daemon imports nothing first: every
-worker then imports PyArrow and our code for itself, and collects garbage over all of it after
-every task. Here both are done once before the first fork, and what was imported is frozen, so
-that the collector never looks at it again. On two cores this took a trigger over 32 partitions
-from 951 to 389 ms.
-
-Set by `penstock.spark.session()` as `spark.python.daemon.module`.
+Spark forks its Python workers from a daemon that imports nothing, so every worker imports PyArrow
+and our code and collects garbage over all of it after every task. This daemon imports both before
+the first fork and freezes them: on two cores a trigger over 32 partitions took 389 ms instead of
+951. `penstock.spark.session()` sets it as `spark.python.daemon.module`.
 """
 
 from __future__ import annotations
@@ -22,15 +19,15 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 CLOSED: Final = 1
-"""Any code but 0: the worker waits until its socket is closed, and ends."""
+"""Exit code of a worker whose socket Spark closed; any code but 0."""
 
 _RAISE_ON_FLUSH: Final = "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE"
-"""Spark tells workers of tasks to raise what they cannot flush, and not those of its planner."""
+"""Setting by which Spark's task workers, not its planners, raise errors on flush."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BLOCK_BYTES: Final = 32 << 20
 _KEPT_BYTES: Final = 256 << 20
-"""In each worker, of what it has used at the most."""
+"""Most freed bytes that each worker's C library keeps."""
 
 _LEFT: Final = (BrokenPipeError, ConnectionResetError)
 _PRELOADED: Final = (
@@ -45,7 +42,7 @@ _PRELOADED: Final = (
 
 
 def preload() -> None:
-    """Import what workers need, and take it out of the garbage collector's sight."""
+    """Import the modules that workers need, and exclude them from garbage collection."""
     # A fork must not meet other threads; OpenBLAS would start some when NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import pyarrow as pa
@@ -59,10 +56,10 @@ def preload() -> None:
 
 
 def keep_memory() -> None:
-    """Let the C library keep what is freed, for the next batch.
+    """Make the C library keep freed memory for the next batch.
 
-    It gives large blocks back to the system at once, and a page that is taken anew costs more than
-    what is written into it: half of the time in which values of 100 B are read.
+    By default it returns large blocks to the system at once, and page faults then take half of the
+    time in which values of 100 B are read.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
     if mallopt is not None:
@@ -71,10 +68,7 @@ def keep_memory() -> None:
 
 
 def quietly(work: Callable[..., int]) -> Callable[..., int]:
-    """A worker that ends without a traceback when Spark has closed its socket.
-
-    Spark does so whenever it has enough rows (`limit`) or stops a query.
-    """
+    """Run a worker, without a traceback if Spark closes its socket (`limit`, a stopped query)."""
 
     def worker(*arguments: Any) -> int:
         try:
@@ -86,12 +80,11 @@ def quietly(work: Callable[..., int]) -> Callable[..., int]:
 
 
 def hush_planner() -> None:
-    """In a process that plans for Spark: no traceback when Spark has closed its socket.
+    """Suppress the traceback of a planner process whose socket Spark closed.
 
-    A worker of Spark's own daemon, or a process beside a stream, asks a data source for its schema,
-    partitions and offsets, whatever daemon is set for the others. Spark leaves it after an idle
-    minute or when a query ends, and what it would have answered is told as an error. A data source
-    is what of ours runs in them.
+    Spark's own daemon or a process beside a stream calls a data source for its schema, partitions
+    and offsets. Spark leaves it after an idle minute or when a query ends, and would report an
+    error.
     """
     main = sys.modules["__main__"]
     name = getattr(main.__spec__, "name", "")

@@ -1,4 +1,4 @@
-"""What a pipeline can be told: every refusal of the Spark source and of the table sink.
+"""Errors of the Spark source and of the table sink, as a pipeline's user sees them.
 
 Spark prints the message of a Python error to the user, so each one names the option, topic or
 partition, the value found, and what to do about it.
@@ -12,13 +12,13 @@ from penstock.base.errors import CorruptError, InvalidError, InvalidSetting, Una
 
 
 class InvalidOption(InvalidSetting):
-    """An option of the source or the sink that is unknown, malformed or contradicts another."""
+    """Unknown, malformed or contradictory option of the source or the sink."""
 
     subject: ClassVar[str] = "option"
 
 
 class OffsetBeyondEnd(InvalidOption):
-    """An offset in an option that lies beyond the end of its partition."""
+    """Offset in an option beyond the end of its partition."""
 
     def __init__(self, option: str, offset: int, topic: str, reason: str) -> None:
         super().__init__(option, offset, reason)
@@ -26,7 +26,7 @@ class OffsetBeyondEnd(InvalidOption):
 
 
 class NotPenstock(InvalidError):
-    """What answers at the admin address has no staged commits: it is not a Penstock broker."""
+    """Response from the admin address of something that is not a Penstock broker."""
 
     code: ClassVar[str] = "unsupported_version"
 
@@ -39,13 +39,13 @@ class NotPenstock(InvalidError):
 
 
 class UnknownTopics(InvalidError):
-    """A topic or partition that was asked for does not exist."""
+    """Requested topic or partition that does not exist."""
 
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class TopicRecreated(InvalidError):
-    """The topic has the same name, but is not the topic that the checkpoint was made from."""
+    """Topic with the same name but another id than in the checkpoint."""
 
     code: ClassVar[str] = "inconsistent_topic_id"
 
@@ -59,7 +59,7 @@ class TopicRecreated(InvalidError):
 
 
 class OffsetWentBack(CorruptError):
-    """The log now ends before the offset up to which it was already read."""
+    """Log that now ends before the offset up to which it was read."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -73,7 +73,7 @@ class OffsetWentBack(CorruptError):
 
 
 class DataLoss(InvalidError):
-    """Records that should be read were deleted before they were."""
+    """Deletion of records before they were read."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -81,7 +81,7 @@ class DataLoss(InvalidError):
         super().__init__(
             f"{topic}-{partition}: offsets {start} to {log_start - 1} are to be read, but the log "
             f"starts at {log_start}: they were deleted (retention, or a delete-records call). "
-            "Set failOnDataLoss=false to go on from there"
+            "Set failOnDataLoss=false to continue from there"
         )
         self.topic = topic
         self.partition = partition
@@ -90,18 +90,18 @@ class DataLoss(InvalidError):
 
 
 class ExtentsUnavailable(UnavailableError):
-    """The admin address did not say where the bytes of a partition are."""
+    """Failed request for the extents of a partition."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class NotServed(UnavailableError):
-    """A broker does not answer with records that are in the log."""
+    """Fetch response without records that are in the log."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class TableMismatch(InvalidError):
-    """A batch does not fit the table that it is written to."""
+    """Batch that does not fit the table that it is written to."""
 
     code: ClassVar[str] = "invalid_config"

@@ -1,19 +1,11 @@
-"""Extents: which bytes of which file hold an offset range, as the admin address tells it.
+"""Extents from the admin address: the bytes of files or objects that hold an offset range.
 
 The broker answers `GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` from its indexes,
-so this costs it one lookup per segment and no payload byte. A range's extents start at the batch
-that holds `start` and end with the batch that holds `end - 1`; neighbours may share a batch, and
-readers cut to offsets.
-
-Of a diskless topic it names objects of a store instead of files, in pages; they are asked for one
-after the other. Objects with a signed URL for each extent need no rights on the store: each such
-extent is an object of its own to whoever reads it (`penstock.objects.signed_store`). Any broker
-answers for such a topic, and the leader for another one, so several addresses may be given.
-
-Extents make a read cheaper, and no read depends on them: what no extent holds is fetched from the
-leader, which the client follows. So a range of which no broker names extents, because leadership
-is moving or the leader's address is not given, has none. Only addresses that have never
-answered are an error.
+with one lookup per segment and no payload byte. Extents start at the batch that holds `start` and
+end with the batch that holds `end - 1`; readers cut to offsets. For a diskless topic they name
+objects, in pages; extents with a signed URL need no rights on the store
+(`penstock.objects.signed_store`). Any broker answers for a diskless topic, only the leader for
+another one. Extents are optional: offsets without extents are fetched from the leader.
 """
 
 from __future__ import annotations
@@ -41,30 +33,30 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 LEADER_SECONDS: Final = 5.0
-"""How long brokers that are there are asked again for extents while none of them leads."""
+"""Longest time that brokers are asked again for extents while none of them leads."""
 PAGES_MAX: Final = 10_000
-"""Answers about one range of a diskless partition, of a thousand extents each."""
+"""Most responses for one range of a diskless partition, of a thousand extents each."""
 _WITHOUT: Final = frozenset(
     {
         HTTPStatus.MISDIRECTED_REQUEST,
-        # A leader may know a while later where the log ends, or retention came in between.
+        # A leader may lag behind the log's end, or retention came in between.
         HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     }
 )
-"""Answers after which a range is read without extents, beside 5xx."""
+"""Status codes, beside 5xx, after which a range is read without extents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionExtents:
-    """The extents of one range, and the partition's bounds at the moment of the answer."""
+    """Extents of one range, and the partition's bounds at the time of the response."""
 
     topic_id: str
     log_start_offset: int
     extents: tuple[Extent, ...]
     aborted: tuple[AbortedRange, ...] = ()
-    """Where records of aborted transactions are, for who reads committed ones."""
+    """Offset ranges of aborted transactions, for readers of committed records."""
     store: str = ""
-    """Of a diskless topic: the URL of the store that the extents' objects are in."""
+    """URL of the object store, for a diskless topic."""
     signed: Mapping[str, SignedRange] = field(default_factory=dict)
     """Ranges of objects with URLs, by the keys of their extents."""
 
@@ -74,7 +66,7 @@ class PartitionExtents:
 
 
 class ExtentSource(Protocol):
-    """Tells where the bytes of an offset range are."""
+    """Source of the extents of an offset range."""
 
     def extents(self, at: TopicPartition, start: int, end: int) -> PartitionExtents:
         """The extents of [start, end), which must lie within the log.
@@ -86,7 +78,7 @@ class ExtentSource(Protocol):
 
 
 def extents_of(options: SourceOptions) -> HttpExtents | None:
-    """Where to ask for extents, with these options; None if only the broker can be asked."""
+    """Return the source of extents for these options; None if only the broker can be asked."""
     if not options.admin_url:
         return None
     return HttpExtents(options.admin_url, options.isolation, admin_security(options.security))
@@ -95,8 +87,8 @@ def extents_of(options: SourceOptions) -> HttpExtents | None:
 class HttpExtents:
     """`ExtentSource` over admin addresses, separated by commas.
 
-    `timeout_seconds` is how long brokers are waited for while none answers, `leader_seconds` while
-    none that answers leads the partition.
+    `timeout_seconds` limits the wait while no broker responds, `leader_seconds` while none that
+    responds leads the partition.
     """
 
     def __init__(
@@ -121,8 +113,8 @@ class HttpExtents:
         while pages[-1].next_start is not None:
             if len(pages) == PAGES_MAX:
                 raise ExtentsUnavailable(
-                    f"{at} offsets {start} to {end} lie in more extents than {PAGES_MAX} answers"
-                    " name: read less at a time, or let the brokers consolidate the topic first"
+                    f"{at} offsets {start} to {end} need more than {PAGES_MAX} pages of extents:"
+                    " read less at a time, or let the brokers consolidate the topic first"
                 )
             pages.append(self._page(at, pages[-1].next_start, end))
         extents = tuple(
@@ -131,8 +123,8 @@ class HttpExtents:
             for extent in page.found.extents
             if (wanted := trimmed(extent, start, end)) is not None
         )
-        aborted = dict.fromkeys(one for page in pages for one in page.found.aborted)
-        signed = {key: one for page in pages for key, one in page.found.signed.items()}
+        aborted = dict.fromkeys(range_ for page in pages for range_ in page.found.aborted)
+        signed = {key: range_ for page in pages for key, range_ in page.found.signed.items()}
         return replace(found.found, extents=extents, aborted=tuple(aborted), signed=signed)
 
     def _page(self, at: TopicPartition, start: int, end: int) -> _Page:
@@ -168,7 +160,6 @@ class HttpExtents:
         return _Page(PartitionExtents(topic_id="", log_start_offset=0, extents=()), None)
 
     def close(self) -> None:
-        """Drop the connections."""
         self._admins.close()
 
 
@@ -178,8 +169,6 @@ def _said(address: BrokerAdmin, answer: Answer) -> str:
 
 
 class _Page(NamedTuple):
-    """One answer, and where the next begins."""
-
     found: PartitionExtents
     next_start: int | None
 
@@ -197,13 +186,15 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
             topic_id=str(answer["topic_id"]),
             log_start_offset=int(answer["log_start_offset"]),
             extents=tuple(extents),
-            aborted=tuple([AbortedRange(*map(int, one)) for one in answer.get("aborted", ())]),
+            aborted=tuple(
+                [AbortedRange(*map(int, fields)) for fields in answer.get("aborted", ())]
+            ),
             store=store,
             signed=signed,
         )
         next_start = answer.get("next_start")
         if next_start is not None and int(next_start) <= start:
-            raise ValueError(f"next_start = {next_start} does not go on")
+            raise ValueError(f"next_start = {next_start} does not advance")
         return _Page(found, None if next_start is None else int(next_start))
     except (KeyError, IndexError, TypeError, ValueError, NoExtent) as error:
         raise ExtentsUnavailable(
@@ -214,7 +205,7 @@ def _page(at: TopicPartition, start: int, answer: Mapping[str, Any]) -> _Page:
 def _object_extent(
     item: Mapping[str, Any], answer: Mapping[str, Any], signed: dict[str, SignedRange]
 ) -> Extent:
-    """An extent; one with a URL as an object of its own, which is put into `signed`."""
+    """Return an extent; one with a URL becomes an object of its own in `signed`."""
     extent = extent_from_json(item)
     if "url" not in item:
         return extent

@@ -1,9 +1,7 @@
-"""Starts Spark's Java process, if there is Java, and keeps from the terminal what good runs say.
+"""Launcher of Spark's Java process that hides warnings of normal runs.
 
-Theory of operation. Java warns of a module that Spark asks for, and offers no switch for that;
-Spark's first lines come before any setting of its log. So the process writes its stderr to a pipe,
-and a thread hands everything on but the lines of `USUAL`. It is Spark's own launcher with Spark's
-own settings otherwise.
+Java's warning about a module and Spark's first lines cannot be switched off. So the process writes
+its stderr to a pipe, and a thread forwards all lines except `USUAL`.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from penstock.spark.java_classes import with_archive
 STDERR: Final = 2
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _FIRST_OPTIONS: Final = "spark.driver.defaultJavaOptions"
-"""Those that come before a user's, so that his win."""
+"""Options before a user's, so that the user's win."""
 COMPILING: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Java's thorough compiler waits for ten times as many calls as by default.
+"""Higher threshold for Java's thorough compiler: ten times the default number of calls.
 
-What is called per row gets there within a second. What plans and starts queries does not: compiling
-that takes more of the processor's time than a batch of a million rows.
+Methods called per row reach it within a second. Code that plans and starts queries does not:
+compiling it takes more processor time than a batch of a million rows.
 """
 USUAL: Final = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
@@ -43,15 +41,15 @@ USUAL: Final = (
     b" WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address",
     b" WARN ResolveWriteToStream: spark.sql.adaptive.enabled is not supported in streaming ",
 )
-"""Parts of lines that say nothing of what the user does."""
+"""Parts of lines that normal runs print."""
 
 
 class JavaMissing(UnavailableError):
-    """Spark needs a Java runtime, and there is none."""
+    """Spark needs a Java runtime, and none is installed."""
 
 
 def require_java() -> None:
-    """Say clearly that Java is missing, before Spark says it at length.
+    """Check that Java is installed.
 
     Raises:
         JavaMissing: no `java` on the path and no JAVA_HOME.
@@ -84,7 +82,7 @@ def start(settings: Mapping[str, Any]) -> None:
 
 
 def end(seconds: float) -> None:
-    """End the process that this one started, and wait for it.
+    """Stop the process that `start` started, and wait for it.
 
     Raises:
         subprocess.TimeoutExpired: it has not ended in this time.
@@ -98,7 +96,6 @@ def end(seconds: float) -> None:
 
 
 def _text(value: Any) -> str:
-    """As a session's builder writes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

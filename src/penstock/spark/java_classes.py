@@ -1,16 +1,14 @@
-"""Java's classes as they are once loaded, kept in a file that later processes map into memory.
+"""Class data sharing archive: Java's loaded classes in a file that later processes map.
 
-Theory of operation. Spark loads and verifies some 20,000 classes before a query's first batch,
-half of what a session's start costs. Java can keep them in a class data sharing archive: it is
-written when a process ends that was told to, holds what that process had loaded, and is mapped by
-all that are told of it. Java itself refuses an archive of another Java or of other jars, and goes
-on without; archives are named by both, so that such are not tried.
+Spark loads and verifies some 20,000 classes before a query's first batch, half of a session's start
+time. Java writes the archive when a process ends, and later processes map it. Java ignores an
+archive of another Java or other jars; archives are named by both.
 
     <folder>/<Java and Spark's jars, 16 digits>.jsa
 
-The folder is what PENSTOCK_JAVA_CLASSES names; else `__pycache__/java` of this package, or
-~/.cache/penstock/java (XDG_CACHE_HOME) for a package that is read-only. `penstock pipeline prepare`
-writes the archive, with a pipeline as the process whose classes are kept.
+The folder is PENSTOCK_JAVA_CLASSES; else `__pycache__/java` of this package, or
+~/.cache/penstock/java (XDG_CACHE_HOME) for a read-only package. `penstock pipeline prepare` runs a
+pipeline to write the archive.
 
 Source: "Class Data Sharing" in the manual of the `java` command, JEP 350.
 """
@@ -30,11 +28,11 @@ from penstock.spark.spark_home import spark_home
 FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
 _OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
 _SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"
-"""Java tells of each class that it cannot keep."""
+"""Option that suppresses Java's line for each class that it cannot archive."""
 
 
 def with_archive(options: str) -> str:
-    """Java's options with the archive, if there is one and they say nothing of it themselves."""
+    """Return Java's options with the archive, if it exists and they name none themselves."""
     found = next((path for path in _places() if path.exists()), None)
     if found is None or any(own in options for own in _OWN):
         return options
@@ -42,18 +40,18 @@ def with_archive(options: str) -> str:
 
 
 def writing(path: Path) -> str:
-    """The options of a process whose classes are written to this file when it ends."""
+    """Return the options of a process that writes its classes to this file when it ends."""
     return f"-XX:ArchiveClassesAtExit={path} {_SILENT}"
 
 
 def destination() -> Path:
-    """Where an archive of this Java and this Spark is to be written.
+    """Return the path to which to write an archive of this Java and this Spark.
 
     Raises:
-        OSError: no folder can be written to.
+        OSError: no folder is writable.
     """
     places = _places()
-    place = next((one for one in places if can_write(one.parent)), places[-1])
+    place = next((path for path in places if can_write(path.parent)), places[-1])
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
@@ -65,7 +63,7 @@ def _places() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def _classes() -> str:
-    """What Java and what jars: an archive is good for these files only."""
+    """Return the name of an archive of this Java and these jars."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
     jars = spark_home() / "jars"

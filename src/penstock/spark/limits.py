@@ -1,10 +1,9 @@
-"""How far one trigger goes: pure arithmetic over backlogs.
+"""Limits of one trigger: pure arithmetic over backlogs.
 
-A limit is shared over the partitions in proportion to their backlogs, so that all of them reach
-the end together and event time stays aligned between partitions whose records are evenly spread.
-Every partition with a backlog moves by at least one record, or one that outgrows the others by
-far would starve them. As in Spark's Kafka source the record limit counts offsets, which is the
-number of records unless the topic is compacted.
+A limit is shared over the partitions in proportion to their backlogs, so that event time stays
+aligned between them. Every partition with a backlog advances by at least one record. As in Spark's
+Kafka source the record limit counts offsets, which is the number of records unless the topic is
+compacted.
 
 Source: the rate limit of Spark's `KafkaMicroBatchStream`.
 """
@@ -19,12 +18,12 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def backlog(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
-    """Offsets not yet read, per partition; never negative."""
+    """Return the offsets not yet read per partition; never negative."""
     return {at: max(0, end - start[at]) for at, end in latest.items()}
 
 
 def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[TopicPartition, int]:
-    """End offsets such that about `records_max` offsets lie between start and end in all."""
+    """Return end offsets with about `records_max` offsets between start and end in all."""
     waiting = backlog(start, latest)
     total = sum(waiting.values())
     if total <= records_max:
@@ -43,10 +42,10 @@ def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[Top
 def share_bytes(
     start: Offsets, latest: Offsets, sizes_bytes: Mapping[TopicPartition, int], bytes_max: int
 ) -> dict[TopicPartition, int]:
-    """End offsets such that about `bytes_max` bytes of log lie between start and end in all.
+    """Return end offsets with about `bytes_max` bytes of log between start and end in all.
 
-    `sizes_bytes` are the stored (compressed) sizes of [start, latest) of each partition; the
-    records inside are taken to be of equal size. Every partition with a backlog moves.
+    `sizes_bytes` are the stored (compressed) sizes of [start, latest) of each partition; records
+    are assumed to have equal size. Every partition with a backlog advances.
     """
     total = sum(sizes_bytes.values())
     if total <= bytes_max:
@@ -61,5 +60,5 @@ def share_bytes(
 def worth_waiting(
     start: Offsets, latest: Offsets, *, records_min: int, waited_ms: int, delay_max_ms: int
 ) -> bool:
-    """Whether a trigger should be skipped because too little is there and it is early still."""
+    """Whether to skip a trigger because its backlog is small and it is early."""
     return sum(backlog(start, latest).values()) < records_min and waited_ms < delay_max_ms

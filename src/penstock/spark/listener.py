@@ -1,10 +1,9 @@
-"""Streams shown as consumer groups: after each batch its end offsets are committed to the broker.
+"""Listeners that commit a stream's end offsets to a consumer group after each batch.
 
-Spark keeps progress in its checkpoint, where lag tools cannot see it. This listener runs on the
-driver and hears of every batch after the checkpoint has it; a query whose source has the option
-`groupId` has group and address in its positions, so nothing needs to be registered per query.
-The group is for looking at: Spark itself always restarts from its checkpoint. A failed commit is
-logged and made again at the next event of any query, unless a later batch's commit covers it.
+Spark keeps progress in its checkpoint, where lag tools cannot see it. A query whose source has the
+option `groupId` has group and address in its positions. The group is for monitoring only: Spark
+restarts from its checkpoint. A failed commit is logged and repeated at the next event of any query,
+unless a later batch's commit covers it.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class ReportListener(StreamingQueryListener):
-    """A listener that gets each report of a batch as one text.
+    """Listener that gets each report of a batch as one text.
 
-    PySpark's own asks Java for every number of it: more calls than a small batch takes by itself.
+    PySpark's own makes a call to Java for every number: more than a small batch takes by itself.
     """
 
     @property
@@ -57,7 +56,7 @@ class _ByText(JStreamingQueryListener):
 
 
 class GroupCommitListener(ReportListener):
-    """Commits the positions of every `penstock` source that names a group."""
+    """Listener that commits the positions of every `penstock` source with a group."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[str, Client] = OrderedDict()
@@ -65,7 +64,7 @@ class GroupCommitListener(ReportListener):
         self._failed: dict[tuple[str, str], Positions] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Commit the batch's end offsets, once for each source of the query."""
@@ -76,15 +75,13 @@ class GroupCommitListener(ReportListener):
                 self._commit(positions)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Commit again what failed."""
         self._commit_failed()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Commit again what failed; else the last batch was committed when it ended."""
+        """Retry failed commits; the last batch was committed when it ended."""
         self._commit_failed()
 
     def close(self) -> None:
-        """Close the connections."""
         while self._clients:
             self._clients.popitem()[1].close()
 
@@ -125,7 +122,7 @@ class GroupCommitListener(ReportListener):
 
 
 def positions_of(end_offset: str | None) -> Positions | None:
-    """The positions in a source's progress; None when it is another kind of source."""
+    """Return the positions in a source's progress; None for another kind of source."""
     try:
         body = json.loads(end_offset or "null")
     except ValueError:

@@ -1,8 +1,6 @@
-"""The log as the Spark driver sees it: topics, offsets and the resolving of options to positions.
+"""Log as the Spark driver uses it: topics, offsets and the resolution of options to positions.
 
-`Log` is the port; `BrokerLog` asks a broker through Penstock's client. What the options mean
-(which topics, where to start, where to end) is decided here and nowhere else, for batch and
-streaming alike.
+`Log` is the port; `BrokerLog` implements it by Penstock's client.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from penstock.spark.positions import Position, Positions
 
 NOT_FOUND = -1
 BEHIND_SECONDS_MAX: Final = 30.0
-"""How long a replicated partition may end before an offset that it is known to have."""
+"""Longest time for which a replicated partition may report an end below a known offset."""
 BEHIND_PAUSE_SECONDS: Final = 0.2
 
 T = TypeVar("T")
@@ -35,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicState:
-    """A topic's id, the leader epoch of each of its partitions, and how many replicas they have."""
+    """Topic id, leader epoch of each partition, and number of replicas."""
 
     topic_id: str
     leader_epochs: Mapping[int, int]
@@ -43,30 +41,28 @@ class TopicState:
 
 
 class Log(Protocol):
-    """What the driver asks of a broker."""
+    """Port by which the driver queries a broker."""
 
     def topics(self, names: tuple[str, ...] | None) -> Mapping[str, TopicState]:
-        """The topics of these names that exist; all that are not internal for None."""
+        """Return the existing topics of these names; all that are not internal for None."""
         ...
 
     def offsets(self, topic: str, at: int) -> Mapping[int, int]:
-        """Per partition the offset at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none).
+        """Return the offset per partition at `EARLIEST`, `LATEST` or a timestamp in ms (-1: none).
 
-        For readers of committed records the log ends where the first open transaction begins.
+        For read_committed, the end is the last stable offset.
         """
         ...
 
     def written(self, topic: str) -> Mapping[int, int]:
-        """Per partition where the log ends, open transactions included."""
+        """Return the end offset per partition, open transactions included."""
         ...
 
-    def pause(self, seconds: float) -> None:
-        """Wait before the log is asked again."""
-        ...
+    def pause(self, seconds: float) -> None: ...
 
 
 def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
-    """The topics and partitions that the options name, as they are now.
+    """Return the topics and partitions that the options name, as they are now.
 
     Raises:
         UnknownTopics: a topic or partition named does not exist.
@@ -85,17 +81,16 @@ def selected(log: Log, options: SourceOptions) -> Mapping[str, TopicState]:
 
 
 def latest(log: Log, options: SourceOptions) -> Positions:
-    """The end of every partition selected."""
     return resolve(log, options, Bound(option="endingOffsets", kind="offset", everywhere=LATEST))
 
 
 def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
-    """The position in every partition selected that a starting or ending option means.
+    """Return the position in every selected partition of a starting or ending option.
 
     Raises:
-        InvalidOption: the option leaves out a partition, names one that is not read, lies
-            outside the log, or is a time after which nothing was written.
-        UnknownTopics: as `selected`.
+        InvalidOption: the option leaves out a partition, names one that is not read, is outside
+            of the log, or is a time after which nothing was written.
+        UnknownTopics: a topic or partition named does not exist.
     """
     topics = selected(log, options)
     if bound.each is not None:
@@ -115,9 +110,9 @@ def resolve(log: Log, options: SourceOptions, bound: Bound) -> Positions:
 
 
 def written(log: Log, start: Positions, now: Positions) -> Positions:
-    """Where the log ends, by `now` or, where a reader is ahead of that, open transactions included.
+    """Return the end of the log: `now` or, for a reader ahead of it, with open transactions.
 
-    One of committed records is ahead if it has read what is in one, as `read_uncommitted`.
+    A read_committed reader is ahead if it read records of an open transaction as read_uncommitted.
     """
     partitions = dict(now.partitions)
     for topic in {at.topic for at in partitions if _ahead(start, now, at)}:
@@ -134,7 +129,7 @@ def _ahead(start: Positions, now: Positions, at: TopicPartition) -> bool:
 
 
 def check_lineage(start: Positions, now: Positions, *, require_progress: bool = True) -> None:
-    """Refuse to go on in a log that is not the one `start` was taken from.
+    """Check that this log is the one that `start` was taken from.
 
     Raises:
         TopicRecreated: a topic's id changed.
@@ -153,14 +148,13 @@ def check_lineage(start: Positions, now: Positions, *, require_progress: bool = 
 
 
 def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -> T:
-    """Return what `attempt` does, once the leaders know where their partitions end.
+    """Return the result of `attempt`, retried until leaders report current end offsets.
 
-    When leadership moves, a broker that leads no more, or the next leader, may report an older end
-    for a moment. An end that is too low is asked for again then; where there is one replica, it is
-    an error at once.
+    During a change of leadership a broker may report an older end for a moment. An end that is too
+    low is requested again; with one replica it is an error at once.
 
     Raises:
-        OffsetWentBack, OffsetBeyondEnd: the last one, after `BEHIND_SECONDS_MAX`.
+        OffsetWentBack, OffsetBeyondEnd: the last error, after `BEHIND_SECONDS_MAX`.
     """
     deadline = clock.monotonic() + BEHIND_SECONDS_MAX
     while True:
@@ -174,7 +168,7 @@ def caught_up(log: Log, attempt: Callable[[], T], clock: Clock = SYSTEM_CLOCK) -
 
 
 class _Resolver:
-    """Offsets of one topic for one bound, with one request per point in time asked for."""
+    """Offsets of one topic for one bound, with one request per timestamp."""
 
     def __init__(self, log: Log, topic: str, bound: Bound, missing_is_latest: bool) -> None:
         self._log = log
@@ -184,7 +178,7 @@ class _Resolver:
         self._known: dict[int, Mapping[int, int]] = {}
 
     def offset(self, partition: int) -> int:
-        """The offset that the bound means in one partition."""
+        """Return the offset of the bound in one partition."""
         bound = self._bound
         wanted = bound.everywhere if bound.each is None else bound.each[self._topic][partition]
         if bound.kind == "offset":

@@ -1,15 +1,13 @@
-"""How a task gets batches from objects of their store: by the brokers' own means.
+"""Reader of batches from objects of their store, in a task.
 
-Theory of operation. The slices come object by object. They are read in windows: the batches of as
-many slices as fit, each object's ranges as one (`FetchPaths`' path for old data: no cache,
-retries, hedging, a bounded number of requests at a time), and assembled as a broker does it, with
-offsets and append times stamped and every checksum verified. A slice whose bytes are not there
-(retention or consolidation took the object meanwhile, or the store cannot be reached from here) is
-answered short; whoever asked goes on with the broker. Bytes that are there and wrong are an error.
+Slices come object by object and are read in windows, each object's ranges as one (`FetchPaths`'
+path for old data: no cache, retries, hedging, bounded concurrent requests). Batches are assembled
+as a broker does it, with offsets and append times stamped and every checksum verified. A slice
+whose bytes are missing (deleted object, unreachable store) ends early, and the caller fetches the
+rest from the broker. Wrong bytes are an error.
 
-The store is opened here, where the task runs, with the options of the source and the environment
-of the executor. A directory has to be there already: on another machine there is none. Slices with
-URLs are read by these alone; whatever else the options and the environment know is left aside.
+The store is opened with the options of the source and the environment of the executor. A directory
+must exist already. Slices with URLs are read by these alone.
 """
 
 from __future__ import annotations
@@ -50,39 +48,37 @@ from penstock.spark.slices import Slice
 logger = logging.getLogger(__name__)
 
 WINDOW_BYTES: Final = 16 << 20
-"""Batches that are read at once; they are in memory twice for a moment. A range with a URL is in
-one window as a whole."""
+"""Bytes of batches read at once, in memory twice. A range with a URL is read as a whole."""
 
 WINDOW_SLICES: Final = 1_000
 """Slices of one window, each with at least one request to the store."""
 
 REQUESTS_AT_ONCE: Final = 16
 REQUEST_TIMEOUT_MS: Final = 60_000
-"""What one request may take: many megabytes come with it, and nobody waits for the first."""
+"""Longest time of one request, which may return many megabytes."""
 
 LONG_AGO_MS: Final = 0
-"""Whatever the age of the data, it is read past the cache."""
+"""Age that makes every read bypass the cache."""
 
 _NOT_HERE: Final = (ObjectNotFound, ObjectTruncated, LaggingConsumerRejected)
 _NO_STORE: Final = (StoreUnavailable, StoreRefused)
 
 
 class Part(NamedTuple):
-    """Adjacent batches of one slice, to be read in one window."""
+    """Adjacent batches of one slice, read in one window."""
 
     slice_index: int
     pieces: list[Piece]
 
 
 def object_chunks(url: str, options: Mapping[str, str], items: Sequence[Slice]) -> Iterator[Found]:
-    """The batches of slices from the store that a URL names; those of each by offset.
+    """Yield the batches of slices from the store of a URL; those of each slice by offset.
 
-    A slice that cannot be read to its end ends early. Slices take turns as windows have them. Of
-    one call either all have URLs or none.
+    A slice that cannot be read to its end ends early. The slices of one call have URLs all or none.
 
     Raises:
-        CorruptObject: what was read is not what the batch index says.
-        InvalidOption: an option of the store that there is not.
+        CorruptObject: the bytes differ from the batch index.
+        InvalidOption: an unknown option of the store.
     """
     signed = {item.extents[0].key: item.signed for item in items if item.signed is not None}
     store = _Store(url, options, signed)
@@ -117,7 +113,7 @@ def _in_memory(run: Run | None) -> Iterator[Chunk]:
 
 
 class _Store:
-    """Reads pieces of the objects of one store; for one thread, closed by whoever made it."""
+    """Reader of pieces of the objects of one store; for one thread, closed by its creator."""
 
     def __init__(
         self, url: str, options: Mapping[str, str], signed: Mapping[str, SignedRange]
@@ -131,7 +127,6 @@ class _Store:
         self._given_up = False
 
     def close(self) -> None:
-        """End requests and connections. Idempotent."""
         self._runner.run(self._close())
         self._runner.close()
 
@@ -142,7 +137,7 @@ class _Store:
             await self._store.close()
 
     def read(self, pieces: Sequence[Piece]) -> list[Result]:
-        """The bytes of each piece, or why there are none."""
+        """Return the bytes of each piece, or the reason that there are none."""
         plan = merge(pieces)
         ranges = [ObjectRange(part.key, part.start, part.size_bytes, -1) for part in plan.ranges]
         answers: Sequence[Result]
@@ -180,7 +175,7 @@ class _Store:
         return self._paths
 
     def _note(self, answers: Sequence[Result]) -> None:
-        # A store that does not answer is not asked again: every question takes its time.
+        # A store that does not respond is not tried again: every request takes its time.
         failed = next((answer for answer in answers if isinstance(answer, _NO_STORE)), None)
         if failed is not None and not self._given_up:
             self._given_up = True
@@ -188,9 +183,9 @@ class _Store:
 
 
 def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
-    """What to read at once; slices that are `done` by then are passed over.
+    """Yield the parts to read at once; slices that are `done` by then are skipped.
 
-    A slice whose extents do not reach to its end ends with a part without pieces.
+    A slice whose extents end before it ends with a part without pieces.
     """
     window: list[Part] = []
     left = WINDOW_BYTES
@@ -218,11 +213,11 @@ def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
 
 
 def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
-    """Open a store where this runs, with these options and the environment.
+    """Open a store in this process, with these options and the environment.
 
     Raises:
         StoreUnavailable: it cannot be opened from here.
-        InvalidOption: an option that there is not.
+        InvalidOption: an unknown option.
     """
     parts, place = urlsplit(url), without_credentials(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():

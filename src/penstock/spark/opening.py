@@ -1,8 +1,8 @@
-"""Values opened where records are read: what a task adds to the columns of the record.
+"""Decoding of values while a task reads records, as two more columns.
 
-A reader of `penstock.formats` makes a struct of each value, or says what is wrong with it, while
-the record's columns are still in Arrow in the worker. So Spark gets the fields, and only those that
-are wanted; every value is checked as a whole all the same.
+A reader of `penstock.formats` makes a struct of each value, or an error, while the record's columns
+are still in Arrow in the worker. Spark gets only the selected fields; every value is checked as a
+whole all the same.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ if TYPE_CHECKING:  # its modules are loaded where a value is opened, and nowhere
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """A reader, and which of a value's fields are given; may be pickled."""
+    """Reader and selected fields of a value; may be pickled."""
 
     reader: Reader
     value: StructType
 
     @property
     def schema(self) -> tuple[StructField, StructField]:
-        """The two columns: the struct, and what is wrong with a value that has none."""
+        """The two columns: the struct, and the error of a value that has none."""
         return StructField(VALUE, self.value), StructField(ERROR, StringType())
 
     def only(self, names: Iterable[str]) -> Opening:
-        """The same with some of the fields.
+        """Return the opening with some of the fields.
 
         Raises:
-            InvalidOption: there is no such field.
+            InvalidOption: the field does not exist.
         """
         wanted = set(names)
         unknown = sorted(wanted.difference(self.value.names))
@@ -51,14 +51,13 @@ class Opening:
         return replace(self, value=StructType(kept))
 
     def arrow_fields(self) -> tuple[pa.Field, pa.Field]:
-        """The two columns in Arrow, exactly as Spark's check wants them."""
+        """The two columns' Arrow fields, exactly as Spark checks them."""
         return (
             pa.field(VALUE, to_arrow_type(self.value, timezone="UTC")),
             pa.field(ERROR, pa.string()),
         )
 
     def columns(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """The two columns of some values."""
         opened, errors = self.reader.read(values)
         names = self.value.names
         if opened.type.num_fields != len(names):

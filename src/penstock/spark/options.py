@@ -1,8 +1,8 @@
-"""The options of the source, read once and checked by name.
+"""Options of the source, read once and checked by name.
 
-Spark's Kafka source gives the names and meanings; the ones that Penstock adds are `bootstrap`,
+Names and meanings are those of Spark's Kafka source; Penstock adds `bootstrap`,
 `penstock.admin.url`, `penstock.store.options.*`, `columns`, `groupId`, `parallelism`,
-`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and those of the value's format, which
+`maxBytesPerTrigger`, `maxRecordsPerTrigger`, `wakeFile` and options of the value's format, which
 begin with `value`.
 """
 
@@ -20,14 +20,14 @@ from penstock.base.settings import LONG_MAX, Kind, describe, setting
 from penstock.formats.errors import InvalidFormat
 from penstock.formats.value_format import ValueFormat, check
 from penstock.records.positions import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
-from penstock.spark import given
+from penstock.spark import option_values
 from penstock.spark.errors import InvalidOption
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, HEADERS
 from penstock.spark.security import taken_from
 
 PARALLELISM_MAX: Final = 10_000
 STORE_OPTIONS: Final = "penstock.store.options."
-"""What follows is the name of an option of the object store, such as `aws_endpoint`."""
+"""Prefix of an object store option, such as `aws_endpoint`."""
 
 ALIASES: Final = {
     "kafka.bootstrap.servers": "bootstrap",
@@ -37,19 +37,19 @@ ALIASES: Final = {
     "kafka.isolation.level": "isolationLevel",
 }
 _AS_JSON: Final = Kind("JSON", str)
-_COUNT: Final = given.whole()
-_TIMESTAMP: Final = given.whole(0)
-_UNKNOWN: Final = f"there is no such option; there are {STORE_OPTIONS}* and"
+_COUNT: Final = option_values.whole()
+_TIMESTAMP: Final = option_values.whole(0)
+_UNKNOWN: Final = f"unknown option; allowed are {STORE_OPTIONS}* and"
 
 PartitionMap = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of what is read, as the options say it.
+    """Start or end of the range to read.
 
-    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp that holds for every
-    partition; `each`, when given, has one per partition instead.
+    `everywhere` is an offset (`EARLIEST`, `LATEST`) or a timestamp for every partition; `each`, if
+    not None, has one per partition instead.
     """
 
     option: str
@@ -60,24 +60,29 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What needs no more than its own value. Unit and default are in the field's name and value."""
+    """Independent options. Unit and default are in the field's name and value."""
 
-    bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
+    bootstrap: str = setting(
+        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+    )
     admin_url: str | None = setting(
-        None, "Admin addresses; allows direct reads.", name="penstock.admin.url", kind=given.URL,
-        shown="`PENSTOCK_ADMIN_URL`, else none",
+        None, "Admin addresses; allows direct reads.", name="penstock.admin.url",
+        kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`, else none",
     )  # fmt: skip
     pattern: str | None = setting(
-        None, "The topics whose whole name matches.", name="subscribePattern", kind=given.PATTERN
+        None,
+        "The topics whose whole name matches.",
+        name="subscribePattern",
+        kind=option_values.PATTERN,
     )
     isolation: str = setting(
         "read_committed", "Whether records of open and of aborted transactions are left out; with"
         " `read_uncommitted` all that is in the log is read.", name="isolationLevel",
-        kind=given.word_of("read_committed", "read_uncommitted"),
+        kind=option_values.word_of("read_committed", "read_uncommitted"),
     )  # fmt: skip
     fail_on_data_loss: bool = setting(
         True, "Stop when records were deleted before they were read.", name="failOnDataLoss",
-        kind=given.FLAG,
+        kind=option_values.FLAG,
     )  # fmt: skip
     trigger_records_max: int | None = setting(
         None, "Most records of a micro-batch.", name="maxRecordsPerTrigger", kind=_COUNT
@@ -90,27 +95,27 @@ class Limits:
         name="minRecordsPerTrigger", kind=_COUNT,
     )  # fmt: skip
     trigger_delay_max_ms: int = setting(
-        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=given.DURATION,
+        15 * 60_000, "`500ms`, `30s`, `15m`.", name="maxTriggerDelay", kind=option_values.DURATION,
         shown="`15m`",
     )  # fmt: skip
     group_id: str | None = setting(
-        None, "Show progress as this consumer group.", name="groupId", kind=given.TEXT
+        None, "Show progress as this consumer group.", name="groupId", kind=option_values.TEXT
     )
     parallelism: int = setting(
-        os.cpu_count() or 1, "Tasks to plan for.", kind=given.whole(most=PARALLELISM_MAX),
+        os.cpu_count() or 1, "Tasks to plan for.", kind=option_values.whole(most=PARALLELISM_MAX),
         shown="slots of the session",
     )  # fmt: skip
     wake_file: str | None = setting(
         None,
         "A file with the time of the next batch, if no record comes.",
         name="wakeFile",
-        kind=given.TEXT,
+        kind=option_values.TEXT,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What several options say together, as they are given."""
+    """Interdependent options, as given."""
 
     subscribe: str | None = setting(
         None, "Topics, with commas between them. Exactly one of this, `subscribePattern` and"
@@ -138,25 +143,25 @@ class Choices:
     )
     missing: str = setting(
         "error", "Whether a timestamp that no record has is an error or the end.",
-        name="startingOffsetsByTimestampStrategy", kind=given.word_of("error", "latest"),
+        name="startingOffsetsByTimestampStrategy", kind=option_values.word_of("error", "latest"),
     )  # fmt: skip
     columns: str | None = setting(
-        None, "Columns to read; Spark cannot tell a Python source which it needs.",
+        None, "Columns to read; Spark does not pass a query's columns to a Python source.",
         kind=Kind("columns", str), shown="all but headers",
     )  # fmt: skip
     headers: bool = setting(
-        False, "The column `headers` too.", name="includeHeaders", kind=given.FLAG
+        False, "The column `headers` too.", name="includeHeaders", kind=option_values.FLAG
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Values:
-    """How values are opened where they are read: a `ValueFormat`, and the fields to give."""
+    """Decoding of values: a `ValueFormat`, and the selected fields."""
 
     kind: str = setting(
         "raw", "Adds the columns `_value`, a struct of the value's fields, and `_error`, which says"
         " what is wrong with a value that could not be read. `raw` adds none.", name="valueFormat",
-        kind=given.word_of("raw", "json", "json-schema", "avro", "protobuf"),
+        kind=option_values.word_of("raw", "json", "json-schema", "avro", "protobuf"),
     )  # fmt: skip
     schema: str | None = setting(
         None, "Of `json`, required: a schema as Spark writes it in JSON"
@@ -168,24 +173,24 @@ class Values:
     )  # fmt: skip
     message: str | None = setting(
         None, "Of `protobuf`, required: the full name of the message.", name="valueMessage",
-        kind=given.TEXT,
+        kind=option_values.TEXT,
     )  # fmt: skip
     framing: str = setting(
         "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
-        name="valueFraming", kind=given.word_of("none", "confluent"),
+        name="valueFraming", kind=option_values.word_of("none", "confluent"),
     )  # fmt: skip
     unknown_fields: str = setting(
         "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
-        name="valueUnknownFields", kind=given.word_of("ignore", "reject"),
+        name="valueUnknownFields", kind=option_values.word_of("ignore", "reject"),
     )  # fmt: skip
     decimals: str = setting(
         "exact", "How a value is read that has more digits than its column. `exact` makes it an"
         " error; `round` rounds decimals half up, and cuts fractions of a second behind"
-        " microseconds.", name="valueDecimals", kind=given.word_of("exact", "round"),
+        " microseconds.", name="valueDecimals", kind=option_values.word_of("exact", "round"),
     )  # fmt: skip
     zone: str | None = setting(
-        None, "Of `json`: the zone of times that do not say theirs; UTC without one.",
-        name="valueZone", kind=given.TEXT,
+        None, "Of `json`: the zone of times without a zone; UTC without one.",
+        name="valueZone", kind=option_values.TEXT,
     )  # fmt: skip
     fields: str | None = setting(
         None, 'The fields that `_value` is to have, as `["id", "at"]`; the others are checked all'
@@ -195,7 +200,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Limits):
-    """All options of one read, checked."""
+    """Checked options of one read."""
 
     topics: tuple[str, ...] = ()
     assign: Mapping[str, tuple[int, ...]] | None = None
@@ -206,24 +211,22 @@ class SourceOptions(Limits):
     value_format: ValueFormat = field(default_factory=ValueFormat)
     value_fields: tuple[str, ...] | None = None
     store_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How tasks open the object store of diskless topics; may be credentials, so never shown."""
+    """Object store options of tasks; may be credentials, so never shown."""
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How brokers and admin addresses are spoken to; secrets, so never shown."""
+    """Security of connections to brokers and admin addresses; secrets, so never shown."""
 
     @property
     def isolation_level(self) -> int:
-        """The isolation level by its number."""
         return READ_COMMITTED if self.isolation == "read_committed" else READ_UNCOMMITTED
 
     @property
     def limited(self) -> bool:
-        """Whether a trigger takes less than all that is there."""
         limits = (self.trigger_records_max, self.trigger_bytes_max, self.trigger_records_min)
         return any(limit is not None for limit in limits)
 
 
 def parse(raw: Mapping[str, str]) -> SourceOptions:
-    """Read Spark's options (names in any case).
+    """Parse Spark's options (names in any case).
 
     Raises:
         InvalidOption: unknown name, malformed value, or options that exclude each other.
@@ -234,9 +237,11 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         if name.lower().startswith(STORE_OPTIONS) and name.lower() != STORE_OPTIONS
     }  # fmt: skip
     rest = {name: value for name, value in raw.items() if name.lower() not in store}
-    found = {"bootstrap": ""} | given.named((Limits, Choices, Values), rest, ALIASES, _UNKNOWN)
-    choices = given.checked(Choices, found)
-    limits = given.checked(Limits, found)
+    found = {"bootstrap": ""} | option_values.named(
+        (Limits, Choices, Values), rest, ALIASES, _UNKNOWN
+    )
+    choices = option_values.checked(Choices, found)
+    limits = option_values.checked(Limits, found)
     return SourceOptions(
         **asdict(limits),
         **_subscription(found),
@@ -244,21 +249,20 @@ def parse(raw: Mapping[str, str]) -> SourceOptions:
         end=_bound(found, "ending", choices.ending_at),
         missing_timestamp_is_latest=choices.missing == "latest",
         columns=_columns(choices),
-        **_values(given.checked(Values, found)),
+        **_values(option_values.checked(Values, found)),
         security=security,
         store_options={name.removeprefix(STORE_OPTIONS): value for name, value in store.items()},
     )
 
 
 def value_options(value_format: ValueFormat, fields: Sequence[str] | None = None) -> dict[str, str]:
-    """The options that say a format, and the fields that are wanted."""
     wanted = None if fields is None else json.dumps(fields)
     given = {info.name: getattr(value_format, info.attribute, wanted) for info in describe(Values)}
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
 def named_as_option(error: InvalidFormat) -> InvalidOption:
-    """What is wrong with a value's format, by the name of its option."""
+    """Return the error of a value's format, by the name of its option."""
     names = {info.attribute: info.name for info in describe(Values)}
     return InvalidOption(names.get(error.name, "valueFormat"), str(error.value), error.reason)
 
@@ -274,7 +278,7 @@ def _values(values: Values) -> dict[str, Any]:
     if wanted is None:
         return {"value_format": value_format}
     names = _json("valueFields", wanted)
-    if not isinstance(names, list) or not names or not all(isinstance(one, str) for one in names):
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
         raise InvalidOption("valueFields", wanted, 'must look like ["id", "at"]')
     return {"value_format": value_format, "value_fields": tuple(names)}
 

@@ -1,22 +1,20 @@
-"""The outbox in Spark: pointers to payloads on the executors, and the tree as a table.
+"""Outbox in Spark: payloads of pointer records on the executors, and the tree as a table.
 
     records = spark.readStream.format("penstock").option("includeHeaders", "true")….load()
     payloads = read_outbox(records, "/mnt/outbox")            # batch or stream
     events = json_lines(payloads, "carrier string, delay int")
     tree = outbox_tree(spark, "/mnt/outbox", year=2026, month=5)
 
-`read_outbox` resolves records where they are: an executor that has the root mounted opens the files
-itself, and only pointers travel through the broker. Records are decoded by columns; the one loop is
-over files. A payload that is missing or not what its pointer says becomes a row with an `error`
-and no payload, so that one bad file does not stop a stream; `fail_on_error` stops it. A file system
-that fails and does not come back fails the task, which Spark tries again.
+`read_outbox` opens the files on executors that have the root mounted, so only pointers travel
+through the broker. A payload that is missing or does not match its pointer becomes a row with an
+`error` and no payload; `fail_on_error` fails the query instead. A file system that keeps failing
+fails the task, which Spark retries.
 
-`outbox_tree` reads what lies in the tree, pointers or not, with Spark's own file sources. Temporary
-files have other names and are never read. The partition columns come from the path; give year,
-month, day, hour or partition ids as arguments to list only those directories.
+`outbox_tree` reads complete payload files of the tree with Spark's own file sources. Year, month,
+day, hour or partition ids as arguments restrict the directories that are listed.
 
-Delivery is at least once: a batch that was published twice is two rows. Where that matters drop
-them by partition id and batch id (`dropDuplicatesWithinWatermark` in a stream).
+Delivery is at least once: a batch that was published twice is two rows. To remove duplicates use
+partition id and batch id (`dropDuplicatesWithinWatermark` in a stream).
 """
 
 from __future__ import annotations
@@ -45,9 +43,9 @@ from penstock.records.header import Codec
 from penstock.spark.errors import InvalidOption
 
 PAYLOAD_BYTES_MAX: Final = 256 << 20
-"""Largest payload by default: a row lies in the memory of the Java process as a whole."""
+"""Largest payload by default: a row is in the memory of the Java process as a whole."""
 OUTPUT_BYTES: Final = 32 << 20
-"""Payload bytes handed to Spark in one Arrow batch, unless one payload is larger."""
+"""Payload bytes passed to Spark in one Arrow batch, unless one payload is larger."""
 PASSED_ON: Final = ("topic", "partition", "offset", "timestamp")
 NEEDED: Final = ("key", "value", "headers")
 PAYLOAD_SCHEMA: Final = (
@@ -68,9 +66,9 @@ def read_outbox(
     bytes_max: int = PAYLOAD_BYTES_MAX,
     policy: ReadPolicy | None = None,
 ) -> DataFrame:
-    """The payloads of a frame of an outbox topic's records, of a batch or a stream.
+    """Return the payloads of an outbox topic's records, of a batch or a stream.
 
-    The result has the columns `topic`, `partition`, `offset` and `timestamp`, those of them that
+    The result has those of the columns `topic`, `partition`, `offset` and `timestamp` that
     `records` has, and `PAYLOAD_SCHEMA`. A row has a payload or an error, never both.
 
     Args:
@@ -84,7 +82,7 @@ def read_outbox(
         policy: how long a payload that is missing or cannot be read is tried.
 
     Raises:
-        InvalidOption: a column is missing, or a number that cannot be.
+        InvalidOption: a column is missing, or an invalid number.
     """
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
@@ -111,11 +109,10 @@ def read_outbox(
 def json_lines(
     payloads: DataFrame, schema: str | StructType, *, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """The JSON objects of payloads of one object a line, as columns, by Spark's own functions.
+    """Return the JSON objects of payloads with one object per line, as columns.
 
-    Columns named in `keep` come first. A line that is not of the schema gives nulls, as Spark's
-    JSON reader does. A row with an error, or of a codec other than `none` that was not undone,
-    fails the query rather than being left out.
+    Columns named in `keep` come first. A line that does not match the schema gives nulls, as in
+    Spark's JSON reader. A row with an error or a compressed payload fails the query.
     """
     why = F.coalesce("error", F.concat(F.lit("codec "), F.col("codec")))
     name = F.coalesce("batch_id", F.lit("without batch id"))
@@ -142,11 +139,11 @@ def outbox_tree(
     schema: str | StructType | None = None,
     **options: str,
 ) -> DataFrame:
-    """All payloads in the tree, as one of Spark's file formats reads them.
+    """Return all payloads in the tree, read by one of Spark's file formats.
 
-    The columns `partition_id`, `year`, `month`, `day`, `hour` and `batch_id` come first, then
-    those of the format: `path`, `modificationTime`, `length` and `content` of `binaryFile`, `value`
-    (a line each) of `text`, the fields of `json`. Only payloads whose file is complete are seen.
+    The columns `partition_id`, `year`, `month`, `day`, `hour` and `batch_id` come first, then those
+    of the format: `path`, `modificationTime`, `length` and `content` of `binaryFile`, `value` (a
+    line each) of `text`, the fields of `json`.
 
     Raises:
         AnalysisException: Spark finds no file at all (PATH_NOT_FOUND).
@@ -185,8 +182,6 @@ def _path_columns(path: Column) -> list[Column]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resolver:
-    """What a task does with its records; pickled on the driver."""
-
     root: str
     kept: tuple[str, ...]
     decompress: bool
@@ -234,7 +229,6 @@ class _Resolver:
         yield from self._rows(some, pa.array(payloads, pa.binary()), pa.array(errors, pa.string()))
 
     def _files(self, table: pa.Table, reader: OutboxReader) -> Iterator[pa.RecordBatch]:
-        """Read each file; what has come is handed over whenever it is large enough."""
         names = Pointer.__dataclass_fields__
         fields = table.select(list(names)).to_pylist()
         times = self._times(table)
@@ -255,7 +249,7 @@ class _Resolver:
                 start, size_bytes, payloads, errors = row + 1, 0, [], []
 
     def _times(self, table: pa.Table) -> list[int]:
-        """When records were written, in milliseconds; long ago where nothing says so."""
+        """Return when records were written, in milliseconds; long ago if unknown."""
         if "timestamp" not in self.kept:
             return [0] * table.num_rows
         column = table.column("kept_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())

@@ -1,22 +1,17 @@
 """Tasks from extents: pure arithmetic over bytes.
 
-A Python task of Spark costs 32 to 80 ms however little it reads, so small ranges are packed
-together; a large one is cut so that every slot has work. What a task gets is a list of slices,
-each one run of bytes in one file or object with the offsets wanted from it. Objects are cut at
-batches, whose sizes are known. Files are cut at offsets and the broker's index is asked for their
-byte positions, so a task opens only the batches around its own offsets; a batch that spans a cut is
-opened by both sides, each of which keeps its own part.
-
-A range of an object with a URL of its own is never cut, since it is read as a whole.
+A Python task of Spark costs 32 to 80 ms, so small ranges are packed together and large ones cut. A
+task is a list of slices, each one run of bytes in one file or object with its selected offsets.
+Objects are cut at batches. Files are cut at offsets, whose byte positions the broker's index has; a
+batch that spans a cut is opened by both sides. A range with a URL of its own is never cut.
 
 Slices of files are shared out evenly. A write-ahead object mixes partitions, so tasks are filled
-object by object: what several partitions have in one is read with one request.
+object by object: one request reads all of them.
 
     objects in order of commit   [p0 p1 p2][p0 p2][p1 p2 ...]
     tasks                        |─── task 0 ────|── task 1 ─|
 
-Within a task a partition's records come in order of offsets: commits are in one order for all
-partitions, so the objects have an order that suits each of them.
+Within a task a partition's records come in order of offsets, because objects are in commit order.
 """
 
 from __future__ import annotations
@@ -38,7 +33,7 @@ from penstock.spark.slices import Slice, Task, overlapping
 
 TASK_BYTES_MIN: Final = 2 << 20
 TASK_BYTES_MAX: Final = 512 << 20
-"""Some seconds of work, which is what a task that fails costs; beside it a start costs nothing."""
+"""Bytes of a task: some seconds of work, which a failed task repeats."""
 
 Range = tuple[int, int]
 _NONE_SIGNED: Final[Mapping[str, SignedRange]] = {}
@@ -47,11 +42,11 @@ _NONE_SIGNED: Final[Mapping[str, SignedRange]] = {}
 def plan(
     ranges: Mapping[TopicPartition, Range], source: ExtentSource | None, *, parallelism: int
 ) -> list[Task]:
-    """Tasks that read every range once.
+    """Return tasks that read every range once.
 
     Args:
         ranges: offsets [start, end) per partition; empty ones are left out.
-        source: tells where the bytes are; None when only the broker can be asked.
+        source: source of extents; None if only the broker can be asked.
         parallelism: tasks that can run at the same time.
 
     Raises:
@@ -72,9 +67,9 @@ def plan(
 
 
 def renewed(slices: Sequence[Slice], source: ExtentSource) -> list[Slice]:
-    """The slices of a task with URLs of now, in place of those that have some.
+    """Return the slices of a task with new URLs instead of their old ones.
 
-    Where the bytes lie may have changed since, and so may what is a slice.
+    The extents, and so the slices, may have changed since.
 
     Raises:
         ExtentsUnavailable: as `ExtentSource.extents`.
@@ -94,17 +89,14 @@ def renewed(slices: Sequence[Slice], source: ExtentSource) -> list[Slice]:
 
 
 def task_bytes(total_bytes: int, parallelism: int) -> int:
-    """How much one task should read: one task per slot, or as many for each where it is much.
-
-    Slots that have equally many tasks of equal size end together.
-    """
+    """Return the bytes of one task: one task per slot, or equally many for each."""
     share = -(-total_bytes // max(1, parallelism))
     tasks_of_a_slot = max(1, -(-share // TASK_BYTES_MAX))
     return max(TASK_BYTES_MIN, -(-share // tasks_of_a_slot))
 
 
 def slices_of(at: TopicPartition, start: int, end: int, source: ExtentSource | None) -> list[Slice]:
-    """The slices of [start, end), by offset and without gaps."""
+    """Return the slices of [start, end), by offset and without gaps."""
     if start >= end:
         return []
     if source is None:
@@ -122,10 +114,9 @@ def _slices(
     aborted: Sequence[AbortedRange],
     signed: Mapping[str, SignedRange] = _NONE_SIGNED,
 ) -> Iterator[Slice]:
-    """A slice for each extent of a file, and for each run of extents in one object.
+    """Yield a slice for each extent of a file, and for each run of extents in one object.
 
-    Offsets that no extent holds (a compacted stretch, or bytes not in a file yet) go to the broker,
-    which knows whether anything is there.
+    Offsets without an extent (compacted, or not in a file yet) become slices for the broker.
     """
     runs: list[list[Extent]] = []
     for extent in sorted(extents, key=lambda extent: extent.base_offset):
@@ -173,7 +164,7 @@ def _cut(item: Slice, target: int, source: ExtentSource | None) -> list[Slice]:
 
 
 def _edges(item: Slice, parts: int) -> list[int]:
-    """Offsets that cut a slice in about as many parts: of equal bytes where batches are known."""
+    """Return offsets that cut a slice in about as many parts, of equal bytes if known."""
     numbers = np.arange(1, parts, dtype=np.int64)
     if item.store:
         batches = np.concatenate([batches_of(extent) for extent in item.extents])
@@ -215,7 +206,7 @@ def _object_by_object(slices: Sequence[Slice], target: int) -> list[Task]:
 
 
 def _in_order(slices: Sequence[Slice]) -> Iterator[Slice]:
-    """Slices object by object, such that every partition's are by offset."""
+    """Return slices object by object, such that every partition's are by offset."""
     by_object: dict[str, list[Slice]] = {}
     last_of: dict[TopicPartition, str] = {}
     order: TopologicalSorter[str] = TopologicalSorter()

@@ -1,14 +1,11 @@
-"""Where a stream stands in every partition: the JSON that Spark keeps in its checkpoint.
+"""Positions of a stream in every partition: the JSON that Spark keeps in its checkpoint.
 
     {"bootstrap": "host:9092", "group": "billing", "topics":
       {"orders": {"id": "7f0c…", "partitions": {"0": {"epoch": 3, "offset": 4711}}}}}
 
-Theory of operation. Spark compares two positions as text, so keys are always written in the same
-order: names by alphabet, partitions by number. A `wake` is there once the source was woken by its
-`wakeFile`: the time for which it was woken. The topic's id tells a topic from a later one of
-the same name; the leader epoch says under which leader the offset was seen. The group and the
-address ride along so that the driver's listener can commit them as a consumer group's offsets
-without knowing the query.
+Spark compares positions as text, so keys have one order: names by alphabet, partitions by number.
+`wake` is the time for which the source was last woken by its `wakeFile`. The topic's id identifies
+a recreated topic. The driver's listener commits the offsets to group and address.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ TOPICS: Final = "topics"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The next offset to read in one partition, and the leader epoch it was learnt under."""
+    """Next offset to read in one partition, and the leader epoch of its record."""
 
     offset: int
     leader_epoch: int
@@ -42,20 +39,18 @@ class Positions:
     wake_ms: int = 0
 
     def offset(self, at: TopicPartition) -> int | None:
-        """The next offset to read, or None for a partition that is not there."""
+        """Return the next offset to read, or None for a missing partition."""
         position = self.partitions.get(at)
         return None if position is None else position.offset
 
     def same_offsets(self, other: Positions) -> bool:
-        """Whether both stand at the same offsets, whatever the leader epochs."""
+        """Whether both have the same offsets, whatever the leader epochs."""
         return self.topic_ids == other.topic_ids and dict(_offsets(self)) == dict(_offsets(other))
 
     def same_place(self, other: Positions) -> bool:
-        """Whether nothing is between the two: the same offsets, and no waking."""
         return self.wake_ms == other.wake_ms and self.same_offsets(other)
 
     def to_json(self) -> dict[str, Any]:
-        """The checkpoint's form, with keys in their one order."""
         topics: dict[str, Any] = {
             topic: {"id": self.topic_ids[topic], "partitions": {}}
             for topic in sorted(self.topic_ids)
@@ -79,7 +74,7 @@ def from_json(body: Mapping[str, Any]) -> Positions:
     """Read what `to_json` wrote.
 
     Raises:
-        InvalidOption: the object is no position of this source (another source's checkpoint).
+        InvalidOption: the object is not a position of this source (another source's checkpoint).
     """
     try:
         topics = body[TOPICS]

@@ -1,7 +1,7 @@
-"""Which streaming query a batch belongs to.
+"""Streaming query of a batch.
 
-Spark makes a query's id with its checkpoint and keeps it there, so the id tells one checkpoint from
-another that took its place. Inside `foreachBatch` it is a local property of the thread.
+Spark stores a query's id in its checkpoint, so it identifies the checkpoint. Inside `foreachBatch`
+it is a local property of the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ QUERY_PROPERTY: Final = "sql.streaming.queryId"
 
 
 def query_of(batch: DataFrame) -> str | None:
-    """The id of the streaming query that a `foreachBatch` call belongs to."""
+    """Return the id of the streaming query of a `foreachBatch` call."""
     context = SparkContext._active_spark_context
     if context is None:  # a client of a Spark server: the property stays on the server
         return None

@@ -1,14 +1,9 @@
-"""What a Spark task does: bytes to Arrow batches in the source's schema, by columns.
+"""Reader of a Spark task: bytes to Arrow batches in the source's schema, by columns.
 
-Theory of operation. A slice's batches come from its file (`chunks`) or from its store
-(`object_chunks`). Each batch's CRC is checked, headers tell which batches hold offsets that are
-wanted, and those are decoded by columns in one go. Where the bytes are not at hand (the file is on
-another machine, or retention removed it) or end early, the rest of the slice is fetched from the
-broker: the same bytes, by another road. Loops run over chunks and batches, never over records.
-
-Signed URLs of slices that have ended, or will in a moment, are asked for anew before a task begins:
-it may have waited long, or be one of a plan that is run again. Where that fails, or they end
-meanwhile, the store refuses them, and the broker is asked for the records.
+A slice's batches come from its file (`chunks`) or its store (`object_chunks`). CRCs are checked,
+headers select batches, and the selected ones are decoded by columns in one go. If the bytes are
+missing or end early, the rest of the slice is fetched from the broker. Signed URLs that expire soon
+are renewed before a task begins; if that fails, the broker serves the records.
 """
 
 from __future__ import annotations
@@ -47,33 +42,29 @@ logger = logging.getLogger(__name__)
 
 MICROSECONDS_PER_MILLISECOND: Final = 1_000
 TIME_MS_MAX: Final = LONG_MAX // MICROSECONDS_PER_MILLISECOND
-"""The latest time that Spark has, in the year 294247; the earliest is as far before 1970."""
+"""Latest time in Spark, in the year 294247; the earliest is as far before 1970."""
 URL_MARGIN_MS: Final = 30_000
-"""How long the URLs of a task have to hold when it begins."""
+"""Remaining validity that a task's URLs need when it begins."""
 _NO_OPTIONS: Final[Mapping[str, str]] = {}
 _DECODED: Final = frozenset({"key", "value", "offset", "timestamp", HEADERS})
 
 
 class Fetcher(Protocol):
-    """Gets whole batches from a broker: the road for bytes that are in no file at hand."""
+    """Client that fetches whole batches from a broker."""
 
     def fetch(self, at: TopicPartition, offset: int, max_bytes: int) -> Fetched:
-        """Whole batches from the one that holds `offset`, or else the next one, on.
+        """Return whole batches from the one that holds `offset`, or else the next one, on.
 
         Raises:
             DataLoss: the log starts after `offset`.
-            NotServed: no records come, although the read was planned up to where there are some.
+            NotServed: the broker returns no records although it has some.
         """
         ...
 
-    def close(self) -> None:
-        """Give up the connection."""
-        ...
+    def close(self) -> None: ...
 
 
 def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
-    """What reads the tasks of a read with these options."""
-
     def extents() -> HttpExtents | None:
         from penstock.spark.extents import extents_of
 
@@ -92,7 +83,7 @@ def reader_of(options: SourceOptions, opening: Opening | None) -> TaskReader:
 
 
 class TaskReader:
-    """Reads tasks; opens a broker connection only when a file is not enough."""
+    """Reader of tasks; connects to a broker only if a file is not enough."""
 
     def __init__(
         self,
@@ -107,7 +98,7 @@ class TaskReader:
         opening: Opening | None = None,
         extents: Callable[[], HttpExtents | None] = lambda: None,
     ) -> None:
-        """`extents` opens what is asked for URLs anew."""
+        """`extents` opens the source of renewed URLs."""
         self._columns = tuple(columns)
         self._bootstrap = bootstrap
         self._fail_on_data_loss = fail_on_data_loss
@@ -121,7 +112,7 @@ class TaskReader:
         self._schema = pa.schema([*arrow_schema(self._columns), *added])
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
-        """The task's records, at most `BATCH_ROWS_MAX` rows a batch, in offset order per slice."""
+        """Yield the task's records by offset in each slice, at most `BATCH_ROWS_MAX` a batch."""
         slices = self._with_urls(task.slices)
         kinds = itertools.groupby(slices, key=lambda item: (item.store, item.signed is None))
         try:
@@ -134,7 +125,7 @@ class TaskReader:
                 self._fetcher = None
 
     def _with_urls(self, slices: Sequence[Slice]) -> Sequence[Slice]:
-        """The slices, with other URLs where theirs hold no longer, if there are any to be had."""
+        """Return the slices, with renewed URLs if theirs expire and new ones are available."""
         ends = [item.signed.expires_ms for item in slices if item.signed is not None]
         if not ends or min(ends) > SYSTEM_CLOCK.now_ms() + URL_MARGIN_MS:
             return slices

@@ -1,9 +1,8 @@
-"""The one schema of the source, in Spark's types and in Arrow's.
+"""Schema of the source, in Spark's types and in Arrow's.
 
-The columns are those of Spark's Kafka source, in its order, so that queries move over unchanged.
-Spark compares the schema of a Python source's Arrow batches with exact equality, nullability and
-time zone included, so both forms are declared here side by side and nowhere else. Every column
-is nullable; `timestamp` is in microseconds UTC; `headers` is there only when asked for.
+The columns are those of Spark's Kafka source, in its order. Spark compares the schema of Arrow
+batches with exact equality, so both forms are declared here. Every column is nullable; `timestamp`
+is in microseconds UTC; `headers` is optional.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ BATCH_ROWS_MAX: Final = 65_536
 HEADERS: Final = "headers"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
-"""The columns of a value that the source opens: see `opening.py`."""
+"""Columns of a value that the source opens: see `opening.py`."""
 
 _HEADER_SPARK: Final = StructType(
     [StructField("key", StringType()), StructField("value", BinaryType())]
@@ -57,15 +56,15 @@ DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != HEADERS)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """The schema that `load()` shows, for some of `COLUMN_NAMES`, in the order given."""
+    """Return the schema that `load()` shows, for some of `COLUMN_NAMES`, in the order given."""
     return StructType([StructField(name, _COLUMNS[name][0], nullable=True) for name in columns])
 
 
 def quoted(column: str) -> str:
-    """Return a column's name as Spark's SQL takes it, whatever is in it."""
+    """Return a column's name quoted for Spark's SQL."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The same in Arrow, exactly as Spark's check wants it."""
+    """Return the same schema in Arrow, exactly as Spark checks it."""
     return pa.schema([pa.field(name, _COLUMNS[name][1], nullable=True) for name in columns])

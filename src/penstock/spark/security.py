@@ -1,9 +1,9 @@
-"""How brokers are spoken to, by the names that Spark's Kafka source has for it: `kafka.ssl.…`,
-`kafka.sasl.…`, `kafka.security.protocol`.
+"""Security options, named as in Spark's Kafka source: `kafka.ssl.…`, `kafka.sasl.…` and
+`kafka.security.protocol`.
 
-They hold for admin addresses too. Where none is given, those of a file hold that
-`PENSTOCK_CLIENT_CONFIG` names on the driver, properties as Kafka's tools take them: so no secret
-has to be in a program. Their values go to tasks with the read or the write; no text shows them.
+They apply to admin addresses too. Without them, those of the properties file apply that
+`PENSTOCK_CLIENT_CONFIG` names on the driver, so no secret has to be in a program. Values travel to
+tasks with the read or the write and are never shown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Options = Mapping[str, str]
 
 
 def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of security, without their prefix, and all others.
+    """Return the options of security, without their prefix, and all others.
 
     Raises:
-        InvalidOption: one is not allowed, or what looks like one is none; no value is shown.
+        InvalidOption: a value is not allowed, or the option does not exist; no value is shown.
     """
     security: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -37,7 +37,7 @@ def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
         if name.lower().startswith(PREFIX) and is_option(own):
             security[own] = value
         elif own.startswith(("sasl.", "ssl.", "security.")):
-            raise InvalidOption(name, HIDDEN, "there is no such option of security")
+            raise InvalidOption(name, HIDDEN, "unknown security option")
         else:
             rest[name] = value
     try:
@@ -49,7 +49,7 @@ def taken_from(raw: Options) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def environment_options() -> dict[str, str]:
-    """The options of the file that the environment names; none without it.
+    """Return the options of the file that the environment names; none without it.
 
     Raises:
         InvalidSetting: it cannot be read.

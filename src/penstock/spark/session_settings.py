@@ -1,8 +1,7 @@
-"""What every session is given, one of this machine, of a cluster or of Spark Connect.
+"""Settings of every session: local, on a cluster, or of Spark Connect.
 
-Each setting is there for a measured reason (see the comments); one that the caller sets himself
-is left alone. The source's parallelism travels by environment, because Spark hands a Python source
-its options and nothing else.
+Each setting has a measured reason (see the comments); settings of the caller win. The source's
+parallelism travels by environment, because Spark passes a Python source only its options.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SETTINGS: Final = {
     "spark.python.daemon.module": "penstock.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Tables: what Delta readers agree on.
+    # Tables: forms that all Delta readers support.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.adaptive.enabled": "true",
@@ -36,7 +35,7 @@ LOOPBACK_SETTINGS: Final = {
 
 
 def listen(spark: SparkSession) -> None:
-    """Show streams as consumer groups; once a session, as getOrCreate may hand it out again."""
+    """Add the consumer group listener, once per session."""
     if "_penstock_listener" not in vars(spark):
         listener = GroupCommitListener()
         spark.streams.addListener(listener)
@@ -44,12 +43,10 @@ def listen(spark: SparkSession) -> None:
 
 
 def facts(slots: int) -> dict[str, str]:
-    """Return the environment of the source."""
     return {PARALLELISM_VARIABLE: str(slots)}
 
 
 def built(chosen: Mapping[str, Any]) -> SparkSession:
-    """The session with these settings."""
     builder = SparkSession.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)

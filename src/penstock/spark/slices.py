@@ -1,8 +1,7 @@
-"""What a task gets: slices, each one run of bytes with the offsets wanted from it.
+"""Slices: runs of bytes for a task, each with its selected offsets.
 
-The bytes are those of extents: whole batches that lie together in a file of this machine, or in an
-object of a store. Of objects the batch index knows where each batch begins, so those extents are
-trimmed to the batches that are wanted; of files the broker is asked again.
+The bytes are those of extents: adjacent whole batches in a file of this machine, or in an object.
+Extents of objects are trimmed to the selected batches; for files the broker is asked again.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ REQUEST_BYTES: Final = 16 << 10
 class Slice:
     """Offsets [start, end) of a partition, and the bytes that hold them.
 
-    `extents` are adjacent and of one object of the store that the URL `store` names, or the one
-    extent of a file where `store` is empty. Without any the broker is asked for the records, as it
-    is when the bytes cannot be read from where the task runs. Batches in `aborted` are left out.
-    With `signed` the one extent is a range of its object that is read by a URL, as a whole.
+    `extents` are adjacent and of one object of the store with URL `store`, or the one extent of a
+    file if `store` is empty. Without any the broker serves the records, as it does if the bytes are
+    unreadable. Batches in `aborted` are left out. With `signed` the one extent is a range that is
+    read by a URL, as a whole.
     """
 
     at: TopicPartition
@@ -47,12 +46,12 @@ class Slice:
 
     @property
     def load_bytes(self) -> int:
-        """What it counts when work is shared out: a request to a store has its price too."""
+        """Cost of the slice in bytes, with the price of a request to a store."""
         return max(self.size_bytes, REQUEST_BYTES) if self.store else self.size_bytes
 
 
 class Task(InputPartition):
-    """The work of one Spark task: slices, read in order."""
+    """Work of one Spark task: slices, read in order."""
 
     def __init__(self, slices: Sequence[Slice]) -> None:
         super().__init__(tuple(slices))
@@ -64,5 +63,7 @@ class Task(InputPartition):
 
 
 def overlapping(ranges: Sequence[AbortedRange], start: int, end: int) -> tuple[AbortedRange, ...]:
-    """The ranges that have an offset in [start, end)."""
-    return tuple([one for one in ranges if one.first_offset < end and one.last_offset >= start])
+    """Return the ranges that have an offset in [start, end)."""
+    return tuple(
+        [range_ for range_ in ranges if range_.first_offset < end and range_.last_offset >= start]
+    )

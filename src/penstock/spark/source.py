@@ -1,4 +1,4 @@
-"""The data source that Spark knows as `penstock`.
+"""Data source `penstock` of Spark.
 
     spark.readStream.format("penstock").option("bootstrap", "localhost:9092")
         .option("penstock.admin.url", "http://localhost:9644").option("subscribe", "orders").load()
@@ -6,8 +6,8 @@
     orders.writeStream.format("penstock").option("topic", "orders-clean")….start()
 
 Spark creates an instance at `load()`, pickles it, and makes readers from copies of it in other
-processes. What must be the same in all of them, the ends of a batch read, is therefore looked up
-in `schema()`, which Spark calls once, right before it pickles.
+processes. The ends of a batch read must be the same in all of them, so `schema()` requests them,
+which Spark calls once before it pickles.
 """
 
 from __future__ import annotations
@@ -42,12 +42,11 @@ class PenstockSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format()`."""
         return "penstock"
 
     @cached_property
     def _parsed(self) -> SourceOptions:
-        # Not at once: reading and writing have other options, and Spark does not say which it is.
+        # Parsed later: reads and writes have other options, and Spark does not report which it is.
         return parse(self._given)
 
     @cached_property
@@ -59,7 +58,7 @@ class PenstockSource(DataSource):
         return opening_of(self._parsed)
 
     def schema(self) -> StructType:
-        """The columns asked for; fixes the ends of a batch read on the way."""
+        """Return the selected columns, and fix the ends of a batch read."""
         self._end = self._resolved_end()
         return self._schema()
 
@@ -68,13 +67,12 @@ class PenstockSource(DataSource):
         return StructType([*spark_schema(self._parsed.columns), *added])
 
     def reader(self, schema: StructType) -> PenstockReader:
-        """A batch reader up to the ends fixed at `load()`."""
+        """Return a batch reader up to the ends fixed at `load()`."""
         self._check_schema(schema)
         end = self._end or self._resolved_end()
         return PenstockReader(self._parsed, end, self._opening)
 
     def streamReader(self, schema: StructType) -> PenstockStreamReader:  # noqa: N802
-        """A micro-batch reader."""
         self._check_schema(schema)
         if self._parsed.end is not None:
             raise InvalidOption(
@@ -83,7 +81,7 @@ class PenstockSource(DataSource):
         return PenstockStreamReader(self._parsed, self._opening)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """A batch writer: one commit for the whole frame."""
+        """Return a batch writer: one commit for the whole frame."""
         from penstock.spark.sink.options import parse as parse_sink
         from penstock.spark.sink.writer import LogBatchWriter
 
@@ -92,7 +90,7 @@ class PenstockSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """A streaming writer: one commit for each micro-batch."""
+        """Return a streaming writer: one commit for each micro-batch."""
         from penstock.spark.sink.options import parse as parse_sink
         from penstock.spark.sink.writer import LogStreamWriter
 

@@ -1,16 +1,14 @@
-"""Spark's home with its Python library unpacked, so that its Python processes start faster.
+"""Spark home with an unpacked Python library, so that Spark's Python processes start faster.
 
-Spark starts a Python process for each stream and ends the query if that takes ten seconds. It puts
-`python/lib/pyspark.zip` of its home first on the path of the process, and Python compiles modules
-of an archive again at each start, which takes about a second of a processor. In the home made here
-that name is a folder with a link to the installed package, whose compiled modules are kept. The
-other entries are links to the installed home:
+Spark starts a Python process for each stream with `python/lib/pyspark.zip` of its home first on the
+path, and Python compiles modules of an archive again at each start, for about a second. In this
+home that name is a folder with a link to the installed package; the other entries are links:
 
     <folder>/<Spark's home, 16 digits>/jars, bin, …                     -> the installed ones
     <folder>/<Spark's home, 16 digits>/python/lib/pyspark.zip/pyspark   -> the installed package
 
-PENSTOCK_SPARK_HOMES names the folder; without it, `base/shared_cache.py` chooses one. A home that
-the environment names with SPARK_HOME is used as it is.
+PENSTOCK_SPARK_HOMES names the folder; without it, `base/shared_cache.py` chooses one. A home in
+SPARK_HOME is used as it is.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ _LINKED: Final = ("bin", "conf", "data", "jars", "licenses", "sbin")
 
 
 def spark_home() -> Path:
-    """Return the home for sessions of this machine; make it if it is missing.
+    """Return the home for sessions of this machine; create it if it is missing.
 
     Returns:
-        The installed home where the environment names one, where Spark is no package of this
-        Python, and where no folder can be written to.
+        The installed home if the environment names one, if Spark is no package of this Python, and
+        if no folder is writable.
     """
     installed = Path(_find_spark_home())
     package = Path(pyspark.__file__).parent

@@ -1,4 +1,4 @@
-"""A Spark session set up for this source: `spark = penstock.spark.session()`.
+"""Spark session set up for this source: `spark = penstock.spark.session()`.
 
     session()                                        this machine, every core
     session(master="spark://host:7077")              a cluster; also yarn, k8s://…
@@ -6,7 +6,7 @@
     session(SparkSession.builder.…)                  any of these, by a builder of your own
 
 On a cluster the workers need penstock, at the path that PYSPARK_PYTHON names (by default that of
-this Python). A first task tells whether they have it, and the number of slots is asked for.
+this Python). A first task checks that, and the number of slots is requested.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from penstock.spark.errors import InvalidOption
 from penstock.spark.session_settings import LOOPBACK_SETTINGS, SETTINGS, built, facts, listen
 from penstock.spark.source import PenstockSource
 from penstock.spark.spark_home import spark_home
-from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, settled_slots
+from penstock.spark.workers import WAIT_SECONDS_DEFAULT, check_workers, stable_slots
 
 _SHUFFLES: Final = "spark.sql.shuffle.partitions"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which chose the master itself."""
+"""Variable set by spark-submit, which chose the master itself."""
 
 
 def session(
@@ -43,14 +43,14 @@ def session(
     settings: Mapping[str, str] | None = None,
     wait_seconds: float = WAIT_SECONDS_DEFAULT,
 ) -> SparkSession:
-    """A session with everything set that the source and the sinks want.
+    """Return a session with all settings of the source and the sinks.
 
     Args:
         builder: a builder of your own (master, jars, secrets).
         master: a master as Spark names it, or `sc://…`; instead of a builder. None runs on this
-            machine (below spark-submit, where that says).
+            machine (below spark-submit, on its master).
         application: the name shown by Spark; for a builder that has none.
-        cores: slots of a local session; None takes every core. Ignored with a builder or master.
+        cores: slots of a local session; None uses every core. Ignored with a builder or master.
         settings: Spark settings that win over ours.
         wait_seconds: longest time until a first task has run on a cluster.
 
@@ -71,7 +71,6 @@ def session(
 
 
 def is_connect_url(chosen: Mapping[str, Any]) -> bool:
-    """Whether settings name a Spark Connect server."""
     return "spark.remote" in chosen or (
         "SPARK_REMOTE" in os.environ and "spark.master" not in chosen
     )
@@ -102,7 +101,7 @@ def _local(chosen: dict[str, Any], slots: int) -> SparkSession:
         java.start(wanted)
     spark = built(wanted)
     if not inherits or spark.sparkContext.defaultParallelism != slots:
-        _tell(spark, facts(spark.sparkContext.defaultParallelism))
+        _configure(spark, facts(spark.sparkContext.defaultParallelism))
     listen(spark)
     return spark
 
@@ -122,22 +121,22 @@ def _on_cluster(chosen: dict[str, Any], wait_seconds: float) -> SparkSession:
     except BaseException:
         spark.stop()
         raise
-    slots = settled_slots(spark)
+    slots = stable_slots(spark)
     if not spark.sparkContext.getConf().contains(_SHUFFLES):
         spark.conf.set(_SHUFFLES, str(slots))
-    _tell(spark, facts(slots))
+    _configure(spark, facts(slots))
     listen(spark)
     return spark
 
 
 def _driver_settings(master: str) -> dict[str, str]:
-    """On the loopback for a cluster whose masters are there, and with it the workers."""
+    """Return settings that bind a driver with loopback masters to the loopback."""
     if not master.startswith("spark://"):
         return {}
-    hosts = {urlsplit(f"spark://{one}").hostname for one in master[len("spark://") :].split(",")}
+    hosts = {urlsplit(f"spark://{host}").hostname for host in master[len("spark://") :].split(",")}
     return LOOPBACK_SETTINGS if hosts <= _LOOPBACK else {}
 
 
-def _tell(spark: SparkSession, told: Mapping[str, str]) -> None:
-    spark.sparkContext.environment.update(told)
+def _configure(spark: SparkSession, environment: Mapping[str, str]) -> None:
+    spark.sparkContext.environment.update(environment)
     spark.dataSource.register(PenstockSource)

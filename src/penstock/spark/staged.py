@@ -1,8 +1,8 @@
-"""A sink's batch between its two phases: ready, and seen by nobody before it is committed.
+"""Staged batch of a sink, invisible before it is committed.
 
-A pass over a batch may tell only at its end that the batch is to be refused. So sinks first make
-everything that takes long (files, blobs, sorted rows), and then commit in one short step. What is
-staged and never committed does no harm: it is deleted by `discard`, or by age after a crash.
+The end of a pass may reject a batch. So sinks first make everything that takes long (files, blobs,
+sorted rows), and then commit in one short step. `discard` deletes what was staged; after a crash it
+is deleted by age.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged(Generic[T]):
-    """What was made of a batch. `rows` is 0 for one that was committed before (`replayed`).
+    """Staged output of a batch. `rows` is 0 for one that was committed before (`replayed`).
 
-    `check` raises what `commit` would be refused with now; several sinks are checked before the
-    first of them is committed.
-
-    `once` says that each row was read once: what was observed meanwhile is exact.
+    `check` raises the error with which `commit` would fail now; several sinks are checked before
+    the first commit. `once` means that each row was read once: observed counts are exact.
     """
 
     rows: int

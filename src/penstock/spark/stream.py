@@ -1,17 +1,11 @@
-"""The micro-batch reader: where a stream starts, how far a trigger goes, what its tasks are.
+"""Micro-batch reader of a stream: initial position, end of each trigger, and tasks.
 
-Theory of operation. Spark keeps positions as JSON and asks for the next one at every trigger; an
-unchanged text means that there is nothing to do, so an idle trigger gets back exactly what it
-passed in. A batch's range is written to the checkpoint before it runs, which makes a replay read
-the same offsets; here nothing is remembered between calls except the target that
-`Trigger.AvailableNow` froze and the moment of the last batch (for `maxTriggerDelay`).
-
-A query that has something to do at a given time, whether records arrive or not, names a
-`wakeFile`: when the time written there has come, the position moves by that and a batch without
-records is run.
-
-`commit` is left alone: Spark calls it one batch late, and not at all for the last one. The
-driver's listener (`penstock.spark.listener`) shows progress as a consumer group instead.
+Spark requests the next position at every trigger; an unchanged text means no batch, so an idle
+trigger returns its start. A batch's range is in the checkpoint before it runs, so a replay reads
+the same offsets. The reader keeps only the target of `Trigger.AvailableNow` and the time of the
+last batch (for `maxTriggerDelay`). A query with work at a given time names a `wakeFile`: at that
+time the position changes and a batch without records runs. Progress is shown by the driver's
+listener (`penstock.spark.listener`), since Spark calls `commit` one batch late.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ MILLISECONDS: Final = 1_000
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream by triggers; lives in the planner process of one query run."""
+    """Reader of a stream by triggers, in the planner process of one query run."""
 
     def __init__(
         self,
@@ -65,24 +59,23 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at = clock.monotonic()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query without a checkpoint starts: at the end unless told otherwise."""
+        """Return the start of a query without a checkpoint: by default the end of the log."""
         start = self._options.start or TO_END
         return caught_up(self._log, lambda: resolve(self._log, self._options, start)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Says whether options limit a trigger; how much is decided in `latestOffset`."""
+        """Return whether options limit a trigger; `latestOffset` decides how much."""
         return ReadMaxRows(LONG_MAX) if self._options.limited else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the target of the whole run: what is there now, and nothing later."""
+        """Fix the target of the whole run: the present end of the log."""
         self._frozen = latest(self._log, self._options)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of the log, for Spark's progress report."""
         return (self._frozen or latest(self._log, self._options)).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch; `start` itself when there is nothing to read.
+        """Return the end of the next batch; `start` itself if there is nothing to read.
 
         Raises:
             TopicRecreated, OffsetWentBack: the log is not the one `start` was taken from.
@@ -103,7 +96,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Task]:
-        """The tasks of the batch from `start` to `end`.
+        """Return the tasks of the batch from `start` to `end`.
 
         Raises:
             TopicRecreated: the topic in the checkpoint is gone.
@@ -124,13 +117,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan(ranges, self._extents, parallelism=self._options.parallelism)
 
     def read(self, partition: Task) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """A task's records; called on an executor."""
+        """Return a task's records; called on an executor."""
         from penstock.spark.reading import reader_of  # planners do without what opens records
 
         return reader_of(self._options, self._opening).read(partition)
 
     def stop(self) -> None:
-        """Close the connections."""
         self._log.close()
         if self._extents is not None:
             self._extents.close()
@@ -143,9 +135,9 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         PenstockStreamReader.__init__(self, state["options"], state["opening"])
 
     def _woken(self, before_ms: int) -> int:
-        """The newest time that a batch was asked for, if it has come; what it was before if not.
+        """Return the newest wake time that has passed; the one before if none has.
 
-        It may be earlier than the one before: the clock was set back in between.
+        It may be earlier than the one before, if the clock was set back.
         """
         if self._options.wake_file is None:
             return before_ms
@@ -154,7 +146,6 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return asked_ms if due and asked_ms is not None else before_ms
 
     def _ends(self, begin: Positions) -> Positions:
-        """Return where the partitions end, which is not before `begin`."""
         now = latest(self._log, self._options)
         check_lineage(begin, written(self._log, begin, now))
         return now
@@ -210,7 +201,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int]) -> Positions:
-    # A topic that vanished keeps its place: should it come back, its id tells it apart.
+    # A deleted topic keeps its position; a recreated one has another id.
     partitions = dict(begin.partitions)
     for at, offset in ends.items():
         partitions[at] = Position(offset=offset, leader_epoch=now.partitions[at].leader_epoch)

@@ -1,8 +1,7 @@
-"""A time, in a file, at which a stream should run a batch even if no record has come.
+"""Wake file: the time at which a stream should run a batch even if no record has come.
 
 The query's driver writes it and the source's planner process, on the same machine, reads it. The
-file is replaced as a whole. Losing it costs a delay and nothing else, so it is not synced: whoever
-has something due writes it again when it starts.
+file is replaced as a whole. It is not synced: a lost file costs a delay only.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ TEXT_CHARS_MAX: Final = 32
 
 
 def write(path: Path, at_ms: int | None, *, by: str) -> None:
-    """Ask for a batch at a time in milliseconds since 1970; None takes the wish back.
+    """Request a batch at a time in milliseconds since 1970; None withdraws the request.
 
     Args:
-        by: who asks. Two at the same moment must have two names, as each has a draft of its own.
+        by: the requester. Two at the same moment need two names, as each has its own draft file.
     """
     draft = path.with_name(f"{path.name}.{by}.draft")
     draft.write_text("" if at_ms is None else str(at_ms), encoding="ascii")
@@ -26,7 +25,7 @@ def write(path: Path, at_ms: int | None, *, by: str) -> None:
 
 
 def read(path: str) -> int | None:
-    """The time asked for; None where there is none."""
+    """Return the requested time; None without one."""
     try:
         with open(path, encoding="ascii") as file:
             text = file.read(TEXT_CHARS_MAX).strip()

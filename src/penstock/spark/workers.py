@@ -1,13 +1,9 @@
-"""The Python workers of a cluster or a Spark server: can they run our code, and how many are they?
+"""Checks of the Python workers of a cluster or a Spark server: their packages and their number.
 
-Theory of operation. Spark starts Python on its workers when the first task needs it, and a worker
-without our package fails each task with a trace of its own. So a session on a cluster first runs
-one small task that imports what readers and sinks import there, and says in a sentence what is
-missing. The same job tells a cluster without free executors, where Spark waits without end, from
-one that works.
-
-Tasks are planned for the slots there are. Executors of a cluster register one after the other, so
-their number is taken when it has not changed for a moment.
+A worker without our package fails each task with a trace. So a session on a cluster first runs one
+small task that imports our modules, and reports what is missing. The same job detects a cluster
+without free executors, where Spark waits without end. Executors register one after the other, so
+their number is used once it has been stable for a moment.
 """
 
 from __future__ import annotations
@@ -36,11 +32,11 @@ _WORKER_PYTHON: Final = "PYSPARK_PYTHON"
 
 
 class WorkersUnready(UnavailableError):
-    """The workers cannot run our code, or there are none."""
+    """Workers that cannot run our code, or none at all."""
 
 
 class NotShipped(InvalidError):
-    """A Python file that cannot be given to the workers."""
+    """Python file that cannot be shipped to the workers."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -49,7 +45,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
     """Run one task that imports our code.
 
     Raises:
-        WorkersUnready: there is no Python, no penstock or another one; or no task ran in
+        WorkersUnready: Python or penstock is missing or has another version; or no task ran in
             `wait_seconds`.
     """
     tag = f"penstock-{SYSTEM_RANDOMNESS.uuid().hex}"
@@ -87,7 +83,7 @@ def check_workers(spark: SparkSession, *, wait_seconds: float = WAIT_SECONDS_DEF
 
 
 def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
-    """How jobs of this thread are marked, unmarked, and ended from another thread."""
+    """Return how jobs of this thread are tagged, untagged, and ended from another thread."""
     if is_connect(spark):
         return spark.addTag, spark.removeTag, spark.interruptTag
     # A session's own tags are known in the thread that set them only.
@@ -96,7 +92,7 @@ def _tagging(spark: SparkSession) -> tuple[Callable[[str], Any], ...]:
 
 
 def reason_of(trace: str) -> str:
-    """What the failure of a first task means, in a sentence."""
+    """Return the reason for the failure of a first task, in a sentence."""
     python = os.environ.get(_WORKER_PYTHON, "python3")
     choose = f"or name another with {_WORKER_PYTHON}, at one path on driver and workers"
     if "No module named 'penstock" in trace:
@@ -117,12 +113,12 @@ def reason_of(trace: str) -> str:
 
 
 def slots(spark: SparkSession) -> int:
-    """How many tasks run at once now; what a stream's option `parallelism` should say."""
+    """Return how many tasks run at once now, for a stream's option `parallelism`."""
     return server_slots(spark) if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
-def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
-    """How many tasks run at once, when executors have stopped to come in."""
+def stable_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
+    """Return how many tasks run at once, when no more executors register."""
     context = spark.sparkContext
     begin = since = clock.monotonic()
     found = context.defaultParallelism
@@ -136,16 +132,16 @@ def settled_slots(spark: SparkSession, clock: Clock = SYSTEM_CLOCK) -> int:
 
 
 def server_slots(spark: SparkSession) -> int:
-    """As `settled_slots`, of a Spark Connect server, which tells nobody: a range shows it."""
+    """Return `stable_slots` of a Spark Connect server, by the partitions of a range."""
     parts = spark.range(RANGE_ROWS).select(F.spark_partition_id().alias("part"))
     return int(parts.agg(F.max("part").alias("part")).toArrow()["part"][0].as_py()) + 1
 
 
 def ship(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> None:
-    """Make Python files importable on the workers by their names; again is harmless.
+    """Make Python files importable on the workers by their names; repeating it is harmless.
 
-    Functions of a module that the driver imported reach the workers by reference, so the
-    workers must be able to import it.
+    Functions of a module that the driver imported reach the workers by reference, so the workers
+    must be able to import it.
 
     Args:
         paths: `.py`, `.zip` or `.egg`.
@@ -163,7 +159,6 @@ def ship(spark: SparkSession, paths: Sequence[str | os.PathLike[str]]) -> None:
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

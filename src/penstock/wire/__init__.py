@@ -1,1 +1,1 @@
-"""Protocols on the wire: Kafka's (`wire.kafka`), and the frame protocol of the host socket."""
+"""Network protocols: Kafka's (`wire.kafka`), and the frame protocol of the host socket."""

@@ -99,7 +99,7 @@ def encode(schema: Any, value: Any, how: int = 2) -> bytes:  # noqa: C901  (one 
 
 
 def expected(schema: Any, value: Any) -> Any:  # noqa: C901  (one case per type)
-    """What Arrow's `to_pylist` gives for a value."""
+    """Return a value as Arrow's `to_pylist` does."""
     if isinstance(schema, list):
         number, inner = value
         valued = [branch for branch in schema if branch != "null"]

@@ -76,7 +76,7 @@ def test_text_that_is_no_utf8_gets_the_replacement_character() -> None:
     texts = pa.array([b"a\xff\n", None, b"\xc3", b"\xa9", "é".encode()], pa.binary())
     values = pa.StringArray.from_buffers(len(texts), *texts.buffers()[1:], texts.buffers()[0])
     found = json_rows(pa.StructArray.from_arrays([values], ["x"])).to_pylist()
-    assert [json.loads(one).get("x") for one in found] == [
+    assert [json.loads(text).get("x") for text in found] == [
         "a\ufffd\n",
         None,
         "\ufffd",

@@ -138,7 +138,7 @@ def _put(message: Any, field: FieldDescriptor, value: Any) -> None:
 
 
 def expected(message: Any) -> dict[str, Any]:
-    """What Arrow gives for a message; times and intervals as microseconds."""
+    """Return a message as Arrow does; times and intervals as microseconds."""
     return {field.name: _expected(message, field) for field in message.DESCRIPTOR.fields}
 
 

@@ -91,7 +91,6 @@ STRICTER = ("more than once", "does not fit", "nanoseconds", "group", "more than
 
 
 def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
-    """What we read is what the library reads; what it refuses, we refuse."""
     try:
         read = message_factory.GetMessageClass(of).FromString(content)
     except DecodeError:
@@ -109,7 +108,7 @@ def agrees(of: Any, content: bytes, value: Any, error: str | None) -> None:
 
 
 def in_order(value: Any) -> str:
-    """As text, in which a number that is none equals itself, and maps have an order."""
+    """Return a value as text, in which NaN equals itself, and maps have an order."""
     if isinstance(value, dict):
         return repr(sorted((repr(key), in_order(item)) for key, item in value.items()))
     return repr([in_order(item) for item in value]) if isinstance(value, list) else repr(value)

@@ -278,7 +278,7 @@ async def test_hellos_that_are_refused(agent: HostAgent, fields: dict[str, Any],
         ),
         (
             pack(">IHBBII", 3, 2, FLAG_PAYLOAD_IN_RING, 0, crc32c(b"\x08\x03"), 0) + b"\x08\x03x",
-            "said to lie in the ring",
+            "flagged as in the ring",
         ),
     ],
 )

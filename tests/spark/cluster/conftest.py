@@ -1,4 +1,4 @@
-"""One cluster for this folder, and a driver process with a session on it."""
+"""Cluster for this folder, and a driver process with a session on it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What the tests run on the cluster, in a driver process of its own.
-
-A process has one Spark context, and the other tests of this folder's parent have theirs; so these
-functions run in the one worker of a process pool, and keep the session in a module variable.
-"""
+"""Jobs that the tests run on the cluster, in a driver process of its own."""
 
 from __future__ import annotations
 

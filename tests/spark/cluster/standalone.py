@@ -51,7 +51,7 @@ class StandaloneCluster:
         self.stop()
 
     def add_worker(self) -> None:
-        """One more worker, registered when this returns."""
+        """Add a worker, registered when this returns."""
         self._launch_worker().await_word("registered with master")
 
     def executors(self) -> list[psutil.Process]:

@@ -95,7 +95,9 @@ def test_a_stream_is_written_to_a_topic_once_and_shows_its_group(
     assert Counter(records.appended(client)) == Counter(written)
     until(  # the listener hears of a batch a moment after it ended
         "the group is listed",
-        lambda: f"{records.name}-group" in {one.group_id for one in records.client.list_groups()},
+        lambda: (
+            f"{records.name}-group" in {group.group_id for group in records.client.list_groups()}
+        ),
     )
 
 

@@ -41,7 +41,7 @@ def held(batches):
                 holding.write(str(os.getpid()) + "\\n")
             for _ in range(1200):
                 time.sleep(0.1)
-            raise RuntimeError("nobody ended this task")
+            raise RuntimeError("this task was not ended")
         yield batch.slice(1)
 '''
 
@@ -100,7 +100,7 @@ def end(victim: str, task: psutil.Process) -> None:
     if victim == "python":
         os.kill(task.pid, signal.SIGKILL)
         return
-    executor, worker = [one for one in task.parents() if one.name() == "java"][:2]
+    executor, worker = [parent for parent in task.parents() if parent.name() == "java"][:2]
     assert "ExecutorBackend" in " ".join(executor.cmdline())
     assert "worker.Worker" in " ".join(worker.cmdline())
     os.kill((executor if victim == "executor" else worker).pid, signal.SIGKILL)

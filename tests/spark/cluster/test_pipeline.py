@@ -1,4 +1,4 @@
-"""One pipeline file, run on this machine and on the cluster: the same table, the same topics."""
+"""Run of the same pipeline file on this machine and on the cluster: the same table and topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a format is told when Spark cannot read its schema."""
+"""Errors of a format whose schema Spark cannot read."""
 
 from __future__ import annotations
 

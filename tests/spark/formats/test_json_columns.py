@@ -107,7 +107,7 @@ def test_what_the_reference_accepts(spark: SparkSession, tmp_path: Path) -> None
 
 
 def right_time(value: dict[str, Any]) -> bool:
-    """The reference needs a package of its own to check times: those made here are told apart."""
+    """Check generated times, for which the reference needs another package."""
     at = value.get("at", "2026-01-02T03:04:05Z")
     return at in [*GOOD["at"], "2026-01-02T03:04:05+02:00"]
 

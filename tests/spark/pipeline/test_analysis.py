@@ -1,4 +1,4 @@
-"""What Spark finds wrong, with its line; and which steps are stateful. No broker is there."""
+"""Errors that Spark finds, with their lines, and stateful steps, without a broker."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_needs_state(spark: SparkSession, folder: Path, sql: str, stateful:
     output = "update" if "group by" in sql or "distinct" in sql else "append"
     spec = load(write(folder, f'[step.s]\nsql = """{sql}"""\noutput = "{output}"'))
     found = plan(spec, spark).queries
-    (query,) = [one for one in found if "out" in one.sinks]
+    (query,) = [query for query in found if "out" in query.sinks]
     assert (query.root == "s") is stateful
 
 
@@ -119,9 +119,9 @@ def test_what_spark_refuses_has_a_line(
     spark: SparkSession, folder: Path, steps: str, line: int, says: str
 ) -> None:
     found = problems(load(write(folder, steps)), spark)
-    assert [(one.line, says in str(one)) for one in found] == [(FIRST_STEP_LINE + line, True)], (
-        found
-    )
+    assert [(problem.line, says in str(problem)) for problem in found] == [
+        (FIRST_STEP_LINE + line, True)
+    ], found
 
 
 def test_a_python_step_that_is_right(spark: SparkSession, folder: Path) -> None:
@@ -170,7 +170,7 @@ def test_rules_that_need_rows_one_by_one_are_not_for_stateful_steps(
 def test_records_that_wait_and_state_do_not_go_together(spark: SparkSession, folder: Path) -> None:
     steps = '[step.s]\nsql = "select id, count(*) as n from a group by id"'
     found = problems(load(write(folder, steps, 'on_invalid = "park"')), spark)
-    assert [one.where for one in found] == ["step.s"]
+    assert [problem.where for problem in found] == ["step.s"]
     assert "late or out of order" in str(found[0])
 
 
@@ -225,19 +225,19 @@ keys = ["id"] #!sink.table.keys
 '''
 
 
-def test_mistakes_of_all_kinds_are_told_at_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_mistakes_of_all_kinds_are_reported_at_once(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(re.sub(r"( #!\S+)+$", "", EVERYTHING, flags=re.MULTILINE))
     found = survey(path)
-    more = problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+    more = problems(found.spec, spark, reported=found.problems, unsure=found.unsure)
     marked = [
         (number, where)
         for number, line in enumerate(EVERYTHING.splitlines(), 1)
         for where in line.split(" #!")[1:]
     ]
     every = (*found.problems, *more)
-    assert sorted((one.line, one.where) for one in every) == sorted(marked)
-    assert all(one.fix and "\n" not in str(one) for one in every)
+    assert sorted((problem.line, problem.where) for problem in every) == sorted(marked)
+    assert all(problem.fix and "\n" not in str(problem) for problem in every)
 
 
 def test_a_schema_that_cannot_be_inferred(spark: SparkSession, tmp_path: Path) -> None:

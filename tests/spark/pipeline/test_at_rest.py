@@ -1,4 +1,4 @@
-"""Whether a run has nothing to do, from a state directory and a broker."""
+"""Detection of a run without work, from a state directory and a broker."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def send(broker: Broker) -> None:
 
 
 def ran(spec: PipelineSpec, batch_id: int, *, committed: bool = True, held: int = 0) -> None:
-    """What a run leaves behind that took everything there is in one batch."""
+    """Write the state of a run that read all records in one batch."""
     (plan,) = queries(spec, ())
     paths = PipelinePaths(spec)
     definitions = Definitions(paths.definitions)
     definition = definitions.keep(spec, (plan,))
-    definitions.settle(definition, {})
+    definitions.mark_present(definition, {})
     reader = PenstockStreamReader(parse(stream_options(spec, plan, plan.sources, Read())))
     end = reader.reportLatestOffset()
     reader.stop()
@@ -114,7 +114,7 @@ def test_records_that_wait(tmp_path: Path, broker: Broker) -> None:
     assert at_rest(spec) == ()
 
 
-def test_a_topic_made_anew_is_for_spark_to_tell(tmp_path: Path, broker: Broker) -> None:
+def test_a_recreated_topic_is_left_to_spark(tmp_path: Path, broker: Broker) -> None:
     spec = loaded(tmp_path, broker)
     ran(spec, 0)
     with broker.client() as client:

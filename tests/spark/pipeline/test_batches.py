@@ -1,4 +1,4 @@
-"""What pipelines do with records, good and bad, on a real broker."""
+"""Processing of good and bad records by pipelines, on a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
 
 def header(record: dict[str, Any], name: str) -> str:
-    values = [one["value"] for one in record["headers"] if one["key"] == f"penstock.error.{name}"]
+    values = [
+        header["value"] for header in record["headers"] if header["key"] == f"penstock.error.{name}"
+    ]
     assert len(values) == 1
     return str(values[0].decode())
 
@@ -57,9 +59,9 @@ def test_each_record_is_a_row_or_a_dead_letter(pipeline: Pipeline) -> None:
     assert set(pipeline.rows("raw")[0]) == {"id", "amount"}
     letters = pipeline.records(dead)
     assert len(letters) == len(bad)
-    assert {header(one, "rule") for one in letters} == {"undecodable", "amount is positive"}
-    assert {one["value"] for one in letters} >= {b"not json"}
-    assert all(one["key"] == b"k" and header(one, "topic") == orders for one in letters)
+    assert {header(letter, "rule") for letter in letters} == {"undecodable", "amount is positive"}
+    assert {letter["value"] for letter in letters} >= {b"not json"}
+    assert all(letter["key"] == b"k" and header(letter, "topic") == orders for letter in letters)
     counts = state.counts
     assert counts["rejected.undecodable"] + counts["rejected.amount is positive"] == len(bad)
     assert counts["dead_letters"] == len(bad)
@@ -139,7 +141,7 @@ def test_a_key_waits_behind_a_parked_record_until_it_is_released(pipeline: Pipel
     )
     state = pipeline.run(text)["payments"]
     assert state.held == 3
-    sent = [(one["key"], int(one["value"])) for one in pipeline.records(out)]
+    sent = [(record["key"], int(record["value"])) for record in pipeline.records(out)]
     assert [n for key, n in sent if key == b"a"] == [0, 1, 2]
     assert [n for key, n in sent if key == b"b"] == [0, 1, 2, 4, 5]
     # What comes now for the key waits, too.
@@ -151,7 +153,7 @@ def test_a_key_waits_behind_a_parked_record_until_it_is_released(pipeline: Pipel
     (box / "one.json").write_text('{"keys": ["61"]}')
     pipeline.send(topic, [("a", {"n": 7, "account": "a"})])
     assert pipeline.run(text.replace("n <> 3", "n < 100"))["payments"].held == 0
-    sent = [(one["key"], int(one["value"])) for one in pipeline.records(out)]
+    sent = [(record["key"], int(record["value"])) for record in pipeline.records(out)]
     assert [n for key, n in sent if key == b"a"] == list(range(8))
     assert [n for key, n in sent if key == b"b"] == [0, 1, 2, 4, 5, 6]
 
@@ -342,7 +344,7 @@ def test_python_steps_and_deduplication(pipeline: Pipeline) -> None:
         dead_letters = "{dead}"
     """
     pipeline.run(text)
-    sent = sorted((int(one["key"]), int(one["value"])) for one in pipeline.records(out))
+    sent = sorted((int(record["key"]), int(record["value"])) for record in pipeline.records(out))
     assert sent == [(number, 2 * number) for number in range(40)]
-    letters = [json.loads(one["value"])["id"] for one in pipeline.records(dead)]
+    letters = [json.loads(record["value"])["id"] for record in pipeline.records(dead)]
     assert sorted(letters) == list(range(40, 50))

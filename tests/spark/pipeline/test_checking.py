@@ -1,7 +1,4 @@
-"""Each refusal of a pipeline's file: its line, what is said, and how it is mended.
-
-The mistakes stand in `refusals.txt`, one after the other, as a user would make them.
-"""
+"""Each rejection of a pipeline's file: its line, message and fix, for `refusals.txt`'s mistakes."""
 
 from __future__ import annotations
 
@@ -100,7 +97,7 @@ def test_what_is_no_toml(directory: Path, text: str, said: str) -> None:
     assert str(problem).startswith(f"{directory / 'pipeline.toml'}{said}")
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file(directory: Path) -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file(directory: Path) -> None:
     (directory / "bad.sql").write_text("select *\nfrom ordes")
     found = problems(
         directory,
@@ -130,8 +127,7 @@ def test_python_that_does_not_parse_has_its_own_line(directory: Path) -> None:
     step = '[step.a]\npython = "bad.py:clean"\ninputs = "orders"\n'
     (problem,) = problems(directory, SOURCE + step + SINK)
     assert (
-        str(problem)
-        == f"{directory}/bad.py:2: step.a.python: '(' was never closed; mend the syntax"
+        str(problem) == f"{directory}/bad.py:2: step.a.python: '(' was never closed; fix the syntax"
     )
 
 

@@ -88,9 +88,9 @@ def test_the_present_one_is_known_while_nothing_changed(tmp_path: Path) -> None:
     spec = load(folder)
     plans = queries(spec, ())
     kept = Definitions(tmp_path / "kept")
-    assert kept.settled(spec, {}) is None
-    kept.settle(kept.keep(spec, plans), {"a": "n bigint"})
-    assert kept.settled(spec, {"a": "n bigint"}) == plans
-    assert kept.settled(spec, {"a": "n int"}) is None
+    assert kept.present_queries(spec, {}) is None
+    kept.mark_present(kept.keep(spec, plans), {"a": "n bigint"})
+    assert kept.present_queries(spec, {"a": "n bigint"}) == plans
+    assert kept.present_queries(spec, {"a": "n int"}) is None
     (folder / "steps.py").write_text("def same(a):\n    return a.limit(0)\n")
-    assert kept.settled(spec, {"a": "n bigint"}) is None
+    assert kept.present_queries(spec, {"a": "n bigint"}) is None

@@ -52,7 +52,7 @@ def example(pipeline: Pipeline, name: str, records: pa.Table) -> Run:
 
 
 def values(table: pa.Table) -> list[Any]:
-    return [None if one is None else json.loads(one) for one in table["value"].to_pylist()]
+    return [None if value is None else json.loads(value) for value in table["value"].to_pylist()]
 
 
 def moment(text: str) -> datetime:
@@ -71,11 +71,11 @@ def test_clicks_become_sessions(pipeline: Pipeline) -> None:
     run()
     pipeline.client.write_arrow("clicks", data.last_click())
     run()
-    good = [one for one in values(records) if "user" in one]
+    good = [value for value in values(records) if "user" in value]
     sessions: Counter[tuple[str, datetime, datetime, int]] = Counter()
     by_user = defaultdict(list)
-    for one in good:
-        by_user[one["user"]].append(moment(one["at"]))
+    for click in good:
+        by_user[click["user"]].append(moment(click["at"]))
     gap = timedelta(minutes=10)
     for user, at in by_user.items():
         run_of: list[datetime] = []
@@ -120,13 +120,15 @@ def test_a_hot_device_is_found_and_its_minutes_are_right(pipeline: Pipeline) -> 
     run()
     pipeline.client.write_arrow("readings", data.last_reading())
     run()
-    good = [one for one in values(records) if one["celsius"] < 150]
-    counts = Counter((one["device"], moment(one["at"]).replace(second=0)) for one in good)
+    good = [value for value in values(records) if value["celsius"] < 150]
+    counts = Counter(
+        (reading["device"], moment(reading["at"]).replace(second=0)) for reading in good
+    )
     found = {
         (row["device"], row["minute"]): row["readings"] for row in pipeline.rows("lake/minutes")
     }
     assert found == dict(counts)
-    assert {one["key"] for one in pipeline.records("devices.hot")} == {b"device-0"}
+    assert {record["key"] for record in pipeline.records("devices.hot")} == {b"device-0"}
     assert len(pipeline.records("readings.dead")) == len(values(records)) - len(good) == 2
 
 
@@ -139,10 +141,10 @@ def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
     state = run()["payments"]
     booked: dict[str, list[int]] = defaultdict(list)
     parked: dict[str, list[int]] = defaultdict(list)
-    for one in values(records):
-        account = one["account"]
-        bad = "amount" not in one or one["currency"] == "XYZ"
-        (parked if bad or parked[account] else booked)[account].append(one["id"])
+    for value in values(records):
+        account = value["account"]
+        bad = "amount" not in value or value["currency"] == "XYZ"
+        (parked if bad or parked[account] else booked)[account].append(value["id"])
     held = sum(map(len, parked.values()))
     assert state.held == held > 3
     ledger = defaultdict(list)
@@ -163,14 +165,14 @@ def test_flights_with_their_planes_and_delays(pipeline: Pipeline, spark: SparkSe
     write_deltalake(str(Path(pipeline.folder) / "planes"), data.planes())
     example(pipeline, "flights", records)()
     flights = values(records)
-    flown = [one for one in flights if one.get("dep_delay") is not None]
+    flown = [flight for flight in flights if flight.get("dep_delay") is not None]
     rows = pipeline.rows("lake/flown")
     assert len(rows) == len(flown)
-    built = {one["tailnum"]: one["year"] for one in data.planes().to_pylist()}
+    built = {plane["tailnum"]: plane["year"] for plane in data.planes().to_pylist()}
     assert all(row["built"] == built.get(row["tailnum"]) for row in rows)
     minutes: Counter[tuple[str, datetime]] = Counter()
-    for one in flights:
-        minutes[one["carrier"], moment(one["time_hour"])] += one.get("dep_delay") or 0
+    for flight in flights:
+        minutes[flight["carrier"], moment(flight["time_hour"])] += flight.get("dep_delay") or 0
     found = {
         (row["carrier"], row["hour"]): row["minutes"] or 0 for row in pipeline.rows("lake/delays")
     }

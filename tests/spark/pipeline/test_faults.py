@@ -1,4 +1,4 @@
-"""What goes wrong around a pipeline: a clear error, or recovery with every record once."""
+"""Faults around a pipeline: a clear error, or recovery with every record once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def numbers(first: int, last: int) -> list[dict[str, int]]:
 
 
 @pytest.mark.long
-def test_a_topic_made_anew_ends_the_run_by_name(pipeline: Pipeline) -> None:
+def test_a_recreated_topic_ends_the_run_by_name(pipeline: Pipeline) -> None:
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic)
     pipeline.send(topic, numbers(0, 10))
@@ -68,7 +68,7 @@ def test_a_query_that_cannot_start_ends_the_run_in_one_line(pipeline: Pipeline) 
     assert str(caught.value) == f"query numbers: {pipeline.broker.bootstrap} has no topic absent"
 
 
-def test_a_stop_in_the_middle_of_a_batch_says_nothing(
+def test_a_stop_in_the_middle_of_a_batch_reports_no_error(
     pipeline: Pipeline, capfd: pytest.CaptureFixture[str]
 ) -> None:
     topic = pipeline.topic("numbers")
@@ -213,7 +213,6 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
 def test_a_batch_that_failed_half_way_is_finished_by_the_file_that_it_began_with(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sink has the batch when the file is changed; the held records depend on the rules."""
     topic = pipeline.topic("numbers")
     text = plain(pipeline, topic).replace(
         "[sink.lake]",

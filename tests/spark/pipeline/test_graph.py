@@ -1,4 +1,4 @@
-"""Which queries a pipeline needs."""
+"""Division of a pipeline into queries."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_every_sink_is_in_one_query_that_makes_all_it_needs(
     views = ["a", "b", *NAMES]
     # A step reads views before it.
     steps = {
-        name: sorted({views[min(one, at + 1)] for one in chosen})
+        name: sorted({views[min(number, at + 1)] for number in chosen})
         for at, (name, chosen) in enumerate(zip(NAMES, inputs, strict=True))
     }
     spec = pipeline(

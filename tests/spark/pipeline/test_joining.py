@@ -1,4 +1,4 @@
-"""Where sinks join, from what is in the state directory."""
+"""Start positions of added sinks, from the state directory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pipeline(folder: Path, *sinks: str) -> PipelineSpec:
 def note(
     spec: PipelineSpec, batch_id: int, held_version: int | None = None
 ) -> dict[str, joining.Joined | None]:
-    """What is known once a batch has begun."""
+    """Return the notes after a batch has begun."""
     (plan,) = queries(spec, ())
     begun = Entry(batch_id=batch_id, query_id=None, now_ms=batch_id, held_version=held_version)
     joining.note(spec, plan, begun)
@@ -52,7 +52,7 @@ def positions(offset: int) -> Positions:
 
 
 def commit(spec: PipelineSpec, number: int, offset: int, *, version: str = "v1") -> None:
-    """What Spark writes for a batch that it knows to be done."""
+    """Write Spark's files of a completed batch."""
     checkpoint = PipelinePaths(spec).checkpoint("rows")
     for folder in ("commits", "offsets"):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a batch was made of comes back, and foreign checkpoints do not pass."""
+"""Journal of batches: entries are read back, and foreign checkpoints are rejected."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_a_batch_says_when_sinks_may_have_rows_of_it(tmp_path: Path) -> None:
     assert (journal.read(0).writing, journal.read(0).done) == (True, True)
 
 
-def test_finished_batches_tell_what_they_did(tmp_path: Path) -> None:
+def test_finished_batches_keep_their_counts(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     assert journal.last() is None
     for number in range(3):
         journal.begin(entry(number))
         if number < 2:
             journal.finish(entry(number), counts={"written.x": number}, held=1, ms=9)
-    assert [one.counts for one in journal.finished_after(0)] == [{"written.x": 1}]
+    assert [entry.counts for entry in journal.finished_after(0)] == [{"written.x": 1}]
     last = journal.last()
     assert last is not None
     assert (last.batch_id, last.done) == (2, False)

@@ -1,4 +1,4 @@
-"""Where verdicts are counted, and what is kept in memory, as the plan says it. Without broker."""
+"""Pass that counts verdicts, and frames kept in memory, as the plan shows them."""
 
 from __future__ import annotations
 

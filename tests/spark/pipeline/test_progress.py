@@ -192,7 +192,7 @@ def until(holds: Any) -> None:
         threading.Event().wait(0.01)
 
 
-def test_a_watcher_tells_batches_until_the_last() -> None:
+def test_a_watcher_reports_all_batches() -> None:
     script = Script(ORDERS)
     written: list[str] = []
     with Watcher(script.states, LineDisplay("shop", written.append, clock=Clock())):

@@ -1,4 +1,4 @@
-"""The book of states, told by Spark itself."""
+"""Progress book, updated by Spark itself."""
 
 from __future__ import annotations
 

@@ -130,13 +130,13 @@ def test_columns_are_protected_on_their_way_and_clear_at_its_end(
     assert state.counts["warned.has an address"] == 1
     rows = by_id(pipeline.rows("lake"))
     assert [row["mail"] for row in rows] == ["s***@example.org", "***", None, "***"]
-    seventeen, eighteen = (token(ring, "customer", one) for one in (b"17", b"18"))
+    seventeen, eighteen = (token(ring, "customer", value) for value in (b"17", b"18"))
     assert [row["who"] for row in rows] == [seventeen, eighteen, seventeen, None]
     sealed = [row["note"] for row in rows]
-    assert [None if one is None else type(one) for one in sealed] == [bytes, bytes, None, None]
+    assert [None if note is None else type(note) for note in sealed] == [bytes, bytes, None, None]
     assert open_value(ring, "17", sealed[0]) == b"by the back door"
     assert open_value(ring, "18", sealed[1]) == "ünder the mat".encode()
-    assert not any(b"door" in one["value"] for one in pipeline.records(out))
+    assert not any(b"door" in record["value"] for record in pipeline.records(out))
 
     counts = pipeline.run(opening(pipeline, "clear", out, dead))["safe"].counts
     assert (counts["written.clear"], counts.get("shredded", 0)) == (4, 0)
@@ -162,15 +162,17 @@ def test_what_does_not_decrypt_is_rejected_with_its_reason(
     pipeline: Pipeline, ring: FileKeyRing
 ) -> None:
     out, dead = pipeline.topic("out"), pipeline.topic("dead")
-    good, theirs = (seal_value(ring, one, b"note") or b"" for one in ("17", "18"))
+    good, theirs = (seal_value(ring, subject, b"note") or b"" for subject in ("17", "18"))
     bad = [good[:-1] + bytes([good[-1] ^ 1]), theirs, b"in clear"]
-    notes = [None if one is None else base64.b64encode(one).decode() for one in (good, *bad, None)]
+    notes = [
+        None if note is None else base64.b64encode(note).decode() for note in (good, *bad, None)
+    ]
     values = [{"id": at, "customer": 17, "note": note} for at, note in enumerate(notes)]
     pipeline.send(out, [*values, b"not json"])
     counts = pipeline.run(opening(pipeline, "judged", out, dead))["safe"].counts
     assert [row["note"] for row in by_id(pipeline.rows("judged"))] == ["note", None]
     assert counts["rejected.undecodable"] == counts["dead_letters"] == 4
-    reasons = [header(one, "reason") for one in pipeline.records(dead)]
+    reasons = [header(record, "reason") for record in pipeline.records(dead)]
     assert reasons[:3] == [
         "note: it is damaged: its tag does not fit",
         "note: it was encrypted for another subject",
@@ -212,7 +214,7 @@ def test_a_clients_values_are_decrypted_by_the_records_key(
         ('"clear"', '"texts"'),
     ):
         text = text.replace(was, now)
-    with pytest.raises(QueryFailed, match='it is not UTF-8: say gives = "bytes"'):
+    with pytest.raises(QueryFailed, match='it is not UTF-8: set gives = "bytes"'):
         pipeline.run(text)
 
 
@@ -272,7 +274,7 @@ def test_keys_are_not_in_spark_plans(
 ) -> None:
     """The native function has them there, which is why it is not used."""
     text = protecting(pipeline, "planned", pipeline.topic("orders"), pipeline.topic("out"))
-    shown = json.dumps([one.explain for one in plan(pipeline.write(text), spark).queries])
+    shown = json.dumps([query.explain for query in plan(pipeline.write(text), spark).queries])
     assert "penstock_encrypt(note" in shown
     assert ring._secret.hex() not in shown.lower()
     key = "000102030405060708090a0b0c0d0e0f"
@@ -329,12 +331,12 @@ on_invalid = "drop"
 """
 
 
-def test_what_spark_refuses_of_protection_is_told_at_once(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rejected_protections_are_reported_at_once(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "p.toml"
     file.write_text(UNFIT)
-    found = {one.line: str(one).partition(": ")[2] for one in problems(load(file), spark)}
+    found = {
+        problem.line: str(problem).partition(": ")[2] for problem in problems(load(file), spark)
+    }
     assert found.keys() == {8, 9, 10, 11, 12, 18, 19}
     assert found[8] == (
         "source.orders.protect.id: is bigint; to mask, it must be string; cast it in a step before"

@@ -77,7 +77,7 @@ def test_rows_dead_letters_and_what_waits(pipeline: Pipeline) -> None:
     expected = [("a", 0), ("a", 1), ("a", 2), *(("b", n) for n in range(5))]
     assert sorted((row["account"], row["n"]) for row in rows) == expected
     assert all(row["bytes"] == encode(SCHEMA, row) for row in rows)
-    letters = {header(one, "rule"): one for one in pipeline.records(dead)}
+    letters = {header(record, "rule"): record for record in pipeline.records(dead)}
     assert {rule: one["value"] for rule, one in letters.items()} == {
         "undecodable": b"\x01",
         "not five": payments([5])[1][1],

@@ -216,7 +216,7 @@ CASES = [
 def validated(path: Path, spark: SparkSession) -> tuple[Problem, ...]:
     """The problems that `penstock pipeline validate` shows."""
     found = survey(path)
-    more = problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+    more = problems(found.spec, spark, reported=found.problems, unsure=found.unsure)
     return in_order((*found.problems, *more), path)
 
 

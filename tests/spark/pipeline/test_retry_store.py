@@ -1,4 +1,4 @@
-"""Who is let go, and who waits: compared with the plainest way to say it."""
+"""Release of held records, compared with the plainest implementation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.spark.pipeline.retry_store import (
     Release,
     ReleaseBox,
     RetryStore,
-    given_up,
-    let_go,
+    dead_lettered,
     next_due_ms,
+    released,
 )
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import RECORD
@@ -66,11 +66,11 @@ def test_a_key_goes_when_its_first_record_goes(
     releases: tuple[Release, ...],
 ) -> None:
     held = table([row(at, *one) for at, one in enumerate(some)])
-    goes, stays = let_go(held, now_ms=NOW, releases=releases, keep_order=keep_order)
+    goes, stays = released(held, now_ms=NOW, releases=releases, keep_order=keep_order)
     expected = []
     first: dict[bytes, bool] = {}
     for at, (key, otherwise, due) in enumerate(some):
-        named = any(one.keys is None or key in one.keys for one in releases)
+        named = any(release.keys is None or key in release.keys for release in releases)
         alone = (due is not None and due <= NOW) or (otherwise == "park" and named)
         if keep_order and key is not None:
             alone = first.setdefault(key, alone)
@@ -109,15 +109,15 @@ def test_requests_are_put_aside_and_stay_readable(tmp_path: Path) -> None:
     assert (done["records"], done["batch_id"]) == (2, 7)
 
 
-def test_parked_records_that_are_given_up_leave_their_followers(tmp_path: Path) -> None:
+def test_queued_records_of_dead_lettered_ones_are_retried(tmp_path: Path) -> None:
     rows = [(b"a", "park"), (b"a", "follow"), (b"b", "park"), (None, "park"), (b"c", "retry")]
     held = table([row(at, *one) for at, one in enumerate(rows)])
     wish = Release(keys=(b"a",), dead_letter=True)
-    going, _ = let_go(held, now_ms=NOW, releases=(wish,), keep_order=True)
-    assert [offsets(part) for part in given_up(going, (wish,))] == [[0], [1]]
+    going, _ = released(held, now_ms=NOW, releases=(wish,), keep_order=True)
+    assert [offsets(part) for part in dead_lettered(going, (wish,))] == [[0], [1]]
     everything = Release(keys=None, dead_letter=True)
-    assert [offsets(part) for part in given_up(held, (everything,))] == [[0, 2, 3], [1, 4]]
-    assert offsets(given_up(held, (Release(keys=None),))[0]) == []
+    assert [offsets(part) for part in dead_lettered(held, (everything,))] == [[0, 2, 3], [1, 4]]
+    assert offsets(dead_lettered(held, (Release(keys=None),))[0]) == []
     box = ReleaseBox(tmp_path / "box")
     box.ask("one", {"keys": "all", "dead_letter": True})
     assert box.read("one") == everything
@@ -161,5 +161,5 @@ def test_records_behind_a_held_one_wait(spark: SparkSession, keep_order: bool) -
     due = {row["offset"]: (row["due_ms"], row["attempt"]) for row in rows.to_pylist()}
     assert due[3] == (NOW + 2_000, 1)
     assert due[2] == (None, 0)
-    left = [one[0] for one in goes_on.select(f"{RECORD}.offset").collect()]
+    left = [row[0] for row in goes_on.select(f"{RECORD}.offset").collect()]
     assert sorted(left) == sorted(set(range(9)) - set(expected))

@@ -1,4 +1,4 @@
-"""What a SQL text reads: names in the place of tables, and nothing else."""
+"""Views that a SQL text reads: names that replace tables, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a pipeline that runs, and of one that does not."""
+"""Status of a running and of a stopped pipeline."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_a_checkpoint_stands_where_its_slowest_source_does(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "text", ["", "v9" + CHECKPOINT[2:], "v1", "v1\n{}\n{", 'v1\n{}\n{"topics": 3}', "\xff\n\n{"]
 )
-def test_a_checkpoint_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_checkpoint_has_no_positions(tmp_path: Path, text: str) -> None:
     assert checkpoint_offsets(kept(tmp_path, text)) == {}
 
 
@@ -214,7 +214,7 @@ def test_no_batch_done_no_offsets(tmp_path: Path) -> None:
     assert checkpoint_offsets(tmp_path) == {}
 
 
-def test_without_a_broker_the_rest_is_told(spec: PipelineSpec) -> None:
+def test_without_a_broker_the_stored_status_is_returned(spec: PipelineSpec) -> None:
     kept(PipelinePaths(spec).checkpoint("orders"))
     Journal(PipelinePaths(spec).journal("windows")).begin(
         Entry(batch_id=3, query_id=None, now_ms=0)

@@ -1,5 +1,4 @@
-"""What the tests of the sink share: a target topic, frames that become records, and the log read
-back by Penstock's client."""
+"""Fixtures of the sink's tests: a target topic, frames of records, and a reader of the log."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class Target(Topic):
         return sum(self.ends().values())
 
     def sink(self, query: str) -> dict[str, Any]:
-        """What the broker keeps of an application."""
+        """Return the broker's row of an application."""
         path = urllib.parse.quote(query, safe="")
         with urllib.request.urlopen(f"{self.broker.admin_url}/v1/sinks/{path}") as answer:
             found: dict[str, Any] = json.load(answer)

@@ -1,4 +1,4 @@
-"""Which columns are written, and what is said of those that cannot be."""
+"""Columns that are written, and errors of others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark]
 
 
 def keyed_records(frame: DataFrame) -> Counter[tuple[object, ...]]:
-    """What a frame of `numbered` becomes: partitions of Kafka's default partitioner."""
+    """Return the records of a frame of `numbered`, in partitions of Kafka's default partitioner."""
     found: Counter[tuple[object, ...]] = Counter()
     for row in frame.collect():
         key = None if row.key is None else row.key.encode()
@@ -196,7 +196,7 @@ def test_what_is_wrong_is_said_on_the_driver(spark: SparkSession, target: Target
     assert target.count() == 0
 
 
-def test_says_what_is_not_penstock(
+def test_an_address_that_is_not_penstock_is_reported(
     spark: SparkSession, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ADMIN_ATTEMPTS_MAX", 2)

@@ -163,7 +163,7 @@ def test_no_two_attempts_share_a_name(place: StagingLocation) -> None:
     assert left == first | second | {TOKEN_FILE}
 
 
-def test_a_task_without_rows_asks_nobody() -> None:
+def test_a_task_without_rows_makes_no_request() -> None:
     assert list(stage(iter([rows(0)]), options(topic="x"), ATTEMPT, columns=("value",))) == []
 
 

@@ -1,4 +1,4 @@
-"""Tables: each batch once, whoever tries it, and clear words when it does not fit."""
+"""Appends to tables: each batch once, however often it is tried, and clear errors."""
 
 from __future__ import annotations
 
@@ -129,8 +129,12 @@ def test_of_two_that_staged_the_same_batch_one_commits(
         sink(table).write(rows, batch_id)
     winner, loser = (sink(table).stage(rows, first) for _ in range(2))
     another = DeltaSink(str(table), application="another").stage(rows, 0)
-    done = [one.commit() for one in (winner, another, loser)]
-    assert [(one.rows, one.replayed) for one in done] == [(100, False), (100, False), (0, True)]
+    done = [batch.commit() for batch in (winner, another, loser)]
+    assert [(batch.rows, batch.replayed) for batch in done] == [
+        (100, False),
+        (100, False),
+        (0, True),
+    ]
     read = DeltaTable(str(table))
     assert read.to_pyarrow_table().num_rows == 100 * (first + 2)
     kept = {Path(file).name for file in read.file_uris()}

@@ -1,4 +1,4 @@
-"""What can happen to a job that keeps tables: killed between any two steps, and a full disk."""
+"""Faults of a job that keeps tables: kills between any two steps, and a full disk."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def once(broker: Broker, spark: SparkSession, root: Path, topic: str) -> TableSt
 
 
 @pytest.mark.timeout(600)
-def test_a_full_disk_is_told_and_got_over(
+def test_a_full_disk_is_reported_and_recovered_from(
     broker: Broker, spark: SparkSession, kept: Topic, small_disk: Path
 ) -> None:
     kept.write(30)

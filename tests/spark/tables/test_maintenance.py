@@ -137,7 +137,6 @@ def test_what_attempts_left_goes_by_age(spark: SparkSession, table: Path) -> Non
 
 
 def test_an_upsert_beside_a_compaction_wins(spark: SparkSession, table: Path) -> None:
-    """The compaction begins anew when an upsert removed files under it, and keeps its rows."""
     merging = DeltaUpsert(str(table), application="a", keys=["id"])
     for number in range(4):
         write_deltalake(table, pa.table({"id": [number], "name": ["old"]}), mode="append")

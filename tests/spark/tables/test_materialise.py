@@ -150,7 +150,7 @@ def test_topics_come_and_go_while_it_runs(
         until("the first has more", lambda: rows(tmp_path / "lake" / first.name).num_rows == 30)
         second.client.alter_configs("topic", second.name, delete=["table.format"])
         until(  # its state goes first, and its query may still take a batch then
-            "the second is let go",
+            "the second is started",
             lambda: phase(job, second.name) is None and group_of(second.name) not in queries(spark),
         )
         second.write(10)
@@ -166,7 +166,7 @@ def test_topics_come_and_go_while_it_runs(
     assert Counter(values) == Counter(f"value {number}".encode() for number in range(60))
 
 
-def test_a_topic_made_anew_stops_its_table_alone(
+def test_a_recreated_topic_stops_its_table_alone(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
     first, second = kept(), kept()
@@ -185,14 +185,14 @@ def test_a_topic_made_anew_stops_its_table_alone(
         first.write(5)
 
         def told() -> bool:
-            """By the table or by its query, which may have found no topic in between."""
+            """Whether the table, or its query, which may find no topic in between, reports both."""
             state = {state.wanted.topic: state for state in job.states()}.get(first.name)
             said = "" if state is None or state.phase != "stopped" else state.problem or ""
             return old in said and new in said
 
         until("the first is stopped, with both ids", told)
         second.write(10, first=10)
-        until("the second goes on", lambda: rows(tmp_path / second.name).num_rows == 20)
+        until("the second continues", lambda: rows(tmp_path / second.name).num_rows == 20)
         first.configure(**{"table.location": str(tmp_path / "new")})
         until("another place mends it", lambda: rows(tmp_path / "new").num_rows == 5)
     assert rows(tmp_path / first.name).num_rows == 10
@@ -213,7 +213,7 @@ def test_what_the_log_lost_is_named(
 
 
 @pytest.mark.long
-def test_a_deleted_checkpoint_is_told(
+def test_a_deleted_checkpoint_is_reported(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
     topic = kept()
@@ -234,7 +234,7 @@ def test_a_deleted_checkpoint_is_told(
 def test_another_schema_is_refused_with_its_column(
     broker: Broker, spark: SparkSession, tmp_path: Path, kept: Callable[[], Kept]
 ) -> None:
-    """Somebody wrote to the table's place; the source's columns never change by themselves."""
+    """Reject a table that another writer changed; the source's columns are fixed."""
     topic = kept()
     topic.write(10)
     once(materialiser(broker, spark, tmp_path))

@@ -34,7 +34,7 @@ VALUES: dict[pa.DataType, tuple[Any, ...]] = {
     pa.binary(): (b"", b"\x00", b"\x00\x00", b"\x7f", b"\x80", b"\xff"),
     pa.date32(): (datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(9999, 12, 31)),
     pa.timestamp("us"): MOMENTS,
-    pa.timestamp("us", "UTC"): tuple(one.replace(tzinfo=datetime.UTC) for one in MOMENTS),
+    pa.timestamp("us", "UTC"): tuple(moment.replace(tzinfo=datetime.UTC) for moment in MOMENTS),
 }
 ORDERS = VALUES | {pa.float64(): FLOATS, pa.float32(): (*FLOATS[:-1], 1e-45)}
 LONG = T.LongType()
@@ -42,7 +42,7 @@ NAMES = ("first", "age_max", "0")
 
 
 def rank(order: Any, removes: bool) -> tuple[Any, ...]:
-    """As the sink says it: null is the greatest, then NaN; of equal orders a removal wins."""
+    """Return the sink's order: null is the greatest, then NaN; of equal ones a removal wins."""
     if order is None:
         return (2, 0, removes)
     if isinstance(order, float) and math.isnan(order):
@@ -51,7 +51,7 @@ def rank(order: Any, removes: bool) -> tuple[Any, ...]:
 
 
 def check(given_rows: list[dict[str, Any]], found: list[dict[str, Any]], keys: list[str]) -> None:
-    """One row of each key; it was there, and none of its key is greater."""
+    """Check one existing row of each key, of which none is greater."""
     greatest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in given_rows:
         key = tuple(row[name] for name in keys)
@@ -141,7 +141,7 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
     pairs = {key: ["int64"] for key in map(str, VALUES)} | {"int8": list(map(str, ORDERS))}
     for key, orders in pairs.items():
         columns = [F.col(f"`{order}`") for order in orders]
-        ranks = [F.struct(one.isNull(), one, "removes") for one in columns]
+        ranks = [F.struct(column.isNull(), column, "removes") for column in columns]
         numbers = [F.max_by("number", rank).alias(str(at)) for at, rank in enumerate(ranks)]
         found = frame.groupBy(f"`{key}`").agg(*numbers).toArrow()
         for at, order in enumerate(orders):

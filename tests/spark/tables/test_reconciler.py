@@ -38,7 +38,7 @@ def test_queries_follow_the_wish() -> None:
 
 
 @pytest.mark.parametrize("field", ["topic_id", "location", "commit_interval_ms"])
-def test_what_changed_is_started_anew(field: str) -> None:
+def test_a_changed_table_is_restarted(field: str) -> None:
     kept = TableReconciler()
     kept.changes(wanted("a"), 0)
     new: object = 9 if field == "commit_interval_ms" else "/other"
@@ -78,7 +78,7 @@ def test_what_is_mended_by_hand_waits_for_a_change() -> None:
     assert names(kept.changes(wanted("a", location="/new"), 1e9)) == (["b"], ["a"])
 
 
-def test_beyond_the_bound_topics_wait_and_say_so() -> None:
+def test_topics_beyond_the_limit_wait_with_a_reason() -> None:
     kept = TableReconciler(tables_max=2)
     assert names(kept.changes(wanted("b", "c"), 0)) == ([], ["b", "c"])
     assert names(kept.changes(wanted("a", "b", "c"), 1)) == ([], [])
@@ -99,7 +99,7 @@ def test_a_place_has_one_topic() -> None:
     assert names(kept.changes({"b": both["b"]}, 1)) == (["a"], ["b"])
 
 
-def test_a_wish_that_cannot_be_is_told_once() -> None:
+def test_an_impossible_table_is_reported_once() -> None:
     kept = TableReconciler()
     bad = {"a": dataclasses.replace(wanted("a")["a"], problem="must be absolute")}
     assert names(kept.changes(bad, 0)) == ([], [])

@@ -199,7 +199,6 @@ def test_changes_of_a_topic_by_offset(spark: SparkSession, topic: Topic, tmp_pat
 
 
 def test_a_compaction_beside_it_does_no_harm(spark: SparkSession, table: Path) -> None:
-    """The merge begins anew when its files were replaced under it."""
 
     class Late(DeltaUpsert):
         compactions = 0
@@ -227,7 +226,7 @@ def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -
 
         def _merge(self, *more: object) -> None:
             self.tries += 1
-            raise CommitFailedError("somebody was faster")
+            raise CommitFailedError("another writer was faster")
 
     unlucky = Unlucky(str(table), application="tests", keys=["id"])
     unlucky.write(changes(spark, (1, "one", 1, "c")), 0)
@@ -250,7 +249,7 @@ def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -
          [(1, "old", float("inf")), (1, "new", float("nan"))], ["new"]),
     ],
 )  # fmt: skip
-def test_keys_and_orders_are_told_apart_as_spark_does(
+def test_keys_and_orders_are_compared_as_spark_does(
     spark: SparkSession, table: Path, columns: str, given: Sequence[Any], left: list[str]
 ) -> None:
     merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
@@ -274,7 +273,6 @@ def test_the_table_takes_nulls_and_moments_whatever_the_session(
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
 def test_every_key_is_found_in_the_file_that_has_it(table: Path, kind: pa.DataType) -> None:
-    """Whatever the statistics of files say of it."""
     values = [*VALUES[kind], *LONG.get(kind, ())]
     merging = DeltaUpsert(str(table), application="tests", keys=["id"], order_by="at")
     for batch_id, ids in enumerate([*([value] for value in values), values]):

@@ -50,7 +50,7 @@ MALFORMED = {
     "header_length": "header length .* does not fit",
     "flags": "flags .* are known",
     "payload_crc_unannounced": "without its flag",
-    "ring_payload_on_stream": "said to lie in the ring",
+    "ring_payload_on_stream": "flagged as in the ring",
     "header_crc": "header checksum",
     "payload_crc": "payload checksum",
     "header": "header of .* bytes",

@@ -14,7 +14,7 @@ FORMATS = ("OPAQUE", "RECORD_BATCH")
 
 
 def load(name: str) -> dict[str, Any]:
-    """One file of vectors."""
+    """Vectors of one file."""
     loaded: dict[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
     return loaded
 

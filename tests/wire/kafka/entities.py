@@ -40,7 +40,9 @@ ENDPOINTS = st.lists(
 def node_endpoints(module: Any, endpoints: Sequence[Endpoint]) -> tuple[Any, ...]:
     """Endpoints as kio has them."""
     names = ("node_id", "host", "port", "rack")
-    return tuple(module.NodeEndpoint(**dict(zip(names, one, strict=True))) for one in endpoints)
+    return tuple(
+        module.NodeEndpoint(**dict(zip(names, endpoint, strict=True))) for endpoint in endpoints
+    )
 
 
 def served_versions(api: Api) -> range:

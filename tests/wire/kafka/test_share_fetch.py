@@ -33,18 +33,19 @@ endpoints = st.tuples(i32, st.text(max_size=9), i32, texts)
 def test_it_is_what_the_schema_says(
     version: int, topics: dict[UUID, list[SharePartitionAnswer]], addresses: Any, lock: int
 ) -> None:
-    for one in (one for found in topics.values() for one in found):
-        one.size_bytes = sum(map(len, one.buffers))
+    for partition in (partition for found in topics.values() for partition in found):
+        partition.size_bytes = sum(map(len, partition.buffers))
     answered = [(topic_id.bytes, found) for topic_id, found in topics.items()]
     pieces = encode_response(answered, lock_timeout_ms=lock, endpoints=addresses)
     expected = {
         "acquisition_lock_timeout": lock,
         "responses": [
-            {"topic_id": topic_id, "partitions": [plain(one) for one in found]}
+            {"topic_id": topic_id, "partitions": [plain(partition) for partition in found]}
             for topic_id, found in topics.items()
         ],
         "node_endpoints": [
-            dict(zip(("node_id", "host", "port", "rack"), one, strict=True)) for one in addresses
+            dict(zip(("node_id", "host", "port", "rack"), address, strict=True))
+            for address in addresses
         ],
     }
     assert b"".join(pieces) == encoder("ShareFetch", version, "response")(expected)

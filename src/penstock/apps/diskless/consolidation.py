@@ -92,7 +92,7 @@ def _by_spark(
             store_options=store_options(configuration.places),
             topic=topic,
             all_ages=all_ages,
-            tell=lambda line: click.echo(line, err=True),
+            report=lambda line: click.echo(line, err=True),
         )
     return asdict(outcome)
 

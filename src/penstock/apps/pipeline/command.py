@@ -165,7 +165,9 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
 
     try:
         with looking_session(found.spec) as spark:
-            more = analysis.problems(found.spec, spark, told=found.problems, unsure=found.unsure)
+            more = analysis.problems(
+                found.spec, spark, reported=found.problems, unsure=found.unsure
+            )
     except JavaMissing as error:
         error.add_note("or leave Spark's checks out with --static")
         if not found.problems:

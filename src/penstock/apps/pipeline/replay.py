@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.spark.pipeline.replay.backfill import Progress
+    from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange
     from penstock.spark.pipeline.replay.dead_letters import Found, Replayed
-    from penstock.spark.pipeline.replay.letters import Filters, OffsetRange
     from penstock.spark.pipeline.spec import PipelineSpec
 
 ROWS_SHOWN: Final = 50
@@ -159,7 +159,7 @@ def _letters(
 
 
 def _filters(options: dict[str, Any]) -> Filters:
-    from penstock.spark.pipeline.replay.letters import Filters
+    from penstock.spark.pipeline.replay.dead_letter_rows import Filters
     from penstock.spark.pipeline.replay.starts import moment_ms
 
     since = options["since"]
@@ -174,7 +174,7 @@ def _filters(options: dict[str, Any]) -> Filters:
 
 
 def _offset_range(text: str) -> OffsetRange:
-    from penstock.spark.pipeline.replay.letters import OffsetRange
+    from penstock.spark.pipeline.replay.dead_letter_rows import OffsetRange
 
     match = _OFFSETS.fullmatch(text)
     if match is None:
@@ -360,7 +360,7 @@ def _sink(
                     f"{progress.done} of {progress.chunks} chunks, {progress.rows} rows", err=True
                 )
 
-        _show_progress(state, backfill.run(start, by=whoami(), told=told, **chosen), "")
+        _show_progress(state, backfill.run(start, by=whoami(), report=told, **chosen), "")
 
 
 def _show_progress(state: State, found: Progress, more: str) -> None:

@@ -1,1 +1,1 @@
-"""Avro's binary encoding, decoded by columns: no import of Spark in here."""
+"""Avro's binary encoding, decoded by columns, without Spark."""

@@ -1,4 +1,4 @@
-"""The columns that Avro schemas become."""
+"""Columns of Avro schemas."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ _DOUBLES: Final = frozenset({Primitive(kind="float"), Primitive(kind="double")})
 
 
 def column_of_schema(node: Node) -> Column:
-    """The column that a schema becomes."""
     match node:
         case Primitive(kind=kind, logical=logical):
             return column_of(_TYPES[logical or kind])
@@ -75,12 +74,12 @@ def _union_column(node: Union) -> Column:
 
 
 def valued(node: Union) -> list[Node]:
-    """The branches of a union that are not null."""
+    """Return the branches of a union that are not null."""
     return [branch for branch in node.branches if branch != NULL]
 
 
 def plain_union(branches: list[Node]) -> pa.DataType | None:
-    """The one number type that holds all of several branches, as in Spark's own reader."""
+    """Return the one number type that holds all of several branches, as in Spark's own reader."""
     if len(branches) < 2:
         return None
     if _LONGS.issuperset(branches):

@@ -1,9 +1,10 @@
-"""Avro's binary encoding: a schema made a program that a kernel runs over every value.
+"""Decoder of Avro's binary encoding: a schema becomes a program that a kernel runs over every
+value.
 
     decoded, errors = decode(schema, values)
 
-A datum must end where its value does. A value that does not decode is null, and its error says
-which field was wrong. `kernels/avro.py` has the steps of a program.
+A datum must end where its value does. A value that does not decode is null, and its error names the
+wrong field. `kernels/avro.py` has the steps of a program.
 
 Source: the Avro 1.12 specification, "Binary Encoding".
 """
@@ -61,10 +62,10 @@ _WORDS: Final = {
 
 
 def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode values, and say what is wrong with those that cannot be.
+    """Decode values, and return the errors of those that cannot be decoded.
 
-    Shapes: one struct of its column's type and one error per value, in order; both are null
-    where there is no value.
+    Shapes: one struct of its column's type and one error per value, in order; both are null for a
+    null value.
     """
     program = _program(schema)
     leaves = Leaves(root=program.root, rows=len(values), size_bytes=values.size_bytes)
@@ -83,8 +84,6 @@ def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArr
 
 @dataclass(slots=True)
 class _Program:
-    """Steps, and the place that each is at, in words."""
-
     root: Column
     steps: list[tuple[int, ...]] = field(default_factory=list)
     places: list[str] = field(default_factory=lambda: list(PLACES))
@@ -96,7 +95,6 @@ class _Program:
         return f"{self.places[place]}{_WORDS[reason]}{more}"
 
     def add(self, where: str, operation: int, column: int, *more: int) -> int:
-        """Add a step; its number."""
         self.steps.append((operation, column, *more, *[0] * (kernel.STEP_WIDTH - 2 - len(more))))
         self.places.append(f"field {where}: " if where else "")
         return len(self.steps) - 1
@@ -105,12 +103,12 @@ class _Program:
         self.add("", kernel.JUMP, column, step)
 
     def go_on(self, step: int) -> None:
-        """Make an earlier step go to the one that comes next."""
+        """Make an earlier step continue at the next one."""
         operation, column, _, *more = self.steps[step]
         self.steps[step] = (operation, column, len(self.steps), *more)
 
     def read(self, node: Node, column: int, where: str) -> int:
-        """Add the steps that read a value into a column; the number after the column's parts."""
+        """Add the steps that read a value into a column; return the number after its parts."""
         match node:
             case Primitive(kind=kind, logical=logical):
                 self.add(where, _OPERATIONS[logical or kind], column)

@@ -1,8 +1,8 @@
-"""An Avro schema as values, checked so far that the decoder need not check again.
+"""Avro schema as values, checked for the decoder.
 
-A named type that is used again is the same value again; a type within itself is refused, as a
-column has a type of fixed depth. Items that take no bytes (null, or records of nothing else) are
-refused in arrays: their number would be bounded by nothing.
+A named type that is used again is the same value again; recursive types are rejected, because a
+column has a type of fixed depth. So are arrays of items without bytes (null, or records of nothing
+else), whose number would be unbounded.
 
 Source: the Avro 1.12 specification, "Schema Declaration" and "Logical Types".
 """
@@ -55,7 +55,7 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decimal:
-    """`size_bytes` is None for a decimal on bytes, with a length in front."""
+    """Decimal whose `size_bytes` is None for a decimal on bytes, with a length in front."""
 
     precision: int
     scale: int
@@ -74,7 +74,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A map from strings."""
+    """Map from strings."""
 
     value: Node
 
@@ -93,10 +93,10 @@ Node = Primitive | Fixed | Decimal | Enum | Items | Named | Record | Union
 
 
 def parse(document: Any) -> Record:
-    """The schema of a value.
+    """Return the schema of a value.
 
     Raises:
-        InvalidFormat: it is malformed, not a record, or has something that is not supported.
+        InvalidFormat: it is malformed, not a record, or unsupported.
     """
     node = _Parser().node(document, "", "", 0)
     if not isinstance(node, Record):
@@ -105,7 +105,7 @@ def parse(document: Any) -> Record:
 
 
 def size_min(node: Node) -> int:
-    """The fewest bytes that a value takes."""
+    """Return the fewest bytes of a value."""
     fixed = size_fixed(node)
     if fixed is not None:
         return fixed
@@ -118,7 +118,7 @@ def size_min(node: Node) -> int:
 
 
 def size_fixed(node: Node) -> int | None:
-    """The bytes that every value takes; None where they differ, and for what has parts."""
+    """Return the bytes of every value; None if they differ, and for types with parts."""
     match node:
         case Primitive(kind="boolean"):
             return 1
@@ -136,8 +136,6 @@ def _kind(document: Any) -> str:
 
 
 class _Parser:
-    """Parses one document; holds the named types seen so far. None marks one still open."""
-
     def __init__(self) -> None:
         self._named: dict[str, Node | None] = {}
 

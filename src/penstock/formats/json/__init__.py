@@ -1,1 +1,1 @@
-"""JSON values: what they must look like, as a tree of shapes, and JSON Schema read into it."""
+"""JSON values: their shapes, also from JSON Schema, and their readers."""

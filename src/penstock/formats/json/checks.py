@@ -1,4 +1,4 @@
-"""Which values of a column may fail a check: the few that do are looked at one by one.
+"""Checks of a column's values that select the few for the slow reader.
 
 Source: JSON Schema 2020-12, "Validation".
 """
@@ -33,7 +33,7 @@ _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.int64]) -> Flags:
-    """Which values do not surely hold all checks; says nothing of nulls.
+    """Return which values may fail a check; nulls are undefined.
 
     Args:
         words: the values as the kernel wrote them.
@@ -45,7 +45,7 @@ def doubtful(checks: Sequence[Check], values: pa.Array, words: npt.NDArray[np.in
 
 
 def doubtful_sizes(checks: Sequence[Check], sizes: npt.NDArray[np.int64]) -> Flags:
-    """As `doubtful`, of arrays with so many items."""
+    """Return which arrays with so many items may fail a check."""
     return _doubtful(checks, sizes, _number_holds)
 
 
@@ -75,7 +75,7 @@ def _number_holds(values: Any, check: Check) -> Flags:
 
 
 def _is_multiple(values: Any, step: int | float) -> Flags:
-    """Which values are the nearest double of a multiple, surely; so none of many digits."""
+    """Return which values are the nearest double of a multiple; none with many digits."""
     if values.dtype == np.int64 and isinstance(step, int):
         return np.asarray(values % step == 0, np.bool_)
     exact = Decimal(str(step))

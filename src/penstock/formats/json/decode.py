@@ -1,8 +1,7 @@
-"""Arrays of JSON values to Arrow columns, with a verdict for each value.
+"""Decoder of arrays of JSON values to Arrow columns, with an error for each invalid value.
 
-The kernels read what is surely right; the few values that are left are read slowly, one by one,
-and put among the others. Numbers that take exact arithmetic are noted by the kernel and converted
-by Arrow, all at once.
+The kernels read values that are certainly valid; the others are read slowly, one by one. Numbers
+that need exact arithmetic are noted by the kernel and converted by Arrow, all at once.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReader:
-    """Objects of one shape, framed or not."""
+    """Reader of objects of one shape, framed or not."""
 
     record: Record
     framed: Framing = "none"
@@ -40,7 +39,7 @@ class JsonReader:
         return arrow_type(self.record)
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, pa.StringArray]:
-        """What the values are, and what is wrong with those that are null for a reason."""
+        """Return the values, and the errors of invalid ones, which are null."""
         batch = _Batch(values, self.framed)
         arenas = Arenas(Program.of(self.record, self.conversion), len(values), batch.size_bytes)
         batch.parse(arenas)
@@ -57,7 +56,6 @@ class JsonReader:
 
 
 def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
-    """The array with other values at some of its rows."""
     right = np.array([value is not None for value in values], np.bool_)
     if not right.any():
         return made
@@ -68,8 +66,6 @@ def _replaced(made: pa.Array, rows: Longs, values: Sequence[Any]) -> pa.Array:
 
 
 class _Batch:
-    """The bytes of the values, and what becomes of each."""
-
     def __init__(self, values: pa.BinaryArray, framed: Framing) -> None:
         found = Values.of(values)
         if framed == "confluent":
@@ -87,7 +83,7 @@ class _Batch:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     def parse(self, arenas: Arenas) -> None:
-        """Let the kernel read all values, with more room whenever it has none left."""
+        """Run the kernel over all values, with more room whenever it has none left."""
         from penstock.kernels.json_values import read_values
 
         done = 0
@@ -113,14 +109,13 @@ class _Batch:
             try:
                 made = texts.cast(data_type).to_numpy(zero_copy_only=False).astype(np.float64)
             except pa.ArrowInvalid:
-                # Too large or too small for a number of the type: each for itself.
+                # Too large or too small for a number of the type: one by one.
                 made = np.array([float(text) for text in texts.to_pylist()])
                 made[(made == 0) | (abs(made) > _SURE[data_type])] = np.inf
             reals[chosen[:, layout.MARK_WORD]] = made
             self.status[chosen[~np.isfinite(made), layout.MARK_ROW]] = layout.SLOW
 
     def texts(self, words: Longs, arenas: Arenas) -> pa.StringArray:
-        """The texts that words stand for."""
         from penstock.kernels.json_values import gather_texts
 
         offsets = np.zeros(words.size + 1, np.int32)
@@ -146,15 +141,13 @@ _SURE = {pa.float64(): 1e308, pa.float32(): 0.0}
 
 
 class _Columns:
-    """Arrow arrays of what the kernel has filled."""
-
     def __init__(self, arenas: Arenas, batch: _Batch) -> None:
         self._arenas = arenas
         self._batch = batch
         self._shapes = arenas.program.shapes
 
     def rows(self) -> pa.Array:
-        """The records; null where there is none, or where a slower reader has to look."""
+        """Return the records; null for nulls, and for rows of the slow reader."""
         parts = self._parts(0)
         return self._struct(0, parts, self._batch.status == layout.GOOD)
 
@@ -176,14 +169,13 @@ class _Columns:
         return pa.Array.from_buffers(made, len(there), [validity(there)], nulls, children=parts)
 
     def _doubt(self, node: int, wrong: Any) -> None:
-        """Leave the rows of values for which a check may fail to the slow reader."""
+        """Leave rows whose values may fail a check to the slow reader."""
         if wrong.any():
             level = int(self._arenas.nodes[node, layout.LEVEL])
             rows = self._rows_of(level)[wrong]
             self._batch.status[rows[self._batch.status[rows] == layout.GOOD]] = layout.SLOW
 
     def _rows_of(self, level: int) -> Longs:
-        """The row of each value of a level."""
         if level == 0:
             return np.arange(self._batch.status.size)
         node = self._arenas.program.lists[level]
@@ -229,7 +221,6 @@ class _Columns:
 
 
 def _native(words: Longs, made: pa.DataType) -> Any:
-    """Words as Arrow keeps values of a type."""
     if made == pa.float32():
         return words.view(np.float64).astype(np.float32)
     return narrow(words, made.bit_width)

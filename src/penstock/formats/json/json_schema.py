@@ -1,15 +1,13 @@
-"""From a JSON Schema to shapes: a type of Arrow, and the schema's conditions on values.
+"""Shapes from a JSON Schema: a type of Arrow, and the schema's conditions on values.
 
-Read are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or one and null),
+Supported are drafts 7 and 2020-12 as far as they describe columns: `type` (one, or one and null),
 `properties`, `required`, `additionalProperties`, `enum`, `const`, `items`, `minItems`, `maxItems`,
 `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`, `multipleOf`, `minLength`,
 `maxLength`, `pattern`, `format` (date-time, date, uuid), `$ref` within the file, and `oneOf` or
-`anyOf` of one schema and null. Any other keyword that could refuse a value is refused here, by its
-JSON pointer: a condition that is not checked would be worse than none.
+`anyOf` of one schema and null. Other keywords with conditions are rejected by their JSON pointer.
 
-An object without `properties` is a map, so its members need a schema (`additionalProperties`).
-`format` is checked, not only noted. Patterns are the reader's (in Spark Java's), found anywhere in
-the text.
+An object without `properties` is a map with the schema `additionalProperties`. `format` is checked.
+Patterns are Java's in Spark, found anywhere in the text.
 
 Source: JSON Schema 2020-12, "Validation"; draft 7 where the two agree.
 """
@@ -73,15 +71,15 @@ _SIZES: Final[Mapping[Keyword, str]] = {
 
 
 def record_of_json_schema(document: Any, *, closed: bool = False) -> Record:
-    """The shape of the values of a schema.
+    """Return the shape of the values of a schema.
 
     Args:
         document: the schema, parsed.
-        closed: refuse members that are not among the properties, whatever the schema says.
+        closed: reject members that are not among the properties, whatever the schema says.
 
     Raises:
-        InvalidFormat: the schema is malformed, not of an object with properties, or has a keyword
-            that is not supported; names its JSON pointer.
+        InvalidFormat: the schema is malformed, not of an object with properties, or has an
+            unsupported keyword; names its JSON pointer.
     """
     shape = _Reader(document, closed).shape(document, "#", ())
     if not isinstance(shape, Record):
@@ -94,8 +92,6 @@ def _refused(pointer: str, reason: str) -> InvalidFormat:
 
 
 class _Reader:
-    """Reads one document."""
-
     def __init__(self, document: Any, closed: bool) -> None:
         self._document = document
         self._closed = closed
@@ -153,7 +149,7 @@ class _Reader:
             raise _refused(at, 'must be of one schema and {"type": "null"}: a column has one type')
         inner = self.shape(choices[valued[0]], f"{at}/{valued[0]}", above)
         if keyword == "oneOf" and inner.nullable:
-            raise _refused(at, "allows null twice, so that null would be refused")
+            raise _refused(at, "allows null twice, so that null would be rejected")
         return replace(inner, nullable=True)
 
     def _object(
@@ -190,7 +186,7 @@ class _Reader:
     ) -> Shape:
         others = schema.get("additionalProperties")
         if not isinstance(others, dict):
-            raise _refused(pointer, "is an object without properties: say additionalProperties")
+            raise _refused(pointer, "is an object without properties: add additionalProperties")
         if schema.get("required"):
             raise _refused(f"{pointer}/required", "needs properties")
         return Named(
@@ -217,7 +213,7 @@ def _escaped(name: str) -> str:
 
 
 def _type(schema: dict[str, Any], pointer: str) -> tuple[str | None, bool]:
-    """The one type that is not null (None: any), and whether null is one."""
+    """Return the one type that is not null (None: any), and whether null is one."""
     given = schema.get("type")
     at = f"{pointer}/type"
     if given is None:
@@ -239,7 +235,7 @@ def _check_keywords(schema: dict[str, Any], kind: str | None, pointer: str) -> N
     for keyword in schema:
         if keyword in known:
             continue
-        # A keyword of another type says nothing about values of this one.
+        # A keyword of another type does not apply to values of this one.
         if kind is not None and any(keyword in others for others in KEYWORDS.values()):
             if keyword in ("enum", "const"):
                 raise _refused(f"{pointer}/{keyword}", f"is not supported for type {kind}")

@@ -1,10 +1,10 @@
-"""Texts of dates and times, in all the forms that Spark's cast accepts.
+"""Parser of dates and times, in all the forms that Spark's cast accepts.
 
-Behind a date of ten characters may be `T` or a blank and a time, whose minutes, seconds and
-fraction may be left out and whose numbers may have one digit; behind the seconds a zone: `Z`, an
-offset, `UTC`, `GMT` or `UT` with or without an offset, or a name of the zones' database. Of a
-fraction six digits count; `is_finer` finds texts with more. A time that clocks skip is read by the
-offset before, one that they show twice is the first.
+A date of ten characters may be followed by `T` or a blank and a time, whose minutes, seconds and
+fraction are optional and whose numbers may have one digit; then a zone: `Z`, an offset, `UTC`,
+`GMT` or `UT` with or without an offset, or a name of the zones' database. Six digits of a fraction
+count; `is_finer` finds texts with more. A time that clocks skip is read by the offset before, one
+that they show twice is the first.
 
 Source: `stringToTimestamp` and `stringToDate` of Spark's SparkDateTimeUtils; java.time.ZoneId.
 """
@@ -45,17 +45,16 @@ _SHORT: Final = {
 
 
 def days_of(text: str) -> int | None:
-    """Days since 1970 of a date without anything behind it but the end of a line."""
+    """Return days since 1970 of a date followed at most by the end of a line."""
     found = _DAY.fullmatch(text)
     return None if found is None else _days(*map(int, found.groups()))
 
 
 def micros_of(text: str, zone: str | None) -> int | None:
-    """Microseconds since 1970 of a date or of a date with a time.
+    """Return microseconds since 1970 of a date or of a date with a time.
 
     Args:
-        zone: whose time it is where the text does not say that; None for what the clock shows,
-            whatever the text says.
+        zone: zone of a text without one; None for the clock's time, whatever the text says.
     """
     date = _DATE.match(text)
     days = None if date is None else _days(*map(int, date.groups()))
@@ -82,7 +81,7 @@ def is_finer(text: str) -> bool:
 
 
 def _days(year: int, month: int, day: int) -> int | None:
-    """Days since 1970; the calendar repeats after 400 years, and Python's has no year 0."""
+    """Return days since 1970; the calendar repeats after 400 years, and Python's has no year 0."""
     era, of_era = divmod(year, 400)
     try:
         moved = datetime(2_000 + of_era, month, day, tzinfo=UTC)
@@ -92,7 +91,6 @@ def _days(year: int, month: int, day: int) -> int | None:
 
 
 def _time(text: str) -> tuple[int, str | None] | None:
-    """Microseconds of the day, and the zone as it is written."""
     if not text:
         return 0, None
     found = _TIME.fullmatch(text)
@@ -106,10 +104,10 @@ def _time(text: str) -> tuple[int, str | None] | None:
 
 
 def _offset(zone: str, shown: int) -> int:
-    """Seconds east of Greenwich, when clocks of the zone show this time.
+    """Return seconds east of Greenwich, when clocks of the zone show this time.
 
     Raises:
-        ValueError, OSError, LookupError: there is no such zone.
+        ValueError, OSError, LookupError: the zone does not exist.
     """
     found = _zone(zone)
     if isinstance(found, int):
@@ -122,7 +120,6 @@ def _offset(zone: str, shown: int) -> int:
 
 @lru_cache(maxsize=_ZONES_KEPT)
 def _zone(name: str) -> int | ZoneInfo:
-    """An offset in seconds, or a zone that has rules."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])([0-9]{2}):([0-9])$", r"\1\2:0\3", name)
     name = _SHORT.get(name, name)

@@ -1,9 +1,9 @@
-"""One JSON value at a time, read slowly: what is wrong with it, in words, or what it is.
+"""Slow reader of one JSON value: its meaning, or its error in words.
 
-The kernels accept only what is surely right. All else comes here: this is what says what a value
-means. A number is text until its column says what it becomes: an integer or a decimal is exactly
-what the text says, a double or a float the nearest one. The first error in the order of the schema
-is reported; members of a map and names outside the schema have the order of their UTF-16 units.
+The kernels accept only certainly valid values; all others come here. A number is text until its
+column determines an integer or decimal (exact), a double or a float (nearest). The first error in
+the order of the schema is reported; members of a map and names outside the schema have the order of
+their UTF-16 units.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Conversion:
 
 
 class Wrong(Exception):
-    """A value that is not of its schema, in words."""
+    """Error of a value that does not match its schema, in words."""
 
 
 class _Finer(Exception):
-    """A value with more digits than its column has."""
+    """Value with more digits than its column has."""
 
 
 class Number(str):
-    """The text of a number."""
+    """Text of a number."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ class Number(str):
 def read_plain(
     record: Record, content: bytes, how: Conversion
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The value, as Arrow's conversion from Python takes it, or what is wrong."""
+    """Return the value for Arrow's conversion from Python, or the error."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -117,7 +117,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def _parse(text: str) -> Any:
-    """What the text says.
+    """Parse a text.
 
     Raises:
         ValueError: it is not JSON, has a name twice or half a surrogate pair, or nests too deep.
@@ -214,14 +214,12 @@ def _leaf(leaf: Leaf, value: Any, where: str, how: Conversion) -> Any:
 
 
 def type_name(data_type: pa.DataType) -> str:
-    """A type in the words of SQL."""
     if pa.types.is_decimal(data_type):
         return f"decimal({data_type.precision},{data_type.scale})"
     return _NAMES[data_type]
 
 
 def _converted(leaf: Leaf, value: Any, how: Conversion) -> Any:
-    """What a leaf becomes, or None."""
     kind: Any = leaf.data_type
     if kind == pa.bool_():
         return value if isinstance(value, bool) else None
@@ -262,7 +260,7 @@ def _of_number(kind: pa.DataType, number: Number) -> Any:
 
 
 def _as_single(number: Number) -> float:
-    """The nearest float; by way of a double where the digits of one say the same."""
+    """Return the nearest float; by way of a double if the digits of one are the same."""
     try:
         return float(pa.scalar(str(number)).cast(pa.float32()).as_py())
     except pa.ArrowInvalid:  # above the largest or below the smallest float
@@ -270,7 +268,6 @@ def _as_single(number: Number) -> float:
 
 
 def _exact(number: str) -> Decimal:
-    """A number as a decimal; an exponent of more digits than any number here has is cut."""
     mantissa, _, exponent = number.lower().partition("e")
     digits = exponent.lstrip("+-").lstrip("0")
     if len(digits) > _EXPONENT_DIGITS:
@@ -280,7 +277,7 @@ def _exact(number: str) -> Decimal:
 
 
 def _as_decimal(kind: Any, value: Any, text_too: bool, exactly: bool) -> Decimal | None:
-    """A decimal of the type's scale, if its precision has room for it.
+    """Return a decimal of the type's scale, if its precision has room for it.
 
     Raises:
         _Finer: the number has more digits behind the point, and they must not be rounded.
@@ -296,7 +293,6 @@ def _as_decimal(kind: Any, value: Any, text_too: bool, exactly: bool) -> Decimal
 
 
 def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decimal | None:
-    """The number rounded half up to a scale."""
     if exact.adjusted() > precision - scale:
         return _EXACT.scaleb(Decimal(0), -scale) if exact == 0 else None
     made = exact.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP, _EXACT)
@@ -308,7 +304,6 @@ def _fitted(exact: Decimal, precision: int, scale: int, exactly: bool) -> Decima
 
 
 def _json(value: Any) -> str:
-    """A value as JSON without blanks, its numbers as they were written."""
     parts: list[str] = []
     waiting: list[Any] = [value]
     while waiting:  # without recursion: values nest deeper than Python's calls may
@@ -330,13 +325,13 @@ def _json(value: Any) -> str:
 
 
 def _is_multiple(value: Any, step: Any) -> bool:
-    """By decimals, as 0.3 is a multiple of 0.1 to everybody but a floating-point unit."""
+    """Compare by decimals, because 0.3 is no multiple of 0.1 in doubles."""
     fitted = _fitted(Decimal(str(value)), 38, 15, False)
     return fitted is not None and _EXACT.remainder(fitted, Decimal(str(step))) == 0
 
 
 def _compared(holds: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """A comparison of doubles where one of the two is a double."""
+    """Compare as doubles where one of the two is a double."""
 
     def compared(value: Any, bound: Any) -> bool:
         if isinstance(value, float) or isinstance(bound, float):

@@ -1,9 +1,8 @@
-"""A shape as tables of numbers for the kernels, and the arrays that they fill.
+"""Tables of numbers that describe a shape to the kernels, and the arrays that they fill.
 
-Every node of the schema has a column of flags and, but for objects, of words; columns lie behind
-each other in two arenas. How long a column is says its level: the rows, or the items of all lists
-of one node so far. A level that is full is doubled, and the kernel goes on with the row where it
-stopped.
+Every node of the schema has a column of flags and, except for objects, of words; columns are
+contiguous in two arenas. A column's length is that of its level: the rows, or the items of all
+lists of one node so far. A full level is doubled, and the kernel repeats the row.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ MARKS_FIRST: Final = 1_024
 
 
 def arrow_type(shape: Shape) -> pa.DataType:
-    """The type that a shape becomes; everything in it may be null.
+    """Return the type of a shape; everything in it is nullable.
 
-    Any JSON and binary values become their text, of which Spark makes the rest.
+    Any JSON and binary values become their text, which Spark converts.
     """
     match shape:
         case Leaf():
@@ -85,7 +84,7 @@ def _reasons(leaf: Leaf) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of the arenas: its level, and how many words a value has."""
+    """Column of the arenas: its level, and the words of a value."""
 
     level: int
     width: int
@@ -93,7 +92,7 @@ class Column:
 
 @dataclass(slots=True)
 class Program:
-    """The tables of a record; node 0 is the record itself."""
+    """Tables of a record; node 0 is the record itself."""
 
     conversion: Conversion
     nodes: list[list[int]] = field(default_factory=list)
@@ -116,7 +115,6 @@ class Program:
         return len(self.columns) - 1
 
     def _add(self, shape: Shape, level: int) -> int:
-        """Add a node and all in it. WORDS and FLAGS are numbers of columns until there are some."""
         number = len(self.nodes)
         row = [0] * layout.NODE_WIDTH
         self.nodes.append(row)
@@ -198,7 +196,7 @@ def _table(rows: list[list[int]], width: int) -> Longs:
 
 
 class Arenas:
-    """What a kernel is given besides the values: the program's tables, and room to write to."""
+    """Arguments of a kernel besides the values: the program's tables, and memory to write to."""
 
     def __init__(self, program: Program, rows: int, heap_bytes: int) -> None:
         self.program = program
@@ -220,7 +218,6 @@ class Arenas:
         self._lay_out()
 
     def _lay_out(self) -> None:
-        """Give every column as much room as its level has."""
         level = np.array([column.level for column in self.program.columns])
         width = np.array([column.width for column in self.program.columns])
         room = self.levels[level, layout.CAPACITY]
@@ -244,14 +241,14 @@ class Arenas:
             count = int(self.levels[level, layout.COUNT])
             words[new_word : new_word + count * width] = self.words[word : word + count * width]
             flags[new_flag : new_flag + count] = self.flags[flag : flag + count]
-            # Marks name words that are at another place now.
+            # Marks name words that have moved.
             at = self.marks[: self.state[layout.MARKS], layout.MARK_WORD]
             moved = (at >= word) & (at < word + count * width)
             at[moved] += _OFFSET + new_word - word
         at[at >= _OFFSET] -= _OFFSET
 
     def grow(self) -> None:
-        """Double what was full."""
+        """Double the full level or array."""
         level = int(self.state[layout.LACKING])
         if level < 0:
             self.marks = np.concatenate([self.marks, np.zeros_like(self.marks)])
@@ -260,7 +257,6 @@ class Arenas:
         self._lay_out()
 
     def words_of(self, column: int) -> Any:
-        """The words of all values of a column."""
         level, start, _, width = self.columns[column].tolist()
         return self.words[start : start + width * int(self.levels[level, layout.COUNT])]
 

@@ -1,7 +1,7 @@
-"""What a JSON value must look like, and what it becomes: a small tree of values.
+"""Shapes of JSON values and the columns that they become: a small tree of values.
 
-JSON Schema (`json_schema.py`) and Spark's DDL are both read into this tree. A shape says the Arrow
-type of a value; a check is one more condition on it, with the words that say which one failed.
+JSON Schema (`json_schema.py`) and Spark's DDL are both read into this tree. A shape has the Arrow
+type of a value; a check is a further condition, with the words of its error.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Keyword = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A condition on a value that is not null; `words` say what is wrong when it is not true.
+    """Condition on a value that is not null; `words` are the error if it is false.
 
-    `bound` is what JSON Schema's keyword has: a number, a pattern, or the values to choose from.
+    `bound` is the value of JSON Schema's keyword: a number, a pattern, or the allowed values.
     """
 
     keyword: Keyword
@@ -31,7 +31,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaf:
-    """A value without fields or items; one without a type is any JSON, read as its text."""
+    """Value without fields or items; one without a type is any JSON, read as its text."""
 
     data_type: pa.DataType | None = None
     checks: tuple[Check, ...] = ()
@@ -46,7 +46,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """A named member of an object; `required` means present, and not null unless it may be."""
+    """Named member of an object; `required` means present, and not null unless it may be."""
 
     name: str
     shape: Shape
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """An object with fields; a `closed` one has no others."""
+    """Object with fields; a `closed` one has no others."""
 
     fields: tuple[Field, ...]
     closed: bool = False
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Items:
-    """An array; checks are on the array as a whole."""
+    """Array; checks are on the array as a whole."""
 
     item: Shape
     checks: tuple[Check, ...] = ()
@@ -73,7 +73,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """An object as a map from its names to values of one shape."""
+    """Object as a map from its names to values of one shape."""
 
     value: Shape
     nullable: bool = True

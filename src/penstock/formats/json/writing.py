@@ -1,11 +1,9 @@
-"""Rows as JSON texts, by columns: what Spark's `to_json` makes of a struct, without Java.
+"""Writer of rows as JSON texts, by columns, with the result of Spark's `to_json`, without Java.
 
-A field that is null is left out, an element of a list or a value of a map is `null`. Times are in
-UTC with milliseconds, and with the digits behind them where one is not 0 (Spark cuts them). Numbers
-have the same value and kind as with Spark, and may be spelled in another way (`1e+10` for
-`1.0E10`). Text that is no UTF-8 gets the replacement character.
-
-Every column becomes text by Arrow's casts; a row is one join of names and texts.
+A null field is left out, a null element of a list or a map is `null`. Times are in UTC with
+milliseconds, and with finer digits unless they are 0 (Spark cuts them). Numbers may be spelled in
+another way than Spark's (`1e+10` for `1.0E10`). Invalid UTF-8 gets the replacement character. Arrow
+casts every column to text; a row is one join of names and texts.
 
 Source: JacksonGenerator and JSONOptions of Spark; RFC 8259.
 """
@@ -31,7 +29,7 @@ _YEARS: Final = (np.datetime64("0000", "ms"), np.datetime64("10000", "ms"))
 
 
 def json_rows(rows: pa.StructArray) -> pa.StringArray:
-    """Each row as a JSON object; a row that is null is null.
+    """Return each row as a JSON object; a null row is null.
 
     Args:
         rows: of booleans, integers, floats, decimals, texts, dates, timestamps, and structs, lists
@@ -54,14 +52,14 @@ def json_rows(rows: pa.StructArray) -> pa.StringArray:
     if begun:
         parts[0] = "{" + parts[0][1:]
     joined = pc.binary_join_element_wise(*parts, pa.repeat("}", len(rows)), "")
-    if not begun:  # rows begin with a comma, those without fields with the brace
+    if not begun:  # rows begin with a comma, or without fields with the brace
         opened = pc.binary_replace_slice(joined, 0, 1, "{")
         joined = pc.if_else(pc.equal(joined, "}"), "{}", opened)
     return pc.if_else(rows.is_valid(), joined, None) if rows.null_count else joined
 
 
 def _text(column: Any) -> tuple[str, Any]:
-    """The quote around a column's texts, and the texts."""
+    """Return the quote around a column's texts, and the texts."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return '"', _escaped(column)
@@ -90,14 +88,13 @@ def _elements(column: Any) -> Any:
 
 
 def _joined(lists: Any, texts: Any, opening: str, closing: str) -> Any:
-    """The texts of each list, which `texts` has one after another, as one."""
+    """Return the texts of each list, which are contiguous in `texts`, as one."""
     inner = pc.binary_join(pa.ListArray.from_arrays(lists.offsets, texts), ",")
     outer = pc.binary_join_element_wise(opening, inner, closing, "")
     return pc.if_else(lists.is_valid(), outer, None) if lists.null_count else outer
 
 
 def _escaped(column: Any) -> Any:
-    """Texts as they stand between quotes."""
     text = column.cast(pa.binary())
     used = _bytes_of(text)
     for plain in (b"\\", b'"'):
@@ -115,7 +112,6 @@ def _escaped(column: Any) -> Any:
 
 
 def _bytes_of(column: Any) -> Any:
-    """The bytes of all values, one after another."""
     _, offsets, data = column.buffers()
     if data is None:
         return np.zeros(0, np.uint8)
@@ -124,7 +120,7 @@ def _bytes_of(column: Any) -> Any:
 
 
 def _floats(column: Any) -> Any:
-    """Numbers that are seen to be no integers."""
+    """Return texts of numbers that are recognisable as no integers."""
     text = column.cast(pa.string())
     text = pc.if_else(
         pc.match_substring_regex(text, "^-?[0-9]+$"),
@@ -138,7 +134,7 @@ def _floats(column: Any) -> Any:
 
 
 def _moments(column: Any, unit: str, zone: str) -> Any:
-    """Dates, or times; years of more than four digits have a sign."""
+    """Return dates, or times; years of more than four digits have a sign."""
     times = unit != "D"
     counts = column.cast(pa.int64() if times else pa.int32()).fill_null(0).to_numpy()
     moments = counts.astype(f"M8[{unit}]").astype("M8[ms]" if times else "M8[D]")

@@ -1,1 +1,1 @@
-"""Protobuf's wire format, decoded by columns: no import of Spark in here."""
+"""Protobuf's wire format, decoded by columns, without Spark."""

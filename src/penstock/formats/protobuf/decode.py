@@ -1,10 +1,9 @@
-"""Protobuf's wire format: a message type made tables that a kernel reads every value by.
+"""Decoder of Protobuf's wire format: a message type becomes tables for a kernel.
 
     decoded, errors = decode(message, values)
 
-`kernels/protobuf.py` says what counts where fields come again, and what is in the tables. Two
-things are refused that some libraries let through: groups among the unknown fields, and numbers of
-ten bytes with more than 64 bits.
+`kernels/protobuf.py` has the tables, and the rules for repeated fields. Rejected, unlike in some
+libraries, are groups among the unknown fields, and numbers of ten bytes with more than 64 bits.
 
 Source: the Protocol Buffers guide "Encoding".
 """
@@ -56,12 +55,12 @@ _TABLES_MAX: Final = 64
 def decode(
     message: Message, values: Values, *, exact: bool = True
 ) -> tuple[pa.StructArray, pa.StringArray]:
-    """Decode values, and say what is wrong with those that cannot be.
+    """Decode values, and return the errors of those that cannot be decoded.
 
     With `exact`, nanoseconds that microseconds cannot hold are wrong; otherwise they are cut.
 
-    Shapes: one struct of the message's column and one error per value, in order; both are null
-    where there is no value.
+    Shapes: one struct of the message's column and one error per value, in order; both are null for
+    a null value.
     """
     tables = _tables(message, exact)
     leaves = Leaves(root=tables.root, rows=len(values), size_bytes=values.size_bytes)
@@ -83,8 +82,6 @@ def decode(
 
 @dataclass(slots=True)
 class _Tables:
-    """The kernel's tables of messages and fields, and the places of both in words."""
-
     root: Column
     exact: bool
     messages: list[list[int]] = field(default_factory=list)
@@ -106,7 +103,6 @@ class _Tables:
         return self.items[number][item]
 
     def add(self, message: Message, column: int, where: str) -> int:
-        """Add a message and all that it holds; its number."""
         number, first = len(self.messages), len(self.fields)
         special = _SPECIAL.get(message.special or "", kernel.STRUCT)
         self.places[number] = _label(where)

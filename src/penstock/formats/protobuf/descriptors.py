@@ -1,8 +1,8 @@
-"""From a schema file to the descriptor of a message.
+"""Descriptor of a message from a schema file.
 
 A compiled descriptor set (`protoc --include_imports --descriptor_set_out`) is read as it is. A
-`.proto` file is compiled here by the compiler that the package grpcio-tools brings, with the
-file's own directory as the place of its imports.
+`.proto` file is compiled by the compiler of the package grpcio-tools, with imports from its own
+directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WELL_KNOWN: Final = (
 
 
 def load_message(path: Path, content: bytes, name: str | None) -> Descriptor:
-    """The descriptor of a message, by its full name.
+    """Return the descriptor of a message, by its full name.
 
     Without a name the file must define exactly one message at its top.
 
@@ -94,7 +94,7 @@ def _only(path: Path, files: descriptor_pb2.FileDescriptorSet) -> str:
     ]
     if len(names) != 1:
         raise InvalidFormat(
-            "message", "", f"must be said: {path.name} has {', '.join(names) or 'no messages'}"
+            "message", "", f"is required: {path.name} has {', '.join(names) or 'no messages'}"
         )
     return names[0]
 
@@ -125,7 +125,7 @@ def _compiled(path: Path) -> bytes:
 
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
-    """Where a message lies in its file: its place at the top, then within that, and so on."""
+    """Return the indexes of a message and its parents in their file, outermost first."""
     places: list[int] = []
     current: Descriptor | None = message
     while current is not None:

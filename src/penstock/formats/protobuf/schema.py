@@ -1,12 +1,12 @@
-"""A Protobuf message as values, made from a descriptor and checked once.
+"""Protobuf message as values, made from a descriptor and checked once.
 
-What becomes what: int32, sint32, sfixed32 int; uint32, fixed32 and the signed ones of 64 bits
-bigint; uint64, fixed64 decimal(20,0); enum its name (an unknown number as its digits); message
-struct; map map; repeated array. `google.protobuf.Timestamp` is a timestamp, `Duration` a bigint of
-microseconds (tables have no intervals), the wrappers the value they wrap, or null.
+Types: int32, sint32, sfixed32 become int; uint32, fixed32 and the signed ones of 64 bits bigint;
+uint64, fixed64 decimal(20,0); enum its name (an unknown number as its digits); message struct; map
+map; repeated array. `google.protobuf.Timestamp` is a timestamp, `Duration` a bigint of microseconds
+(tables have no intervals), the wrappers the value they wrap, or null.
 
-A field that was not written is null where presence is known (messages, `optional`, members of a
-oneof, all of proto2), and zero or empty otherwise. Groups and recursive messages are refused.
+A missing field is null if presence is known (messages, `optional`, members of a oneof, all of
+proto2), and zero or empty otherwise. Groups and recursive messages are rejected.
 
 Source: the Protocol Buffers guides "Encoding" and "Field Presence".
 """
@@ -65,7 +65,7 @@ _SPECIAL: Final[dict[str, Special]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:
-    """`names` and `numbers` are an enum's, by number."""
+    """Scalar type; `names` and `numbers` are an enum's, by number."""
 
     kind: ScalarKind
     names: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """`special` is a well-known type that becomes one value instead of a struct."""
+    """Message; `special` is a well-known type that becomes one value instead of a struct."""
 
     fields: tuple[Field, ...]
     special: Special | None = None
@@ -94,7 +94,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """`presence`: whether a field that was not written is null. `oneof` is its group, if any."""
+    """Field; a missing one is null if it has `presence`. `oneof` is its group, if any."""
 
     name: str
     number: int
@@ -106,7 +106,7 @@ class Field:
 
 
 def message_of(descriptor: Descriptor) -> Message:
-    """The message that a descriptor describes.
+    """Return the message of a descriptor.
 
     Raises:
         InvalidFormat: a group, a recursive message, one without fields, or too deep a nesting.

@@ -1,7 +1,6 @@
-"""The columnar codec: batch bytes to Arrow and back, vectorised.
+"""Columnar codec: batch bytes to Arrow and back, vectorised.
 
-The parts that need Arrow are loaded when they are first asked for: a broker walks records
-(`validation`) with NumPy alone.
+The parts that need Arrow are loaded at first use: a broker walks records (`validation`) with NumPy.
 """
 
 from importlib import import_module

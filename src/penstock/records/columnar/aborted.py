@@ -13,14 +13,13 @@ from penstock.records.columnar.arrays import Flags, Ints
 from penstock.records.header import HEADER_BYTES, TRANSACTIONAL_FLAG
 
 _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
-"""Where a batch's producer id lies, before its first record."""
 
 
 def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange]) -> Flags:
-    """Which batches of a table are of aborted transactions.
+    """Return which batches of a table are of aborted transactions.
 
-    Of each batch the last range of its producer that begins no later must not have ended: ranges
-    and batches are sorted as one, by producer and offset, and each looks back.
+    They are those within their producer's last range that begins no later: ranges and batches are
+    sorted together by producer and offset.
     """
     data = np.frombuffer(view, np.uint8)
     producers = data[table[:, kernels.BEGIN, None] + _PRODUCER_ID].view(">i8")[:, 0]

@@ -1,4 +1,4 @@
-"""The arrays that the codec works with, apart from Arrow, which brokers do not load."""
+"""Array types of the codec without Arrow, which brokers do not load."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The batches of a buffer: found, their checksums verified, unpacked where they are compressed.
+"""Batches of a buffer: found, their checksums verified, and decompressed.
 
-A table of the batches is handed on, as `kernels.records` describes it.
+The result is a table of the batches as `kernels.records` describes it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _JOINED_BYTES: Final = 1 << 20
 """Unpacked batches smaller than this are joined: each buffer of an array costs its readers."""
 _MAGIC_AT: Final = 16
 _TABLE_ROWS: Final = 64
-"""For how many batches there is room before they are counted."""
+"""Rows for batches before they are counted."""
 
 
 class Piece(NamedTuple):
-    """Bytes in which the records of the batches `low` to `high` lie."""
+    """Bytes that contain the records of the batches `low` to `high`."""
 
     data: Bytes
     low: int
@@ -42,10 +42,10 @@ class Piece(NamedTuple):
 
 
 def find_batches(view: memoryview, start: int, end: int, control: bool) -> Ints:
-    """The batches with records that are wanted, as the kernels' table.
+    """Return the batches with requested records, as the kernels' table.
 
     Raises:
-        CorruptBatch: a header that cannot be, also in a batch that is cut after its header.
+        CorruptBatch: an invalid header, also in a batch that is cut after its header.
     """
     data = np.frombuffer(view, np.uint8)
     state = np.zeros(kernels.STATE_FIELDS, np.int64)
@@ -69,7 +69,7 @@ def check_crcs(view: memoryview, table: Ints) -> None:
     """Verify the checksum of every batch.
 
     Raises:
-        CorruptBatch: it is another one than the header says.
+        CorruptBatch: it differs from the header's.
     """
     starts = table[:, kernels.BEGIN] - (HEADER_BYTES - CHECKED_FROM)
     for start, end, expected in zip(
@@ -81,7 +81,7 @@ def check_crcs(view: memoryview, table: Ints) -> None:
 
 
 def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> list[Piece]:
-    """Where the records are to be read, when all is unpacked.
+    """Decompress batches; return the bytes from which to read the records.
 
     Raises:
         CorruptBatch: more records than fit, or damaged compression.
@@ -102,7 +102,7 @@ def open_batches(view: memoryview, table: Ints, max_decompressed_bytes: int) -> 
     if too_many.any():
         index = int(too_many.argmax())
         raise CorruptBatch(
-            f"batch with base offset {table[index, kernels.BASE_OFFSET]} says it has"
+            f"batch with base offset {table[index, kernels.BASE_OFFSET]} declares"
             f" {table[index, kernels.COUNT]} records, in {sizes[index]} bytes"
         )
     return pieces

@@ -1,12 +1,12 @@
-"""Batch bytes to Arrow columns, any number of batches at once.
+"""Decoder of batch bytes to Arrow columns, any number of batches at once.
 
-1. Find the batches that hold records that are wanted, and check their checksums; those of aborted
+1. Find the batches with requested records, and check their checksums; those of aborted
    transactions are masked out.
-2. Unpack those that are compressed; what is not is read in place.
+2. Decompress batches; uncompressed ones are read in place.
 3. Read all records in one pass (`kernels.records`). Values are copied into a buffer as large as
    all batches.
-4. Copy keys and headers, of which now all sizes are known. Or leave keys and values where they are:
-   as views, whose array keeps the given buffer.
+4. Copy keys and headers, whose sizes are known now; or return keys and values as views, whose array
+   keeps the given buffer.
 
 Source: Kafka's `DefaultRecord`; KIP-82 (headers).
 """
@@ -41,26 +41,26 @@ def decode_batches(
     max_decompressed_bytes: int = DECOMPRESSED_BYTES_MAX,
     views: bool = False,
 ) -> pa.RecordBatch:
-    """Decode batches that stand back to back; a batch cut at the end of `buffer` is ignored.
+    """Decode contiguous batches; a batch cut at the end of `buffer` is ignored.
 
     Args:
         columns: of `offset`, `timestamp`, `key`, `value`, `headers` and `timestamp_type`; the
             result has these, in this order.
-        start_offset: the first offset wanted; None for all.
-        end_offset: the first offset no longer wanted; None for all.
-        aborted: where batches are of aborted transactions; those are not opened.
+        start_offset: the first offset to return; None for all.
+        end_offset: the offset after the last to return; None for all.
+        aborted: ranges of aborted transactions; their batches are not opened.
         include_control: decode control batches (transaction markers) as records too.
         check_crc: verify the checksum of every batch that is opened.
-        max_decompressed_bytes: what all compressed batches may unpack to together.
-        views: keys and values are not copied but `binary_view` elements of `buffer`, which they
-            keep and which must not change any more.
+        max_decompressed_bytes: limit for all compressed batches together.
+        views: return keys and values as `binary_view` elements of `buffer`, which they keep and
+            which must not change any more.
 
     Raises:
-        CorruptBatch: bytes that are no batches, or batches that contradict themselves.
+        CorruptBatch: invalid or contradictory batches.
         RecordTooLarge: compressed batches unpack to more than the limit, or the buffer has
             more than 2 GiB.
         UnsupportedCodec: a codec that Kafka does not define.
-        InvalidRecord: a column that there is not.
+        InvalidRecord: an unknown column.
     """
     # Imported here because kernels take 0.3 s to load, which not every client needs.
     from penstock.records.columnar.aborted import aborted_batches

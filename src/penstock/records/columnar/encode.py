@@ -1,8 +1,8 @@
-"""Arrow columns to batch bytes, cut into batches.
+"""Encoder of Arrow columns to batch bytes, cut into batches.
 
-A kernel cuts rows into batches and writes them (`kernels.record_writing`), some batches at a time:
-they lie in one buffer back to back, and each is complete as soon as its header is filled in. Keys,
-values and headers are copied once, from where they lie.
+A kernel cuts rows into batches and writes several at a time into one buffer
+(`kernels.record_writing`); each is complete once its header is filled in. Keys, values and headers
+are copied once.
 
 Source: Kafka's `DefaultRecordBatch.writeHeader`.
 """
@@ -35,17 +35,17 @@ from penstock.records.header import (
 from penstock.records.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 
 PASS_BYTES: Final = 1 << 20
-"""Batches are written together until they have this: a batch that is kept keeps the others."""
+"""Bytes of batches that are written together: a batch that is kept keeps the others."""
 PASS_BATCHES: Final = 4_096
 _INCOMPRESSIBLE_SHARE: Final = 64
-"""What is left free for codecs that add a little to bytes that do not shrink."""
+"""Reserve for codecs that add a little to incompressible bytes."""
 _RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
 _SEQUENCE_MODULUS: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBatch:
-    """A whole batch, header and all, and what its header says."""
+    """Whole batch with its header, and the header's values."""
 
     data: memoryview
     header: BatchHeader
@@ -61,7 +61,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What all batches of one call have in common, and where the input is cut."""
+    """Common values of all batches of one call, and the limits of each."""
 
     codec: Codec
     level: int | None
@@ -94,10 +94,10 @@ def encode_batches(
     """Encode a pyarrow Table or RecordBatch as record batches, in row order.
 
     Args:
-        data: column `value`, and if there `key`, `timestamp` and `headers`; others are ignored.
-            Or what `read_input` made of such a table.
+        data: column `value`, and optionally `key`, `timestamp` and `headers`; others are ignored.
+            Or the result of `read_input` for such a table.
         now_ms: the timestamp of records that have none.
-        base_offset: offset of the first record; each batch goes on where the last one ended.
+        base_offset: offset of the first record; each batch continues from the last one.
         base_sequence: idempotent sequence of the first record; likewise, wrapping at 2**31.
         max_batch_bytes: no batch is larger.
         records_per_batch: no batch has more records.
@@ -183,7 +183,6 @@ def _too_large(size_bytes: int, first: int, count: int, plan: _Plan) -> RecordTo
 
 
 def _compressed(data: memoryview, codec: Codec, level: int | None) -> memoryview:
-    """A batch with its records compressed, and room for its header."""
     records = compress(codec, data[HEADER_BYTES:], level)
     return memoryview(bytearray().join((bytes(HEADER_BYTES), records)))
 

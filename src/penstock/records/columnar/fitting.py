@@ -1,9 +1,8 @@
-"""Shortening of records that are larger than the batches that their topic takes.
+"""Shortening of records that are larger than the batches of their topic.
 
-A record grows when headers are added to it: as a dead letter, or on its way back from there. It may
-then be larger than `max.message.bytes` of its new topic, though that of its old one took it. A
-record that fits neither as it is nor compressed is shortened: by `Pointer` to a record that says
-where the original lies, by `WithoutHeaders` to what it was before.
+A dead letter or a replayed record gets headers, and may then exceed `max.message.bytes` of its
+topic. A record that does not fit even compressed is shortened: by `Pointer` to a record that names
+the original's location, by `WithoutHeaders` to the original record.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from penstock.records.errors import RecordTooLarge
 from penstock.records.header import HEADER_BYTES
 
 TRUNCATED: Final = "truncated"
-"""Header, behind its prefix: which parts were cut, and how many bytes each had."""
+"""Header, behind its prefix: the parts that were cut, and their bytes."""
 _NUMBERS_BYTES: Final = 64
-"""Of a record, besides key, value and headers, at most; and of each header, 10."""
+"""Most bytes of a record besides key, value and headers; and of each header, 10."""
 _HEADER_BYTES: Final = 10
 
 Row = dict[str, Any]
 Shorten = Callable[[Row, int], Row]
-"""Makes a record smaller, which is to have at most so many bytes."""
+"""Function that shortens a record to at most so many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """Cuts the value, then leaves out headers without the prefix, then cuts the key.
+    """Shortener that cuts the value, then headers without the prefix, then the key.
 
     A header `<prefix>truncated` is added, as `value=1048000,headers=512`: the parts that were cut,
-    with the bytes that each had. Headers with the prefix say where the original lies; they stay.
+    and their bytes. Headers with the prefix have the original's location; they stay.
     """
 
     prefix: str
@@ -67,7 +66,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutHeaders:
-    """Leaves out the headers with the prefix."""
+    """Shortener that drops the headers with the prefix."""
 
     prefix: str
 
@@ -78,7 +77,7 @@ class WithoutHeaders:
 
 
 def fitting(rows: Any, *, limit_bytes: int, shorten: Shorten) -> Any:
-    """Return the rows, those shortened that alone in a batch would be larger than the limit.
+    """Return the rows; those that alone in a batch would exceed the limit are shortened.
 
     Args:
         rows: a table or record batch with the columns `key`, `value` and `headers`; others stay.
@@ -109,7 +108,7 @@ def fit(rows: Any, *, limit_bytes: int) -> npt.NDArray[np.bool_]:
 
 
 def record_sizes(rows: Any) -> npt.NDArray[np.int64]:
-    """No less than what each record takes in a batch."""
+    """Return an upper bound of each record's bytes in a batch."""
 
     def lengths(column: Any) -> Any:
         return np.asarray(pc.fill_null(pc.binary_length(column), 0).to_numpy(), np.int64)
@@ -132,7 +131,7 @@ def record_sizes(rows: Any) -> npt.NDArray[np.int64]:
 
 
 def record_bytes(row: Row) -> int:
-    """No less than what a record takes in a batch."""
+    """Return an upper bound of a record's bytes in a batch."""
     size = _NUMBERS_BYTES + len(row["key"] or b"") + len(row["value"] or b"")
     return size + _headers_bytes(row["headers"] or ())
 

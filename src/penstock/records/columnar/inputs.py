@@ -1,8 +1,8 @@
-"""What callers hand over, brought to the few types that the encoder knows.
+"""Input columns, converted to the few types of the encoder.
 
-Keys and values may be any binary or text type, timestamps whole milliseconds or Arrow
-timestamps of any unit, of which the millisecond that they are in is kept, headers a list of
-key-value structs or a map. Nothing else is cast: Arrow makes nulls of members with other names.
+Keys and values may be any binary or text type, timestamps whole milliseconds or Arrow timestamps of
+any unit (rounded down to milliseconds), headers a list of key-value structs or a map. Nothing else
+is cast: Arrow makes nulls of members with other names.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _TEXTS: Final = (
     pa.types.is_null,
 )  # fmt: skip
 _NUMBERS_BYTES_MAX: Final = 31
-"""Of a record, besides key, value and headers: length, attributes, timestamp, offset, counts."""
+"""Bytes of a record besides key, value and headers: length, attributes, timestamp, offset, counts.
+"""
 
 
 class Column(NamedTuple):
@@ -46,7 +47,7 @@ class Column(NamedTuple):
     shift: int = 0
 
     def bytes_max(self) -> int:
-        """No less than all elements take with their lengths."""
+        """Upper bound of the bytes of all elements with their lengths."""
         taken = int(self.ends[-1]) - int(self.starts[0]) if self.starts.size else 0
         return taken + self.starts.size * _LENGTH_BYTES_MAX
 
@@ -55,7 +56,7 @@ _NULLS: Final = Column()
 
 
 class Headers(NamedTuple):
-    """Where the headers of each row begin among all, and all of their keys and values."""
+    """Start of each row's headers among all, and all of their keys and values."""
 
     bounds: Bounds = _NO_BOUNDS
     keys: Column = _NULLS
@@ -67,7 +68,7 @@ _NO_HEADERS: Final = Headers()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """The columns of the records to encode, of which `order` selects rows if it is not None."""
+    """Columns of the records to encode, of which `order` selects rows if it is not None."""
 
     value: Column
     timestamps: Ints
@@ -80,17 +81,16 @@ class Input:
         return self.timestamps.size if self.order is None else self.order.size
 
     def bytes_max(self) -> int:
-        """No less than the records of all rows take, if none is selected twice."""
+        """Upper bound of the bytes of all rows' records, if none is selected twice."""
         columns = (self.key, self.value, self.headers.keys, self.headers.values)
         return self.size * _NUMBERS_BYTES_MAX + sum(column.bytes_max() for column in columns)
 
     def select(self, rows: slice | Ints) -> Input:
-        """Some rows: a slice, or numbers of rows in any order; nothing is copied but numbers."""
+        """Return some rows: a slice, or numbers of rows in any order; only numbers are copied."""
         order = np.arange(self.timestamps.size) if self.order is None else self.order
         return replace(self, order=order[rows])
 
     def columns(self) -> tuple[Any, ...]:
-        """What the kernels take."""
         bounds, keys, values = self.headers
         order = _IN_ORDER if self.order is None else self.order
         return (
@@ -100,7 +100,7 @@ class Input:
 
 
 def read_input(data: Any, now_ms: int) -> Input:
-    """Take the columns `value`, `key`, `timestamp` and `headers` of a table or record batch.
+    """Convert the columns `value`, `key`, `timestamp` and `headers` of a table or record batch.
 
     Raises:
         InvalidRecord: no column `value`, a column of another type, a timestamp that milliseconds
@@ -156,7 +156,7 @@ def as_bytes(name: str, array: Any) -> Any:
 
 
 def _cast(array: Any, kind: Any) -> Any:
-    """Cast an array; a slice is copied where it lies behind what offsets of 32 bits can reach."""
+    """Cast an array; copy a slice that is beyond the reach of 32-bit offsets."""
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
@@ -191,7 +191,7 @@ def _timestamps(data: Any, now_ms: int) -> Ints:
 
 
 def as_milliseconds(name: str, array: Any) -> Any:
-    """Return timestamps as whole milliseconds: the one that each is in, before 1970 too.
+    """Return timestamps as whole milliseconds, rounded down, before 1970 too.
 
     Raises:
         InvalidRecord: it is of another type, or 64 bits cannot hold a number.
@@ -264,7 +264,6 @@ def _headers(array: Any) -> Headers:
 
 
 def _pairs_texts(kind: Any) -> bool:
-    """Whether a type has keys and values of text or bytes, and nothing else."""
     if pa.types.is_map(kind):
         parts = [kind.key_type, kind.item_type]
     elif any(listed(kind) for listed in _LISTS) and pa.types.is_struct(kind.value_type):

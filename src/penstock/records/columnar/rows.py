@@ -1,4 +1,4 @@
-"""The records of some batches as columns of Arrow, read and copied by kernels."""
+"""Records of some batches as columns of Arrow, read and copied by kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_HEADERS: Final = pa.nulls(0, HEADERS_TYPE.value_type)
 
 
 class Rows:
-    """All records of some batches, as they are read piece by piece."""
+    """Records of some batches, read piece by piece."""
 
     def __init__(self, pieces: list[Piece], table: Ints) -> None:
         self._pieces = pieces
@@ -40,10 +40,10 @@ class Rows:
         self.size = 0
 
     def read(self, columns: Sequence[str], start: int, end: int, *, views: bool) -> None:
-        """Read what the columns need.
+        """Read the selected columns.
 
         Raises:
-            CorruptBatch: records that are not what their batch says.
+            CorruptBatch: records that do not match their batch.
         """
         wanted = sum({_WANTED[name] for name in columns}) | (kernels.VIEWS if views else 0)
         room = int(self._table[:, kernels.COUNT].sum())
@@ -78,7 +78,6 @@ class Rows:
         )
 
     def array(self, name: str) -> Any:
-        """A column that was wanted."""
         if name in _BYTES_COLUMNS:
             return self._bytes(_BYTES_COLUMNS.index(name))
         if name == "headers":
@@ -141,7 +140,7 @@ def _array(kind: Any, size: int, *parts: Any, valid: Any = None) -> Any:
 
 
 def _text(count: int, bounds: Any, keys: Bytes) -> Any:
-    """Keys as text; malformed UTF-8 is replaced, as Java's readers do."""
+    """Return keys as text; malformed UTF-8 is replaced, as Java's readers do."""
     if keys.size == 0 or int(keys.max()) < 0x80:
         return _array(pa.string(), count, bounds, keys)
     array = _array(pa.binary(), count, bounds, keys)

@@ -1,7 +1,7 @@
-"""The columns of a record, as Arrow sees them.
+"""Columns of a record, in Arrow types.
 
-`timestamp` is milliseconds since the epoch as a plain integer, because -1 (none) and values
-outside Arrow's own range are legal in a log. A record without headers has an empty list.
+`timestamp` is milliseconds since the epoch as a plain integer, because -1 (none) and values outside
+Arrow's own range are legal in a log. A record without headers has an empty list.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ RECORD_SCHEMA: Final = pa.schema(
 )
 
 EXTRA_FIELDS: Final = {"timestamp_type": pa.field("timestamp_type", pa.int8())}
-"""Columns that are decoded only when asked for: 0 create time, 1 log append time."""
+"""Optional columns: 0 create time, 1 log append time."""

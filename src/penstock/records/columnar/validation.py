@@ -1,10 +1,9 @@
-"""Whether the records of a batch are what its header says, before it is stored.
+"""Validation of a batch's records against its header, before it is stored.
 
-A batch with a right checksum and nonsense inside stops every consumer of its partition, so a log
-may look inside before it takes one. Its records are read as they are for columns
-(`kernels.records`), but nothing is kept; besides, the offset deltas must be 0, 1, 2, … and the
-headers fill their records. A batch is right for all readers, or it is refused with the first
-record that is wrong. No Arrow: this is loaded into brokers, and kernels when it first looks.
+A batch with a right checksum and invalid records stops every consumer of its partition. Its records
+are read by the kernels (`kernels.records`) without keeping them; the offset deltas must be 0, 1, 2,
+… and the headers fill their records. A batch is valid for all readers, or rejected with the first
+wrong record. This module is loaded into brokers without Arrow, the kernels at first use.
 
 Source: Kafka's `LogValidator`, `DefaultRecordBatch.iterator` and `PartialDefaultRecord`.
 """
@@ -33,12 +32,12 @@ def check_records(
 ) -> None:
     """Walk the records of the whole batch with this header; a compressed one is opened.
 
-    `index` is the batch's place in its request, for the message. With `keyed` every record must
-    have a key. A batch may have no record, as one whose records are all compacted away.
-    `allowance` is what the request may unpack to.
+    `index` is the batch's index in its request, for the message. With `keyed` every record must
+    have a key. A batch may be empty after compaction. `allowance` limits the request's decompressed
+    bytes.
 
     Raises:
-        InvalidRecord: the records are not what the header says, or one has no key.
+        InvalidRecord: the records do not match the header, or one has no key.
         RecordTooLarge: it unpacks to more than `VALIDATED_BATCH_BYTES_MAX`, or the allowance.
     """
     count = header.record_count
@@ -59,17 +58,17 @@ def check_records(
     if len(keyless):
         named = keyless[:REFUSED_RECORDS_NAMED_MAX].tolist()
         raise InvalidRecord(
-            f"{where}record {named[0]} of {count}: a compacted topic takes no record without a key,"
+            f"{where}record {named[0]} of {count}: a compacted topic rejects records without a key,"
             f" {len(keyless)} have none",
             records=named,
         )
 
 
 def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = None) -> None:
-    """Check a batch as far as that needs no inflating: its records, or the frame of its codec.
+    """Check a batch without decompressing it: its records, or the frame of its codec.
 
     Raises:
-        InvalidRecord: the records are not what the header says, or a client cannot open the frame.
+        InvalidRecord: the records do not match the header, or a client cannot open the frame.
     """
     section = memoryview(batch)[HEADER_BYTES:]
     if header.codec == 0:
@@ -85,7 +84,7 @@ def check_chain(batch: Readable, header: BatchHeader, *, index: int | None = Non
 
 
 def _walk(section: Readable, count: int, *, keyed: bool) -> Any:
-    """Check all records of a batch; the records without a key, if they must have one.
+    """Check all records of a batch; return the records without a key, if they must have one.
 
     Raises:
         CorruptBatch: with the record at fault.

@@ -1,4 +1,4 @@
-"""The records of one batch, read without keeping any, and in words what is wrong with them."""
+"""Walk over the records of one batch without keeping any, with the errors in words."""
 
 from __future__ import annotations
 
@@ -20,32 +20,30 @@ _NOTHING: Final = (
     np.empty((2, 0), np.int32),
     np.empty(0, np.uint8),
 )
-"""Room for no column."""
 _NO_BITMAPS: Final = np.empty((2, 0), np.uint8)
 _REASONS: Final = {
     kernels.MISFIT: "the records of a batch do not fill it, as shows at byte {place}",
     kernels.BAD_END: "it does not end where its length says, it begins at byte {place}",
     kernels.BAD_VARINT: "a varint of it has too many bytes or bits, it begins at byte {place}",
-    kernels.OUTSIDE: "its offset lies outside its batch",
+    kernels.OUTSIDE: "its offset is outside of its batch",
     kernels.GAP: "its offset delta is {place}, {record} was expected",
-    kernels.MANY_HEADERS: "it says it has more headers than fit into it",
+    kernels.MANY_HEADERS: "it declares more headers than fit into it",
     kernels.BAD_HEADERS: "the headers of a record do not fill it",
 }
 
 
 def corrupt(problem: int, state: Any) -> CorruptBatch:
-    """The error for a problem that `read_records` returned, without the name of the batch."""
+    """Return the error for a problem of `read_records`, without the name of the batch."""
     record = max(int(state[kernels.RECORD]), 0)
     return CorruptBatch(explained(problem, record, int(state[kernels.PLACE])), record=record)
 
 
 def explained(problem: int, record: int, place: int) -> str:
-    """A problem in words: of which record, and at which place."""
     return _REASONS[problem].format(place=place, record=record)
 
 
 def walk(section: Readable, count: int, *, keyed: bool) -> Ints:
-    """Check that a section has so many consecutive records; if `keyed`, those without a key.
+    """Check that a section has so many consecutive records; if `keyed`, return those without a key.
 
     Raises:
         CorruptBatch: with the record at fault.

@@ -1,7 +1,6 @@
-"""Readers of `penstock.formats` in Spark: Arrow batches in, two columns more out.
+"""Decoding in Spark by readers of `penstock.formats`: Arrow batches with two columns more.
 
-Everything is done on the executors by the reader; this is the way there. All
-columns of the frame pass through Python, so a frame should be cut to the columns it needs before.
+All columns of the frame pass through Python, so select only the columns needed before.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from penstock.spark.formats.types import spark_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderDecoder:
-    """Values of a format that has a reader."""
+    """Decoder of a format that has a reader."""
 
     reader: Reader
     value_format: ValueFormat
@@ -38,7 +37,7 @@ class ReaderDecoder:
 
 
 def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
-    """Add the columns `_value` and `_error`, which a reader makes of one of a frame's columns."""
+    """Return the frame with `_value` and `_error`, which a reader makes of one column."""
     value = StructField("_value", spark_type(reader.arrow_type()))
     fields = [*frame.schema.fields, value, StructField("_error", StringType())]
     return frame.mapInArrow(_Batches(reader=reader, column=column), StructType(fields))
@@ -46,8 +45,6 @@ def by_reader(reader: Reader, frame: DataFrame, column: str) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Batches:
-    """What a task does with its batches; pickled on the driver."""
-
     reader: Reader
     column: str
 

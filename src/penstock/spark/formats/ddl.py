@@ -1,6 +1,6 @@
-"""From a Spark schema to shapes: what the kind `json` accepts for each type.
+"""Shapes of Spark schemas: the JSON that the kind `json` accepts for each type.
 
-`not null` makes a field required. Types that JSON has no writing for are refused.
+`not null` makes a field required. Types without a JSON form are rejected.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from penstock.spark.formats.types import ARROW_TYPES
 
 
 def read_ddl(text: str) -> StructType:
-    """A schema from Spark's DDL, or as Spark writes it in JSON.
-
-    Spark reads DDL in Java: a session must be running.
+    """Return a schema from Spark's DDL or JSON; a Spark session must be running.
 
     Raises:
         InvalidFormat: it is neither, or has no fields.
@@ -47,7 +45,7 @@ def read_ddl(text: str) -> StructType:
 
 
 def record_of(schema: StructType, *, closed: bool = False, where: str = "") -> Record:
-    """The shape of an object of a Spark schema.
+    """Return the shape of an object of a Spark schema.
 
     Raises:
         InvalidFormat: a type that cannot be read from JSON, or a name given twice.

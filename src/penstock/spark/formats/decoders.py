@@ -1,4 +1,4 @@
-"""One face for all kinds of value: load a format once, then decode frames with it."""
+"""Decoders of all kinds of value: load a format once, then decode frames."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ UTC: Final = "UTC"
 
 
 class Decoder(Protocol):
-    """What makes columns of the values of one format."""
+    """Decoder of the values of one format into columns."""
 
     @property
     def schema(self) -> StructType:
-        """What a value becomes; every field may be null."""
+        """Schema of a value; every field is nullable."""
         ...
 
     def decode(self, frame: DataFrame, column: str = "value") -> DataFrame:
-        """All columns of `frame`, then `_value` and `_error`.
+        """Return all columns of `frame`, then `_value` and `_error`.
 
-        `_value` is a struct of `schema`, and null when the value could not be decoded; `_error`
-        says what is wrong then, and is null otherwise. A value that is null (a tombstone) has
-        neither. The frame may be a batch's or a stream's.
+        `_value` is a struct of `schema`, null if the value could not be decoded; `_error` is then
+        the reason, and null otherwise. For a null value (a tombstone) both are null. The frame may
+        be a batch's or a stream's.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
-    """The bytes themselves, in a struct of one field `value`. Never an error."""
+    """Decoder that returns the bytes in a struct of one field `value`. Never an error."""
 
     @property
     def schema(self) -> StructType:
@@ -64,7 +64,7 @@ class RawDecoder:
 
 @dataclass(frozen=True, slots=True)
 class TextDecoder:
-    """UTF-8 text, in a struct of one field `value`."""
+    """Decoder of UTF-8 text into a struct of one field `value`."""
 
     @property
     def schema(self) -> StructType:
@@ -80,7 +80,7 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Objects of a shape of which the reader leaves some to Spark."""
+    """Decoder of JSON objects, some parts of which Spark decodes."""
 
     record: Record
     framed: Framing = "none"
@@ -88,7 +88,7 @@ class JsonDecoder:
 
     @property
     def reasons(self) -> list[str]:
-        """Parts of the shape that the reader leaves to Spark, in words."""
+        """Reasons for the parts of the shape that Spark decodes."""
         return unsupported(self.record)
 
     @property
@@ -103,7 +103,7 @@ class JsonDecoder:
 
 
 def decoder(value_format: ValueFormat) -> Decoder:
-    """The decoder of a format, its schema loaded and checked.
+    """Return the decoder of a format with its schema loaded and checked.
 
     Kind `json` needs a running Spark session, which reads the DDL.
 
@@ -126,7 +126,7 @@ def decoder(value_format: ValueFormat) -> Decoder:
 
 
 def opening_of(options: SourceOptions) -> Opening:
-    """What opens the values of a read where they are read.
+    """Return the opening that decodes the values of a read where they are read.
 
     Raises:
         InvalidOption: the format cannot be used, or only by Spark.
@@ -146,9 +146,9 @@ def opening_of(options: SourceOptions) -> Opening:
 
 
 def _json_decoder(value_format: ValueFormat) -> Decoder:
-    """The decoder of a schema in DDL, or of a JSON Schema file.
+    """Return the decoder of a schema in DDL, or of a JSON Schema file.
 
-    Its format can be used where no session is: its schema is not DDL, and its zone is said.
+    A JSON Schema file with an explicit zone needs no session.
     """
     closed = value_format.unknown_fields == "reject"
     if value_format.kind == "json":

@@ -1,4 +1,4 @@
-"""A schema from a sample, for a pipeline that does not say one."""
+"""Schema inference from a sample, for a pipeline without a schema."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.spark.formats.ddl import read_ddl
 
 
 def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:
-    """A schema in Spark's DDL that the sampled values have; a field's type covers all its values.
+    """Return a schema in Spark's DDL whose field types cover all sampled values.
 
     Args:
         frame: a batch's frame.
-        rows_max: how many values are looked at, those that are null left out.
+        rows_max: how many values that are not null are sampled.
 
     Raises:
-        InvalidFormat: there is no value in the sample, or none that is a JSON object.
+        InvalidFormat: the sample has no value, or none that is a JSON object.
     """
     text = frame[column].cast("string")
     sample = frame.select(text.alias("t")).where(text.isNotNull()).limit(rows_max)
@@ -33,7 +33,7 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
     ).head()  # fmt: skip
     if row is None or not row["rows"]:
         raise InvalidFormat(
-            "schema", INFER, "there are no values to infer it from yet; say the schema"
+            "schema", INFER, "there are no values to infer it from yet; set the schema"
         )
     found = str(row["found"])
     if not found.startswith("OBJECT<"):
@@ -44,10 +44,9 @@ def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str
 
 
 def _as_ddl(found: str) -> str:
-    """The DDL of what `schema_of_variant_agg` says.
+    """Return the DDL of a result of `schema_of_variant_agg`.
 
-    Decimals become doubles, as in Spark's own reader: how many digits the sample had says little.
-    What was always null is a string.
+    Decimals become doubles, as in Spark's own reader; a field that was always null is a string.
     """
     ddl = found.replace("OBJECT<", "STRUCT<")
     made = read_ddl(f"v {ddl}").fields[0].dataType

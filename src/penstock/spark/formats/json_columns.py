@@ -1,7 +1,7 @@
 """JSON columns that Spark completes: variants, bytes, collations, and checks of patterns.
 
-The reader gives any JSON and base64 as text. Spark makes a variant or bytes of it, and checks texts
-against patterns, which are Java's.
+The reader returns any JSON and base64 as text, of which Spark makes variants or bytes; patterns are
+Java's, so Spark checks them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERN: Final = "pattern"
 
 
 def finish(frame: DataFrame, record: Record) -> DataFrame:
-    """The frame with the final `_value` and `_error` in the place of the reader's.
+    """Return the frame with the final `_value` and `_error` instead of the reader's.
 
     Args:
         frame: its last two columns are those of a reader of `readable(record)`.
@@ -47,7 +47,7 @@ def finish(frame: DataFrame, record: Record) -> DataFrame:
 
 
 def readable(record: Record) -> Record:
-    """The record without the checks that are left to Spark."""
+    """Return the record without the checks that Spark makes."""
     parts = (replace(part, shape=_readable(part.shape)) for part in record.fields)
     return replace(record, fields=tuple(parts))
 
@@ -70,7 +70,6 @@ def _first(errors: list[Column]) -> Column:
 
 
 def _value(shape: Shape, column: Column) -> Column:
-    """A column of the reader as a column of the shape."""
     if not unsupported(shape):
         return column
     match shape:
@@ -92,7 +91,7 @@ def _value(shape: Shape, column: Column) -> Column:
 
 
 def _errors(shape: Shape, column: Column, where: str) -> Iterator[Column]:
-    """Give an error, or null, for each part that Spark checks, in the order of the schema."""
+    """Return an error, or null, for each part that Spark checks, in the order of the schema."""
     if not unsupported(shape):
         return
     match shape:
@@ -126,7 +125,7 @@ def _leaf_errors(leaf: Leaf, column: Column, label: str) -> Iterator[Column]:
 
 
 def column_type(shape: Shape) -> DataType:
-    """The type that a shape becomes; everything in it may be null."""
+    """Return the Spark type of a shape; everything in it is nullable."""
     match shape:
         case Leaf(data_type=None):
             return VariantType()
@@ -143,5 +142,4 @@ def column_type(shape: Shape) -> DataType:
 
 
 def record_type(record: Record) -> StructType:
-    """The schema of `_value`."""
     return StructType([StructField(part.name, column_type(part.shape)) for part in record.fields])

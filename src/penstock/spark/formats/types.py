@@ -1,4 +1,4 @@
-"""Spark's types for those of Arrow that the formats give, and back."""
+"""Spark's types for the Arrow types of the formats, and back."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ SPARK_TYPES: Final[dict[Any, DataType]] = {
     pa.timestamp("us"): TimestampNTZType(),
 }
 ARROW_TYPES: Final = {made: data_type for data_type, made in SPARK_TYPES.items()}
-"""The other way; decimals and what has parts are not among them."""
+"""Arrow type by Spark type, except decimals and nested types."""
 
 
 def spark_type(data_type: pa.DataType) -> DataType:
-    """Spark's type for a column of the decoders; everything in it may be null."""
+    """Return Spark's type for a column of the decoders; everything in it is nullable."""
     if pa.types.is_struct(data_type):
         return StructType([StructField(field.name, spark_type(field.type)) for field in data_type])
     if pa.types.is_list(data_type):

@@ -1,12 +1,12 @@
-"""The HTTP page of a running pipeline: status, metrics, liveness, readiness.
+"""HTTP page of a running pipeline: status, metrics, liveness, readiness.
 
     GET /status    the run and all of its queries, as JSON (keys: `status_of`)
     GET /metrics   the Prometheus text format
-    GET /livez     200; 503 when a query has failed for good
+    GET /livez     200; 503 when a query has failed permanently
     GET /readyz    200 when every query has started; 503 while one is starting or restarting
 
-The listener runs on an event loop in a thread of its own, because Spark's calls block the main
-one. It is loopback unless told otherwise: the page has no secrets, and no passwords either.
+The listener runs on an event loop in its own thread, because Spark's calls block the main one. It
+is loopback by default, and without authentication.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "faile
 
 
 class PageUnavailable(InvalidError):
-    """The address of the page cannot be listened on."""
+    """The page cannot listen on its address."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One process that runs a pipeline."""
+    """Process that runs a pipeline."""
 
     pipeline: str
     file: str
@@ -57,12 +57,11 @@ class Run:
 
 
 def status_of(run: Run, states: States) -> dict[str, Any]:
-    """The status page: the run's fields, `running`, and `queries` as in progress lines."""
+    """Return the status page: the run's fields, `running`, and `queries` as in progress lines."""
     return {**asdict(run), "running": True, "queries": [described(state) for state in states]}
 
 
 def build_app(run: Run, states: Callable[[], States]) -> Starlette:
-    """The ASGI application over the states of a run."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
@@ -94,7 +93,7 @@ def build_app(run: Run, states: Callable[[], States]) -> Starlette:
 
 
 class AdminPage:
-    """A listener in a thread of its own: `start` gives the address, `stop` ends both."""
+    """Listener in its own thread: `start` returns the address, `stop` ends both."""
 
     def __init__(self, app: Starlette, address: tuple[str, int]) -> None:
         self._app = app
@@ -107,11 +106,11 @@ class AdminPage:
         self._error: OSError | None = None
 
     def start(self) -> tuple[str, int]:
-        """Listen; returns the address with the real port.
+        """Listen; return the address with the real port.
 
         Raises:
             PageUnavailable: the address cannot be bound.
-            UnavailableError: nothing happened for `START_SECONDS`.
+            UnavailableError: the thread did not start within `START_SECONDS`.
         """
         self._thread.start()
         self._started.wait(START_SECONDS)
@@ -126,7 +125,6 @@ class AdminPage:
         return self._address
 
     def stop(self) -> None:
-        """Let open requests finish and end the thread."""
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(STOP_SECONDS)
@@ -144,7 +142,7 @@ class AdminPage:
         self._address = await listener.start(
             self._app, self._asked, connections_max=CONNECTIONS_MAX
         )
-        # Not before: a loop that could not listen is closed, and takes no call any more.
+        # Only now: a loop that could not listen is closed and accepts no calls.
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._started.set()
         await self._stop.wait()

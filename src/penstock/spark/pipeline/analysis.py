@@ -1,9 +1,8 @@
-"""What only Spark can say of a pipeline, without running it and without a broker.
+"""Analysis of a pipeline by Spark, without running it and without a broker.
 
-Every view is built once over streams that have the right columns and no rows. Spark analyses each
-step as it would later: names, types and functions are checked, and the plan shows whether the step
-is stateful. A step is looked at by itself, over inputs that stand for their views, so that what it
-adds is told from what it reads.
+Every view is built once over streams with the right columns and no rows. Spark checks names, types
+and functions of each step; the plan shows whether the step is stateful. Each step is analysed by
+itself, over inputs that replace its views.
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ _CURES: Final = (
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
     ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
-    ("", "mend the SQL there"),
+    ("", "fix the SQL there"),
 )
 _DDL: Final = 'write it as "id bigint, name string"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuery:
-    """A query as `penstock pipeline plan` shows it."""
+    """Query as `penstock pipeline plan` shows it."""
 
     name: str
     group_id: str
@@ -99,13 +98,13 @@ class PlannedQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run."""
+    """Queries that a pipeline would run."""
 
     queries: tuple[PlannedQuery, ...]
 
 
 def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
-    """What would run, without running it.
+    """Return the plan of a pipeline without running it.
 
     Raises:
         PipelineInvalid: the file has problems.
@@ -118,7 +117,7 @@ def plan(spec: PipelineSpec, spark: SparkSession) -> Plan:
 def plans(
     spec: PipelineSpec, spark: SparkSession, inferred: Mapping[str, str]
 ) -> tuple[QueryPlan, ...]:
-    """The queries to run.
+    """Return the queries to run.
 
     Raises:
         PipelineInvalid: the file has problems.
@@ -130,17 +129,17 @@ def problems(
     spec: PipelineSpec,
     spark: SparkSession,
     *,
-    told: Collection[Problem] = (),
+    reported: Collection[Problem] = (),
     unsure: Collection[str] = (),
 ) -> tuple[Problem, ...]:
-    """What Spark finds wrong with a pipeline, besides the problems that are told already.
+    """Return what Spark rejects in a pipeline, besides the problems that were reported already.
 
     Args:
         spec: a pipeline, also one with problems (`parsing.survey`).
-        unsure: views whose columns cannot be relied on: of them, and of what reads them, only the
-            syntax is looked at.
+        unsure: views with unreliable columns: for them, and for views that read them, only the
+            syntax is checked.
     """
-    analysis = _Analysis(spec, spark.newSession(), told, unsure)
+    analysis = _Analysis(spec, spark.newSession(), reported, unsure)
     analysis.run(None)
     return tuple(analysis.problems)
 
@@ -156,18 +155,16 @@ def _analyse(
 
 
 class _Analysis:
-    """One look at a pipeline."""
-
     def __init__(
         self,
         spec: PipelineSpec,
         spark: SparkSession,
-        told: Collection[Problem] = (),
+        reported: Collection[Problem] = (),
         unsure: Collection[str] = (),
     ) -> None:
         self._spec = spec
         self._spark = spark
-        self._told = {one.where for one in told}
+        self._reported = {problem.where for problem in reported}
         self._unsure = unsure
         self._document = document.read(spec.file)
         self._streams: dict[str, bool] = {}
@@ -205,13 +202,12 @@ class _Analysis:
             self._check_streaming(query)
 
     def _known(self) -> PipelineSpec:
-        """The pipeline without the views that could not be made, and without their sinks."""
         spec = self._spec
         return replace(
             spec,
-            sources={name: one for name, one in spec.sources.items() if name in self.views},
-            steps={name: one for name, one in spec.steps.items() if name in self.views},
-            sinks={name: one for name, one in spec.sinks.items() if one.view in self.views},
+            sources={name: source for name, source in spec.sources.items() if name in self.views},
+            steps={name: step for name, step in spec.steps.items() if name in self.views},
+            sinks={name: sink for name, sink in spec.sinks.items() if sink.view in self.views},
         )
 
     # Views
@@ -263,10 +259,9 @@ class _Analysis:
         stands.createOrReplaceTempView(step.name)
 
     def _stub(self, schema: StructType) -> DataFrame:
-        """A stream with these columns and no rows."""
         rate = self._spark.readStream.format("rate").load()
         nothing = [
-            # The metadata says which column is a window's, or an event time.
+            # The metadata marks columns of windows and of event times.
             F.lit(None).cast(field.dataType).alias(field.name, metadata=field.metadata)
             for field in schema.fields
         ]
@@ -286,18 +281,21 @@ class _Analysis:
     def _can_protect(
         self, key: tuple[str, ...], part: Source | Step, frame: DataFrame, by: Sequence[str]
     ) -> bool:
-        """Whether the columns and subjects are there, and of types that can be protected so."""
         before = len(self.problems)
-        for one in part.protections:
-            if one.by not in by:
+        for protection in part.protections:
+            if protection.by not in by:
                 continue
-            place = (*key, "protect", one.column)
-            if one.column not in frame.columns or one.column == RECORD:
-                self._no_column(place, one.column, frame)
+            place = (*key, "protect", protection.column)
+            if protection.column not in frame.columns or protection.column == RECORD:
+                self._no_column(place, protection.column, frame)
             else:
-                self._check_type(place, frame, one.column, protecting.TYPES[one.by], one.by)
-            if one.subject:
-                self._try((*place, "subject"), partial(self._subject, place, frame, one.subject))
+                self._check_type(
+                    place, frame, protection.column, protecting.TYPES[protection.by], protection.by
+                )
+            if protection.subject:
+                self._try(
+                    (*place, "subject"), partial(self._subject, place, frame, protection.subject)
+                )
         return len(self.problems) == before
 
     def _subject(self, place: tuple[str, ...], frame: DataFrame, subject: str) -> None:
@@ -312,7 +310,7 @@ class _Analysis:
     ) -> None:  # fmt: skip
         kind = frame.schema[column].dataType
         if not isinstance(kind, fit):
-            names = [one().simpleString() for one in fit]
+            names = [allowed().simpleString() for allowed in fit]
             self._problem(
                 place, f"is {kind.simpleString()}; to {what}, it must be {' or '.join(names)}",
                 "cast it in a step before",
@@ -348,7 +346,6 @@ class _Analysis:
             self._try((*key, "delete_when"), partial(view.where, to.delete_when))
 
     def _check_targets(self, query: QueryPlan) -> None:
-        """Note refusals of sinks and of the state directory; skip what has other problems."""
         for name in query.sinks:
             key, view = ("sink", name), self._spec.sinks[name].view
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
@@ -362,7 +359,6 @@ class _Analysis:
             self._problem((*key, name), said)
 
     def _check_streaming(self, query: QueryPlan) -> None:
-        """Note what Spark refuses of a stateful query and its output mode."""
         if query.root is None:
             return
         key = ("step" if query.root in self._spec.steps else "source", query.root)
@@ -397,7 +393,6 @@ class _Analysis:
     def _check_rules(
         self, key: tuple[str, ...], some: tuple[Rule, ...], frame: DataFrame | None
     ) -> None:
-        """The conditions of a view; of one that could not be made, their syntax."""
         for rule in some:
             place = (*key, "expect", rule.name)
             if frame is None:
@@ -409,11 +404,10 @@ class _Analysis:
                 self._problem(
                     place,
                     f"{rule.otherwise} needs the record, and {key[1]} has no column {RECORD}",
-                    f"select {RECORD} in it, or say drop, warn or fail",
+                    f"select {RECORD} in it, or use drop, warn or fail",
                 )
 
     def _check_holding(self) -> None:
-        """Held records come back into record queries only."""
         spec = self._spec
         parts: list[tuple[str, Source | Step]] = [*spec.sources.items(), *spec.steps.items()]
         names = {name for name, part in parts if any(r.otherwise in HOLDING for r in part.rules)}
@@ -440,11 +434,11 @@ class _Analysis:
             if spec.sources[name].outbox is not None:
                 self._problem(
                     ("source", name, "outbox"), "payloads of an outbox cannot be parked or retried",
-                    "say dead-letter, drop or fail",
+                    "use dead-letter, drop or fail",
                 )  # fmt: skip
 
     def _check_ranking(self, one: QueryPlan) -> None:
-        """A window function sees one batch; only what a stateful step hands on comes complete."""
+        """Reject window functions over rows that may be spread over several batches."""
         for name in one.streamed if one.root is not None else one.batched:
             if name in self._ranking:
                 self._problem(
@@ -454,7 +448,7 @@ class _Analysis:
                 )
 
     def _check_streamed_rules(self, one: QueryPlan) -> None:
-        """Rules of steps with state before them are part of the streaming plan."""
+        """Check rules after stateful steps: they are part of the streaming plan."""
         for name in one.streamed:
             if not any(above in self.stateful for above in self._above(name)):
                 continue
@@ -463,11 +457,10 @@ class _Analysis:
                     self._problem(
                         ("step", name, "expect", rule.name),
                         f"{rule.otherwise} is not possible in a stateful step, or between two",
-                        "put the rule on a step behind it, or say drop",
+                        "put the rule on a step behind it, or use drop",
                     )
 
     def _above(self, name: str) -> set[str]:
-        """A view and everything it is made of."""
         step = self._spec.steps.get(name)
         inputs = () if step is None else step.inputs
         return {name}.union(*(self._above(view) for view in inputs))
@@ -477,9 +470,9 @@ class _Analysis:
     def _try(
         self, key: tuple[str, ...], look: Callable[[], object], *, syntax: bool = False
     ) -> None:
-        """Look at one part; what Spark or a format refuses becomes a problem.
+        """Analyse one part; what Spark or a format rejects becomes a problem.
 
-        With `syntax`, only SQL that cannot be read does.
+        With `syntax`, only SQL that cannot be parsed does.
         """
         try:
             look()
@@ -493,8 +486,7 @@ class _Analysis:
             self._problem(key, cause_of(error))
 
     def _is_wrong(self, key: tuple[str, ...]) -> bool:
-        """Whether a table of the file, or a key in it, has a problem."""
-        places = (*self._told, *(problem.where for problem in self.problems))
+        places = (*self._reported, *(problem.where for problem in self.problems))
         return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
@@ -504,8 +496,7 @@ class _Analysis:
     def _problem(
         self, key: tuple[str, ...], message: str, fix: str = "", *, line: int | None = None
     ) -> None:
-        """Note a problem at a key; `line` counts within the key's text."""
-        if line is None and dotted(key) in self._told:
+        if line is None and dotted(key) in self._reported:
             return
         if line is not None and key[0] == "step" and key[-1] == "sql":
             file, place = self._document.sql_place(key[1], line)
@@ -517,13 +508,13 @@ class _Analysis:
 
 
 def _judged_by(frame: DataFrame, rule: Rule) -> None:
-    """Have Spark look at a condition by itself, and then as a rule, also one that only warns."""
+    """Analyse a condition by itself, and then as a rule, also one that only warns."""
     frame.selectExpr(rule.condition)
     rules.met(frame, (replace(rule, otherwise="drop"),))
 
 
 def check_supported(frame: DataFrame, mode: str) -> None:
-    """Check that Spark runs a streaming plan with an output mode, as it does at a query's start.
+    """Check that Spark runs a streaming plan with an output mode.
 
     Raises:
         AnalysisException: it does not.
@@ -539,7 +530,7 @@ def check_supported(frame: DataFrame, mode: str) -> None:
 
 
 def analysed_plan(frame: DataFrame) -> str:
-    """Spark's analysed plan as text, in a classic session or over Connect."""
+    """Return Spark's analysed plan as text, in a classic session or over Connect."""
     inner = getattr(frame, "_jdf", None)
     if inner is not None:
         return str(inner.queryExecution().analyzed().toString())
@@ -575,7 +566,6 @@ def _planned(
 
 
 def _reads(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Iterator[str]:
-    """What is read of the records of each stream of a query."""
     for names in (one.sources,) if one.root is None else [(name,) for name in one.sources]:
         yield str(read_of(spec, one, analysis.decoders, names, whole=whole(spec, one)))
 
@@ -587,7 +577,6 @@ def _passes(spec: PipelineSpec, one: QueryPlan, analysis: _Analysis) -> Passes:
 
 
 def _line(error: Exception) -> int:
-    """The line of its text that Spark means."""
     found = _SQL_LINE.search(str(error))
     return int(found.group(1)) if found else 1
 

@@ -1,10 +1,8 @@
-"""Whether a run to the end of the log has nothing to do, told without starting Spark.
+"""Check that a run to the end of the log has nothing to do, without starting Spark.
 
-A pipeline that is started every few minutes often finds nothing new, and Spark's session alone
-costs seconds. All that a run goes by is at hand without it: the definition that ran last
-(`definitions.py`), what its batches did (`journal.py`), where Spark's checkpoint stands, and the
-source's own reader, which says where a run would end. Whatever is not as the last run left it is
-Spark's to see to, and to tell of.
+A pipeline that is started every few minutes often finds nothing new, and starting Spark's session
+takes seconds. This check reads the last definition (`definitions.py`), the journal, Spark's
+checkpoint, and the ends of the source's partitions. Any difference leaves the run to Spark.
 """
 
 from __future__ import annotations
@@ -31,24 +29,25 @@ from penstock.spark.positions import Positions
 from penstock.spark.stream import PenstockStreamReader
 
 _LOGS: Final = ("offsets", "commits")
-"""Of Spark's checkpoint: the batches that began, and those that ended."""
+"""Folders of Spark's checkpoint: batches that began, and batches that ended."""
 
 
 def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
-    """The ended queries of a pipeline that has nothing to do; none when it may have something."""
+    """Return the ended queries of a pipeline that has nothing to do; none if it may have work."""
     try:
-        plans = Definitions(PipelinePaths(spec).definitions).settled(spec, schemas.kept(spec))
-        if plans is None or schemas.missing(spec) or not all(_rests(spec, one) for one in plans):
+        plans = Definitions(PipelinePaths(spec).definitions).present_queries(
+            spec, schemas.kept(spec)
+        )
+        if plans is None or schemas.missing(spec) or not all(_rests(spec, plan) for plan in plans):
             return ()
     except (PenstockError, OSError):
         return ()
     return tuple(
-        QueryState(query=one.name, group_id=group_id(spec, one), phase="ended") for one in plans
+        QueryState(query=plan.name, group_id=group_id(spec, plan), phase="ended") for plan in plans
     )
 
 
 def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether the last batch is done, nothing waits, and nothing came since."""
     places = PipelinePaths(spec)
     last = Journal(places.journal(plan.name)).last()
     if plan.root is not None or last is None or not last.done:
@@ -63,7 +62,6 @@ def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
 
 
 def _at_end(spec: PipelineSpec, plan: QueryPlan, stands: Positions) -> bool:
-    """Whether the source would read nothing from here."""
     reader = PenstockStreamReader(parse(stream_options(spec, plan, plan.sources, Read())))
     try:
         reader.prepareForTriggerAvailableNow()

@@ -1,24 +1,23 @@
-"""What is done with each micro-batch of a query.
+"""Jobs of micro-batches: journal, views, verdicts and sinks of each query.
 
-Theory of operation. `foreachBatch` calls a `BatchJob`. It first writes down what the batch is made
-of besides its records (`journal.py`), so that a replay computes the same rows; then it computes the
-views and writes every sink, each of which takes a batch once. Nothing has to be undone after a
-crash: the replay goes through the same steps and finds done what was done.
+`foreachBatch` calls a `BatchJob`. It first writes down the batch's inputs besides its records
+(`journal.py`), so that a replay computes the same rows; then it computes the views and writes every
+sink, each of which accepts a batch once. After a crash the replay repeats the same steps.
 
-A record query (`RecordJob`) also judges records and sees to those that are rejected:
+A record query (`RecordJob`) also judges records and handles rejected ones:
 
     records of the batch + held records that are due
       -> opened and judged, per source
-      -> if some have to wait: blocking offsets are found, what lies behind them leaves the batch
+      -> if some have to wait: blocking offsets are found, records behind them leave the batch
       -> the good ones are the sources' views -> steps -> sinks, staged
       -> counted by verdict, in the pass of a sink where that is exact (`passes.py`)
       -> dead letters, staged, if there are any
-      -> where several topics and tables are written, their stores are asked whether they take it
-      -> the dead letters are committed, then the sinks, then what waits in the retry store
+      -> where several topics and tables are written, their stores check whether they accept it
+      -> the dead letters are committed, then the sinks, then the held records in the retry store
 
-So a refusal comes before anything is visible, and a row that a table lacks is among the dead
-letters, wherever the driver dies. A query with state (`RootJob`) adds the rows that Spark dropped
-as late (`late.py`).
+So a rejection comes before anything is visible, and a row that a table lacks is among the dead
+letters, even if the driver dies. A query with state (`RootJob`) adds the rows that Spark dropped as
+late (`late.py`).
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from penstock.spark.pipeline.retry_store import (
     ReleaseBox,
     RetryStore,
     TooManyHeld,
-    given_up,
-    let_go,
+    dead_lettered,
     next_batch_ms,
+    released,
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
 from penstock.spark.pipeline.work import Work, holds_rows
@@ -65,11 +64,11 @@ MILLISECONDS: Final = 1_000
 
 _LOG: Final = logging.getLogger(__name__)
 NEVER_MS: Final = -1
-"""A time at which nothing is due yet."""
+"""Time of the next batch when nothing is due."""
 
 
 class HalfWritten(InvalidError):
-    """A batch that is finished by an older file is refused."""
+    """Rejection of a batch that an older file began and that cannot be finished."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -82,10 +81,10 @@ class HalfWritten(InvalidError):
 
 
 class BatchStopped(UnavailableError):
-    """The query is being stopped in the middle of a batch, which is done again later.
+    """Stop of the query in the middle of a batch, which is repeated later.
 
-    Spark tells this from a failure by these words, and its search for them in Java's whole stack
-    trace ends in a stack overflow: so no batch ends with such a trace (`BatchFailed`).
+    Spark recognises this by these words, and its search for them in Java's whole stack trace ends
+    in a stack overflow: so no batch ends with such a trace (`BatchFailed`).
     """
 
     code: ClassVar[str] = "unknown_server_error"
@@ -97,26 +96,26 @@ class BatchStopped(UnavailableError):
 
 
 class BatchFailed(UnavailableError):
-    """A job of a batch failed, and may not fail again."""
+    """Failure of a batch's job that may not repeat."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class BatchRefused(InvalidError):
-    """A job of a batch failed, and will fail again."""
+    """Failure of a batch's job that will repeat."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class TableMissing(UnavailableError):
-    """A table that is read is not there yet."""
+    """Table to read that does not exist yet."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 @dataclass(kw_only=True)
 class BatchJob(ABC):
-    """What all queries do with a batch; pass it to `foreachBatch`. It can be pickled."""
+    """Common job of all queries; pass it to `foreachBatch`. It can be pickled."""
 
     spec: PipelineSpec
     plan: QueryPlan
@@ -134,7 +133,6 @@ class BatchJob(ABC):
         return Journal(self.places.journal(self.plan.name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Run a batch to its end."""
         started = self.clock.monotonic()
         entry = self._entry(batch_id, query_of(batch))
         job = self._as_it_began(entry, batch.sparkSession)
@@ -179,7 +177,6 @@ class BatchJob(ABC):
         return entry
 
     def _as_it_began(self, entry: Entry, spark: SparkSession) -> BatchJob:
-        """The job by the definition that the batch began under, which may be an older one."""
         if entry.definition == self.definition:
             return self
         definitions = Definitions(self.places.definitions)
@@ -208,22 +205,20 @@ class BatchJob(ABC):
         return {}
 
     def _chosen(self, work: Work) -> Passes:
-        """How the batches of this job are gone through, by the views of the first."""
         if self.passes is None:
             self.passes = passes(self.spec, self.plan, work.views, self.decoders)
         return self.passes
 
     def _write(self, work: Work, counting: str | None = None) -> None:
-        """Write every sink, once it is certain that the batch is not refused."""
         work.write(lambda: self.journal.write(work.entry), counting=counting)
 
     @abstractmethod
     def _run(self, work: Work, batch: DataFrame) -> int:
-        """Compute and write; returns how many records are held now."""
+        """Compute and write; return how many records are held now."""
 
 
 class RootJob(BatchJob):
-    """Batches of a query with a stateful root: its rows go through the steps behind it."""
+    """Job of a query with a stateful root, which runs the steps behind it."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
         checkpoint = self.places.checkpoint(self.plan.name)
@@ -242,24 +237,23 @@ class RootJob(BatchJob):
 
 
 class RecordJob(BatchJob):
-    """Batches of a record query: records in, verdicts and rows out."""
+    """Job of a record query: records in, verdicts and rows out."""
 
     @cached_property
-    def lot(self) -> RetryStore:
+    def store(self) -> RetryStore:
         return RetryStore(
             self.places.held(self.plan.name), application=f"{self.spec.name}.{self.plan.name}.held"
         )
 
     @cached_property
     def holding(self) -> bool:
-        """Whether records may have to wait."""
         return may_hold(self.spec, self.plan)
 
     def _held_facts(self) -> dict[str, Any]:
         if not self.holding:
             return {}
         releases = ReleaseBox(self.places.releases(self.plan.name)).pending()
-        return {"held_version": self.lot.version(), "releases": releases}
+        return {"held_version": self.store.version(), "releases": releases}
 
     def _run(self, work: Work, batch: DataFrame) -> int:
         work.read_tables()
@@ -281,17 +275,17 @@ class RecordJob(BatchJob):
     def _with_due(self, work: Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
         box = ReleaseBox(self.places.releases(self.plan.name))
         releases = {release: box.read(release) for release in work.entry.releases}
-        held = self.lot.load(work.entry.held_version)
+        held = self.store.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
-        going, staying = let_go(
+        going, staying = released(
             held, now_ms=work.entry.now_ms, releases=tuple(releases.values()), keep_order=keep_order
         )
         for name, release in releases.items():
-            alone, _ = let_go(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)
+            alone, _ = released(held, now_ms=NEVER_MS, releases=(release,), keep_order=keep_order)
             work.released[name] = alone.num_rows
         if self.spec.errors.dead_letters is not None:
-            letters, going = given_up(going, tuple(releases.values()))
-            work.give_up(letters)
+            dead, going = dead_lettered(going, tuple(releases.values()))
+            work.dead_letter_held(dead)
         fresh = batch.withColumn(frames.ATTEMPT, F.lit(0))
         if going.num_rows == 0:
             return fresh, staying
@@ -317,10 +311,10 @@ class RecordJob(BatchJob):
         if held.num_rows > limit:
             raise TooManyHeld(self.plan.name, held.num_rows, limit)
         self._write(work)
-        self.lot.save(held, work.entry.batch_id)
+        self.store.save(held, work.entry.batch_id)
         box = ReleaseBox(self.places.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)
-        # A request that came after the batch had been made up, as a replayed one was, is next.
+        # A request that came after the batch was composed is left to the next one.
         due_ms = next_batch_ms(held, box.pending(), now_ms=self.clock.now_ms())
         wake.write(self.places.wake_file(self.plan.name), due_ms, by="batch")
         work.counts["held"] = waiting.num_rows
@@ -328,7 +322,7 @@ class RecordJob(BatchJob):
 
 
 def may_hold(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether records of a record query may have to wait, or some do since its rules said so."""
+    """Whether records of a query may have to wait, or some are held since an earlier definition."""
     parts = [spec.sources[name] for name in plan.sources]
     return (
         PipelinePaths(spec).held(plan.name).exists()

@@ -1,9 +1,8 @@
-"""What has to wait in a batch: rejected records, and with `keep_order` what follows them.
+"""Selection of records that wait: rejected ones, and with `keep_order` those queued behind them.
 
-A *point* is where waiting begins: for a key in a partition, the first record of it that is held,
-or, where the key already waits, before everything. A record without a key, or any record without
-`keep_order`, is a point for itself. Points are few and are made on the driver; records are
-compared with them by one broadcast join.
+A *point* is where waiting begins: for a key in a partition, its first held record or, if the key
+already waits, the start. A record without a key, or without `keep_order`, is a point of its own.
+The driver makes the few points; one broadcast join compares records with them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.spark.pipeline.retry_store import FOLLOW, SCHEMA
+from penstock.spark.pipeline.retry_store import QUEUED, SCHEMA
 from penstock.spark.pipeline.rules import OTHERWISE, REASON, RULE
 from penstock.spark.pipeline.spec import HOLDING, RECORD, RECORD_FIELDS
 
@@ -43,7 +42,7 @@ _ADDED: Final = tuple(_POINT_SCHEMA.names)
 
 
 def rejects(frame: DataFrame) -> DataFrame:
-    """The rows of a judged frame that are to be held, as `REJECT_SCHEMA`."""
+    """Return the rows of a judged frame that are to be held, as `REJECT_SCHEMA`."""
     record = F.col(RECORD)
     return frame.where(F.col(OTHERWISE).isin(*sorted(HOLDING))).select(
         *(record[name].alias(name) for name in ("topic", "partition", "key", "offset")),
@@ -55,11 +54,11 @@ def rejects(frame: DataFrame) -> DataFrame:
 
 
 def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool) -> pa.Table:
-    """Where waiting begins.
+    """Return the points at which waiting begins.
 
     Args:
         rejected: as `REJECT_SCHEMA`; a record may be there more than once.
-        staying: the held records that do not take part in this batch.
+        staying: the held records that are not part of this batch.
     """
     found = rejected.sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -82,7 +81,7 @@ def blocking_offsets(rejected: pa.Table, staying: pa.Table, *, keep_order: bool)
 def split(
     spark: SparkSession, frame: DataFrame, where: pa.Table, *, keep_order: bool
 ) -> tuple[DataFrame, DataFrame]:
-    """A judged frame in two: what goes on, and what waits, as `held_rows` wants it."""
+    """Split a judged frame into rows that proceed, and rows that wait for `held_rows`."""
     table = F.broadcast(spark.createDataFrame(where))
     record = F.col(RECORD)
     key: Column = record["key"] if keep_order else F.lit(None).cast("binary")
@@ -100,14 +99,14 @@ def split(
 
 
 def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float]) -> DataFrame:
-    """What waits, as rows of the retry store.
+    """Return the waiting records as rows of the retry store.
 
     The record at a point has the point's rule and, for a retry, the time of its next try; the
-    records behind it follow.
+    queued records have neither.
     """
     record = F.col(RECORD)
     point = record["offset"] == F.col("_penstock_from")
-    otherwise = F.when(point, F.col("_penstock_point_otherwise")).otherwise(F.lit(FOLLOW))
+    otherwise = F.when(point, F.col("_penstock_point_otherwise")).otherwise(F.lit(QUEUED))
     retried = otherwise == "retry"
     delays = F.array(*(F.lit(int(delay * 1_000)) for delay in delays_seconds or (0,)))
     due = F.when(retried, F.lit(now_ms) + F.get(delays, record["attempt"]).cast("long"))
@@ -122,8 +121,8 @@ def held_rows(waiting: DataFrame, *, now_ms: int, delays_seconds: Sequence[float
     ).select(*SCHEMA.names)
 
 
-def given_up_rows(held: DataFrame) -> DataFrame:
-    """Held records as rows of a judged frame that are to be dead-lettered."""
+def dead_letter_rows(held: DataFrame) -> DataFrame:
+    """Return held records as rows of a judged frame that are to be dead-lettered."""
     fields = (*RECORD_FIELDS, "attempt")
     return held.select(
         F.struct(*(F.col(name) for name in fields)).alias(RECORD),
@@ -143,7 +142,6 @@ def _alone(rejected: pa.Table) -> pa.Table:
 
 
 def _first_of(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The first row of every combination."""
     others = [name for name in table.column_names if name not in names]
     grouped = table.group_by(list(names), use_threads=False).aggregate(
         [(name, "first") for name in others]

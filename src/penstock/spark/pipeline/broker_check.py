@@ -1,7 +1,7 @@
-"""Whether brokers answer and have the topics of a pipeline, asked before Spark starts.
+"""Check before Spark starts that brokers respond and have the topics of a pipeline.
 
-Spark takes seconds to start, finds out topic by topic, and the error of a query has a stack trace
-of two languages. One call of a client says all of it at once, with the lines of the file.
+Spark starts slowly and finds missing topics one by one, with stack traces of two languages. One
+call of a client reports all of them, with the lines of the file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ CONNECT_WAIT_MS: Final = 1_000
 
 
 class NoBroker(UnavailableError):
-    """No broker of a pipeline answers."""
+    """No broker of a pipeline responds."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = None) -> None:
-    """Look for every topic that a pipeline names.
+    """Check that every topic of a pipeline exists.
 
     `meet` is called with the client once a broker has answered.
 
     Raises:
-        NoBroker: none answers within `WAIT_MS`.
-        PipelineInvalid: topics that are not there, all of them, or dead letters to a topic that
-            is compacted.
+        NoBroker: none responds within `WAIT_MS`.
+        PipelineInvalid: missing topics, all of them, or dead letters to a compacted topic.
     """
     document = read(spec.file)
     named = list(_named(spec, document))
@@ -63,7 +62,6 @@ def check_topics(spec: PipelineSpec, meet: Callable[[Client], None] | None = Non
 
 
 def _compacted(client: Client, topic: str | None, there: Collection[str]) -> bool:
-    """Whether compaction would delete dead letters; False where the broker does not say."""
     if topic is None or topic not in there:
         return False
     try:
@@ -75,7 +73,7 @@ def _compacted(client: Client, topic: str | None, there: Collection[str]) -> boo
 
 
 def asking(spec: PipelineSpec) -> Client:
-    """A client that gives up soon, for questions while somebody waits for the answer."""
+    """Return a client with a short timeout, for interactive commands."""
     return Client(
         spec.run.bootstrap,
         client_id="penstock-pipeline",

@@ -1,6 +1,6 @@
-"""What made a query fail, in one line.
+"""Cause of a query's failure, in one line.
 
-Spark wraps an error of ours in Java exceptions with stack traces of both languages; what helps
+Spark wraps an error of ours in Java exceptions with stack traces of both languages; the useful part
 is the innermost message. Its shapes, as PySpark 4 writes them:
 
     [STREAM_FAILED] Query [id = …, runId = …] terminated with exception: CAUSE SQLSTATE: XXKST
@@ -45,17 +45,17 @@ _JAVA_FRAMES: Final = re.compile(r"\n(?:\s+at |\s+\.\.\. \d+ more|Driver stacktr
 _SQLSTATE: Final = re.compile(r"\s*SQLSTATE: \w{5}")
 _CLASS: Final = re.compile(r"^((?:\w+\.)+)?([A-Z]\w*)(?:: |$)")
 _NAMELESS: Final = ("penstock.", "pyspark.errors.")
-"""Packages whose errors say enough without their class."""
+"""Packages whose errors are clear without their class."""
 _OUR_CLASS: Final = re.compile(r"^(?:.*: )?(penstock(?:\.\w+)+\.[A-Z]\w*): ", re.MULTILINE)
 
 
 def cause_of(error: BaseException) -> str:
-    """The innermost message of an error, without stack traces, at most `CAUSE_CHARACTERS_MAX`."""
+    """Return an error's innermost message without stack traces, at most `CAUSE_CHARACTERS_MAX`."""
     return _shortened(cause_of_text(str(error)) or type(error).__name__)
 
 
 def cause_of_text(text: str) -> str:
-    """The same of an error's text; errors of other libraries keep the name of their class."""
+    """Return the cause in an error's text; errors of other libraries keep their class."""
     _, found, after = text.rpartition(_TRACEBACK)
     if found:
         return _python_error(after)
@@ -66,7 +66,7 @@ def cause_of_text(text: str) -> str:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether the innermost error is one of ours that another try will meet again."""
+    """Whether the innermost error is one of ours that a retry would meet again."""
     found = _OUR_CLASS.findall(str(error))
     if not found:
         return isinstance(error, _LASTING)
@@ -79,7 +79,7 @@ def is_lasting(error: BaseException) -> bool:
 
 
 def interruption(error: BaseException | None) -> str | None:
-    """The Java exception by which Spark ended a call because its query is stopped; else None.
+    """Return the Java exception of a call that Spark ended because its query stops; else None.
 
     A job that Spark cancels with its query counts as interrupted.
     """
@@ -93,12 +93,10 @@ def interruption(error: BaseException | None) -> str | None:
 
 
 def has_java_trace(error: BaseException) -> bool:
-    """Whether an error shows the stack trace of a call of Java."""
     return next(_java_errors(error), None) is not None
 
 
 def _java_errors(error: BaseException | None) -> Iterator[Py4JJavaError]:
-    """The errors of calls of Java that led to an error."""
     while error is not None:
         if isinstance(error, Py4JJavaError):
             yield error
@@ -106,7 +104,7 @@ def _java_errors(error: BaseException | None) -> Iterator[Py4JJavaError]:
 
 
 def _python_error(after: str) -> str:
-    """What stands behind the frames of a traceback: `module.Class: message`."""
+    """Return what follows the frames of a traceback: `module.Class: message`."""
     lines = after.lstrip("\n").splitlines()
     start = next((n for n, line in enumerate(lines) if line[:1].strip()), 0)
     text = _JAVA_FRAMES.sub("", _PLAN.sub("", "\n".join(lines[start:])))

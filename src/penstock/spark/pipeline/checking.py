@@ -1,9 +1,8 @@
-"""What can be wrong with a pipeline before anything runs, all of it at once.
+"""Checks of a pipeline before anything runs; they report all problems at once.
 
-Every check takes the draft and adds problems to it; none stops at the first, and none needs
-Spark or a broker. A check that lacks a value (not given, or reported already) stays quiet, so
-each mistake is told once. Checks of one table are here, those between tables in
-`connections.py`, those of other files in `files.py`.
+Every check adds problems to the draft; none needs Spark or a broker. A check that lacks a value
+(not given, or reported already) adds none, so each mistake is reported once. Checks of one table
+are here, those between tables in `connections.py`, those of other files in `files.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED: Final = frozenset(
     {"from", "join", "lateral", "select", "stream", "table", "values", "with"}
 )
-"""Words of SQL that do not name a table where one is expected; Spark takes all others."""
+"""Words of SQL that Spark does not accept as names of tables."""
 _SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
     "json-schema": (".json",),
     "avro": (".avsc", ".json"),
@@ -38,7 +37,7 @@ TOPIC_KEYS: Final = tuple(info.name for info in describe(TopicSink) if info.name
 
 
 def check(draft: Draft) -> tuple[Problem, ...]:
-    """All problems of a draft, those of converting it included, in the order of the lines."""
+    """Return all problems of a draft, conversion problems included, in the order of the lines."""
     _names(draft)
     for source in draft.sources.values():
         _source(draft, source)
@@ -89,7 +88,6 @@ def _view_name(draft: Draft, view: Section) -> None:
 
 
 def _exactly_one(draft: Draft, section: Section, *names: str) -> str | None:
-    """The one key of several that is given; a problem, and None, for none or many."""
     given = section.which(*names)
     if len(given) == 1:
         return given[0]
@@ -113,7 +111,6 @@ def _only_for(draft: Draft, section: Section, names: tuple[str, ...], whose: str
 
 
 def _needs(draft: Draft, section: Section, name: str, why: str, example: str) -> None:
-    """A key that another key makes necessary."""
     if not section.given(name):
         draft.refuse(section.key, f"{why} needs {name}", f"add {name} = {example}")
 

@@ -1,7 +1,7 @@
-"""What views, sinks and topics of a pipeline have to do with each other.
+"""Checks of the connections between views, sinks and topics of a pipeline.
 
-Views are known by their names without regard to case, as in Spark. What is read by a view that
-does not exist or is defined twice is left out of the later checks.
+Names of views are case-insensitive, as in Spark. References to views that do not exist or are
+defined twice are left out of the later checks.
 """
 
 from __future__ import annotations
@@ -20,26 +20,23 @@ from penstock.spark.pipeline.problems import Problem
 from penstock.spark.pipeline.spec import KEEPING
 
 _TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
-"""Retried records are dead-lettered in the end."""
+"""Actions that end in dead letters; retried records do in the end."""
 _WHOSE: Final = {
     "format": "records that cannot be decoded",
     "protect": "values that cannot be decrypted",
 }
 VIEWS_MAX: Final = 300
-"""Sources and steps of a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A name that a step or sink reads, and where it says so."""
-
     name: str
     file: Path
     line: int | None
 
 
 def check(draft: Draft) -> None:
-    """Unknown views, cycles, loops through topics, and rejects without a place to go."""
+    """Check for unknown views, cycles, loops through topics, and rejects without a target."""
     count = len(draft.sources) + len(draft.steps)
     if count > VIEWS_MAX:
         message = f"the pipeline has {count} views, the limit is {VIEWS_MAX}"
@@ -62,14 +59,14 @@ def check(draft: Draft) -> None:
 
 
 def step_inputs(draft: Draft, step: Section) -> tuple[str, ...]:
-    """The views that a step reads, by the names they have in the file where they are there."""
+    """Return the views that a step reads, by their names in the file if they exist."""
     known = _known(draft)
     names = (known.get(read.name.lower(), read.name) for read in _step_reads(draft, step))
     return tuple(dict.fromkeys(names))
 
 
 def view_named(draft: Draft, name: str) -> str:
-    """A view's name as its table spells it."""
+    """Return a view's name as its table spells it."""
     return _known(draft).get(name.lower(), name)
 
 
@@ -123,7 +120,6 @@ def _view_fix(draft: Draft, name: str, reader: Section | None = None) -> str:
 
 
 def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
-    """Each cycle once, beginning with the step that comes first in the file."""
     found: list[list[str]] = []
     done: set[str] = set()
 
@@ -144,19 +140,16 @@ def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
 
 
 class _Feeding:
-    """What feeds each view, for pipelines without cycles."""
-
     def __init__(self, draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
         self._draft = draft
         self._inputs = inputs
         self._kinds: dict[str, frozenset[str]] = {}
 
     def tables_only(self, name: str) -> bool:
-        """Whether all that feeds a view is known, and all of it are tables."""
+        """Whether all inputs of a view are known, and all of them are tables."""
         return self._fed_by(name) == {"table"}
 
     def _fed_by(self, name: str) -> frozenset[str]:
-        """`table`, `topic` and `unknown`, as they lead to a view."""
         if name not in self._kinds:
             source = self._draft.sources.get(name)
             if source is not None:
@@ -171,7 +164,7 @@ class _Feeding:
 
 
 def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse what only tables feed: a batch begins when a topic has something new."""
+    """Reject views that only tables feed: a batch begins when a topic has new records."""
     feeding = _Feeding(draft, inputs)
     known = _known(draft)
     for sink in draft.sinks.values():
@@ -182,9 +175,9 @@ def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
                 f"{view} reads tables only, so nothing would begin a batch",
                 "write what a topic feeds",
             )
-    for one in draft.views():
-        if feeding.tables_only(one.name):
-            _rules_without_records(draft, one)
+    for reader in draft.views():
+        if feeding.tables_only(reader.name):
+            _rules_without_records(draft, reader)
 
 
 def _rules_without_records(draft: Draft, view: Section) -> None:
@@ -221,12 +214,11 @@ def _written_twice(draft: Draft) -> None:
 
 
 def table_path(draft: Draft, given: str) -> str:
-    """A table as an absolute path, or as the URI that it is."""
+    """Return a table as an absolute path, or as the URI that it is."""
     return given if "://" in given else str(draft.document.path(given))
 
 
 def _reading(draft: Draft, topic: str) -> Section | None:
-    """The source that reads a topic."""
     for source in draft.sources.values():
         names = (*(source.get("topics") or ()), *((source.get("topic"),)))
         pattern = source.get("pattern")
@@ -267,8 +259,8 @@ def _dead_letters_apart(draft: Draft, topic: str) -> None:
 
 
 def _unreadable(draft: Draft, view: Section) -> Iterator[Key]:
-    """What of a source says that values may not be readable."""
-    decrypts = any(one.get("by") == "decrypt" for one in draft.protections.get(view.key, ()))
+    protections = draft.protections.get(view.key, ())
+    decrypts = any(protection.get("by") == "decrypt" for protection in protections)
     if view.key[0] == "source" and not view.given("table"):
         if view.get("format") not in {None, "raw"}:
             yield (*view.key, "format")
@@ -277,7 +269,6 @@ def _unreadable(draft: Draft, view: Section) -> Iterator[Key]:
 
 
 def _dead_letters_missing(draft: Draft) -> None:
-    """One problem for all that the default sends there, and one for each rule that says so."""
     fix = f'add to [errors]: dead_letters = "{draft.name}.dead"'
     default = default_otherwise(draft.errors)
     by_default: list[Key] = []

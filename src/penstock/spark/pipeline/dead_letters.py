@@ -1,14 +1,13 @@
-"""Rejected records, as they go to the dead-letter topic.
+"""Dead letters: rejected records as they are written to the dead-letter topic.
 
-A dead letter has the key, the value and the headers of the record, unchanged, and behind those
-headers what happened to it:
+A dead letter has the record's key, value and headers unchanged, followed by the headers
 
     penstock.error.pipeline, .query, .rule, .reason, .attempts
-    penstock.error.topic, .partition, .offset, .timestamp     (milliseconds; where it came from)
-    penstock.error.truncated     (what was cut, as the topic does not take the record whole)
+    penstock.error.topic, .partition, .offset, .timestamp     (of the original record; milliseconds)
+    penstock.error.truncated     (what was cut, if the topic does not accept the whole record)
 
 A record has one dead letter of a query, by the first of the query's views that rejects it.
-`penstock pipeline replay` reads them to put records back to where they came from.
+`penstock pipeline replay` writes the records back to their topics.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _ROWS: Final = "_rows"
 _PLACE: Final = ("_topic", "_partition", "_offset")
 
 
-class BatchLetters:
-    """The dead letters of one batch of a query, gathered from the views that reject records."""
+class BatchDeadLetters:
+    """Dead letters of one batch of a query, from the views that reject records."""
 
     def __init__(
         self, spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
@@ -58,11 +57,9 @@ class BatchLetters:
         self._frames.append(self._made(rows))
 
     def add_late(self, rows: DataFrame) -> None:
-        """Add rows that came behind the watermark."""
         self._frames.append(self._made(self._counted(rows, self._late)))
 
     def frame(self) -> DataFrame:
-        """The dead letters, as the log sink takes them."""
         if len(self._frames) == 1 and not self._of_steps:
             return self._frames[0]
         outbox = any(self._spec.sources[name].outbox for name in self._plan.sources)
@@ -73,11 +70,11 @@ class BatchLetters:
         return first.select("_row.*")
 
     def rejected(self) -> int:
-        """Count the rejected rows that were read with the frame."""
+        """Return the number of rejected rows that were read with the frame."""
         return sum(starmap(_rows, self._rejected))
 
     def late(self) -> int:
-        """Count the late rows that were written with the frame."""
+        """Return the number of late rows that were written with the frame."""
         return sum(starmap(_rows, self._late))
 
     def _made(self, rows: DataFrame) -> DataFrame:
@@ -98,7 +95,7 @@ def _rows(rows: DataFrame, observation: Observation) -> int:
 
 
 def dead_letters(frame: DataFrame, *, pipeline: str, query: str) -> DataFrame:
-    """The rows of a judged frame that are to be dead-lettered, as the log sink takes them.
+    """Return the rows of a judged frame that are to be dead-lettered, as the log sink accepts them.
 
     Their order columns are `_topic`, `_partition` and `_offset`.
     """

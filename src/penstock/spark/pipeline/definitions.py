@@ -1,16 +1,14 @@
-"""What a pipeline said when a batch began: a replay must compute by that, not by a newer file.
+"""Definitions: the pipeline file as it was when a batch began, which a replay of the batch uses.
 
-A batch may be half written when a run ends: some sinks have its rows, others do not. If the file is
-changed before the next run and the replay went by the new one, rows could be in one sink and
-missing in another, or be held and written as well. So each batch notes under which definition it
-began, and definitions are kept beside the journal:
+A batch may be half written when a run ends. If the replay used a changed file, rows could be in one
+sink and missing in another. So each batch notes its definition, kept beside the journal:
 
     <state>/definitions/<digest>/definition.json    the pipeline and its queries
     <state>/definitions/<digest>/<number>-<name>    the Python and schema files that it names
-    <state>/definitions/present.json                which one runs, and the schemas it inferred
+    <state>/definitions/present.json                the running definition, and its inferred schemas
 
-The digest is over all of it. A definition is written once and never changed. While the file says
-what the present one says, its queries need not be looked for again.
+The digest covers all of it. A definition is never changed. While the file equals the present
+definition, its queries need no new analysis.
 """
 
 from __future__ import annotations
@@ -57,10 +55,9 @@ _KINDS: Final[Mapping[str, type]] = {
 
 
 def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) -> Definition:
-    """An old definition whose sinks are as they are now: how rows are written does not make them.
+    """Return an old definition with the present sinks and dead-letter topic.
 
-    A sink that refuses a batch can be changed, or taken out of the file; and the topic of dead
-    letters can be another.
+    Sinks do not change the rows, and one that rejects a batch can be changed or removed.
     """
     kept = tuple(name for name in plan.sinks if name in now.sinks)
     sinks = {
@@ -77,16 +74,16 @@ def with_present_sinks(old: PipelineSpec, plan: QueryPlan, now: PipelineSpec) ->
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A pipeline and the queries that were found for it."""
+    """Pipeline and its analysed queries."""
 
     spec: PipelineSpec
     plans: tuple[QueryPlan, ...]
 
     def plan(self, query: str) -> QueryPlan:
-        """The plan of a query.
+        """Return the plan of a query.
 
         Raises:
-            CorruptError: it had no such query.
+            CorruptError: the definition has no such query.
         """
         for plan in self.plans:
             if plan.name == query:
@@ -95,13 +92,13 @@ class Definition:
 
 
 class Definitions:
-    """The definitions of one pipeline."""
+    """Store of the definitions of one pipeline."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def keep(self, spec: PipelineSpec, plans: Sequence[QueryPlan]) -> str:
-        """Write a definition down, if it is a new one; returns its digest."""
+        """Write a definition, if it is new; return its digest."""
         digest, body, contents = _written(spec, plans)
         folder = self._folder / digest
         if not (folder / NAME).exists():
@@ -110,19 +107,19 @@ class Definitions:
             write_durably(folder / NAME, body)
         return digest
 
-    def settle(self, digest: str, inferred: Mapping[str, str]) -> None:
-        """Note that this definition runs, with these inferred schemas: Spark took it."""
+    def mark_present(self, digest: str, inferred: Mapping[str, str]) -> None:
+        """Note that Spark accepted this definition, with these inferred schemas."""
         path, body = self._folder / PRESENT, _present(digest, inferred)
         if not path.exists() or path.read_bytes() != body:
             write_durably(path, body)
 
-    def settled(
+    def present_queries(
         self, spec: PipelineSpec, inferred: Mapping[str, str]
     ) -> tuple[QueryPlan, ...] | None:
-        """The queries of a pipeline that says what it said when it last ran; else None.
+        """Return the queries of a pipeline that is unchanged since it last ran; else None.
 
         Raises:
-            CorruptError: as `load`.
+            CorruptError: the definition is missing or cannot be read.
         """
         try:
             said = (self._folder / PRESENT).read_bytes()
@@ -135,14 +132,13 @@ class Definitions:
         return plans
 
     def folder(self, digest: str) -> Path:
-        """Where a definition lies, if it was kept."""
         return self._folder / digest
 
     def load(self, digest: str, run: language.RunOptions) -> Definition:
-        """A definition that was kept, with its files as they were, to be run as `run` says.
+        """Return a stored definition with its files as they were, to be run with options `run`.
 
         Raises:
-            CorruptError: it is gone, or cannot be read.
+            CorruptError: it is missing, or cannot be read.
         """
         folder = self._folder / digest
         try:
@@ -158,9 +154,8 @@ class Definitions:
 
 
 def _written(spec: PipelineSpec, plans: Sequence[QueryPlan]) -> tuple[str, bytes, list[bytes]]:
-    """A definition's digest, its text and the contents of its files."""
     contents = [path.read_bytes() for path in _files(spec)]
-    # Where the brokers and the state are, and how fast it runs, makes no rows.
+    # Addresses, the state directory and the speed do not change the rows.
     plain = dataclasses.replace(spec, run=_NOWHERE)
     body = json.dumps([_packed(plain), _packed(tuple(plans))], sort_keys=True).encode()
     return hashlib.sha256(b"\0".join([body, *contents])).hexdigest()[:32], body, contents
@@ -175,7 +170,6 @@ _NOWHERE: Final = language.RunOptions(bootstrap="", admin_url=None, state=Path()
 
 
 def _files(spec: PipelineSpec) -> Iterator[Path]:
-    """The files that a pipeline names, in the order of their copies."""
     for source in spec.sources.values():
         if source.value_format.schema_file is not None:
             yield source.value_format.schema_file
@@ -185,7 +179,6 @@ def _files(spec: PipelineSpec) -> Iterator[Path]:
 
 
 def _with_files(spec: PipelineSpec, folder: Path) -> PipelineSpec:
-    """The pipeline with the copies in the place of the files."""
     copies = iter(folder / f"{number}-{path.name}" for number, path in enumerate(_files(spec)))
     sources, steps = dict(spec.sources), dict(spec.steps)
     for name, source in sources.items():

@@ -1,8 +1,7 @@
-"""A pipeline's file as it was read: text, values, and the place of everything in it.
+"""Document: a pipeline's file as text and values, with the line of every key.
 
-`read` refuses what is no TOML. Whatever else is wrong is found later, by the checks, and said
-with the places that are kept here. `place` and `sql_place` serve later errors too: line n of a
-step's SQL, as Spark counts it, becomes a line of a file.
+`read` rejects text that is not TOML. Later checks report other problems with the lines kept here:
+line n of a step's SQL, as Spark counts it, becomes a line of a file.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 
 FILE_NAME: Final = "pipeline.toml"
 FILE_BYTES_MAX: Final = 1 << 20
-"""Of the TOML file, and of each file with SQL or Python."""
+"""Largest TOML file, and largest file with SQL or Python."""
 
 _AT: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_CURES: Final = (
+_FIXES: Final = (
     ("overwrite", "write each key and each table once"),
     ("twice", "write each key and each table once"),
     ("Unescaped", 'write \\\\ for a backslash, or put the text between \'single quotes\''),
@@ -38,7 +37,7 @@ _CURES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file, read. `file` is absolute; relative paths in it start at its directory."""
+    """File of a pipeline. `file` is absolute; relative paths in it start at its directory."""
 
     file: Path
     text: str
@@ -47,28 +46,27 @@ class Document:
 
     @property
     def default_name(self) -> str:
-        """The file's name without its ending; the directory's for a `pipeline.toml`."""
+        """The file's name without its suffix; the directory's for a `pipeline.toml`."""
         return self.file.parent.name if self.file.name == FILE_NAME else self.file.stem
 
     def path(self, given: str) -> Path:
-        """A path of the file as an absolute one."""
         return Path(self.file.parent, Path(given).expanduser()).resolve()
 
     def place(self, key: Key, number: int | None = None) -> tuple[Path, int | None]:
-        """File and line of a key, or of line `number` (from 1) of the text that it holds."""
+        """Return file and line of a key, or of line `number` (from 1) of its text."""
         if number is None:
             return self.file, self.locations.line(key)
         return self.file, self.locations.line_in(key, number)
 
     def sql_place(self, step: str, number: int) -> tuple[Path, int | None]:
-        """File and line of line `number` (from 1) of a step's SQL."""
+        """Return file and line of line `number` (from 1) of a step's SQL."""
         given = self.values.get("step", {}).get(step, {})
         if "sql_file" in given:
             return self.path(str(given["sql_file"])), number
         return self.place(("step", step, "sql"), number)
 
     def problem(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> Problem:
-        """A problem of a key; `under` is a key whose line says more than the key's own."""
+        """Return a problem of a key; the line of the key `under` is more exact if given."""
         line = self.locations.line(under or key)
         return Problem(file=self.file, line=line, where=dotted(key), message=message, fix=fix)
 
@@ -77,7 +75,7 @@ def read(path: Path) -> Document:
     """Read a file, or the `pipeline.toml` of a directory.
 
     Raises:
-        PipelineInvalid: there is no such file, it is too large, or not TOML.
+        PipelineInvalid: the file is missing, too large, or not TOML.
     """
     file = path.resolve()
     if file.is_dir():
@@ -99,10 +97,10 @@ def _missing(path: Path, file: Path) -> str:
 
 
 def read_text(file: Path, fix: str) -> str:
-    """A bounded text file, with `\\n` between lines.
+    r"""Read a text file of bounded size, with `\n` between lines.
 
     Raises:
-        PipelineInvalid: with one problem; `fix` is for a file that is not there.
+        PipelineInvalid: with one problem; `fix` is for a missing file.
     """
 
     def refused(message: str, fix: str, line: int | None = None) -> PipelineInvalid:
@@ -116,7 +114,7 @@ def read_text(file: Path, fix: str) -> str:
         raise refused("there is no such file", fix) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise refused(f"cannot be read: {reason}", "mend its access") from error
+        raise refused(f"cannot be read: {reason}", "fix its permissions") from error
     if len(content) > FILE_BYTES_MAX:
         raise refused(f"is larger than {FILE_BYTES_MAX} bytes", "split the pipeline")
     try:
@@ -133,6 +131,6 @@ def _syntax_problem(file: Path, text: str, message: str) -> Problem:
         line, column = int(found[1]), int(found[2])
     said = _AT.sub("", message)
     said = said[0].lower() + said[1:] if said else "no TOML"
-    fix = next((fix for mark, fix in _CURES if mark in message), "write TOML, as toml.io says")
+    fix = next((fix for mark, fix in _FIXES if mark in message), "write TOML, as toml.io says")
     where = f"column {column}" if column else "end of file"
     return Problem(file=file, line=line, where=where, message=said, fix=fix)

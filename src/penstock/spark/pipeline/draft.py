@@ -1,7 +1,7 @@
-"""The tables of a pipeline's file with their values converted: what the checks look at.
+"""Draft: the tables of a pipeline's file with their values converted, as input of the checks.
 
-A key whose value does not fit is reported here and has no value, but counts as given, so that
-one mistake does not become two.
+A key whose value does not fit is reported here and has no value, but counts as given, so that one
+mistake does not become two.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from penstock.spark.pipeline.locations import Key
 from penstock.spark.pipeline.problems import Problem
 
 NAME_CHARS_MAX: Final = 100
-"""Of a pipeline, a view and a sink: two of them, and a slash, name a query on the broker."""
+"""Longest name of a pipeline, a view or a sink; two names and a slash make a query's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One table of the file."""
+    """Table of the file."""
 
     key: Key
     raw: Mapping[str, Any]
@@ -39,17 +39,16 @@ class Section:
         return name in self.raw
 
     def get(self, name: str) -> Any:
-        """The converted value; None where there is none, or where it does not fit."""
+        """Return the converted value; None if there is none, or if it does not fit."""
         return self.values.get(name)
 
     def which(self, *names: str) -> tuple[str, ...]:
-        """Those of the keys that are given."""
         return tuple(name for name in names if name in self.raw)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleDraft:
-    """A rule; `otherwise` is None where the pipeline's default holds."""
+    """Rule; `otherwise` is None where the pipeline's default applies."""
 
     key: Key
     condition: str
@@ -62,7 +61,7 @@ class RuleDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The whole file, converted but for what contradicts or misses something."""
+    """The whole file, converted except for contradictory or incomplete parts."""
 
     document: Document
     name: str
@@ -73,9 +72,7 @@ class Draft:
     steps: Mapping[str, Section]
     sinks: Mapping[str, Section]
     rules: Mapping[Key, tuple[RuleDraft, ...]]
-    """By the table of their source or step."""
     protections: Mapping[Key, tuple[Section, ...]]
-    """The same; each is named as its column."""
     problems: list[Problem] = field(default_factory=list)
 
     def refuse(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> None:
@@ -92,8 +89,6 @@ def draft(document: Document) -> Draft:
 
 
 class _Drafting:
-    """One pass over the tables of a document, collecting problems."""
-
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
@@ -236,7 +231,7 @@ class _Drafting:
             if isinstance(raw, dict):
                 found = self._section(part, raw, PROTECT)
                 if not found.given("by"):
-                    self._refuse(part, "does not say what becomes of it", 'add by = "mask"')
+                    self._refuse(part, "has no protection", 'add by = "mask"')
                 yield found
                 continue
             by = self._convert(part, PROTECT.keys[0].kind or TEXT, raw)
@@ -257,5 +252,5 @@ class _Drafting:
 
 
 def default_otherwise(errors: Section) -> str:
-    """What happens to a row where its rule does not say."""
+    """Return the default action for rows that break a rule."""
     return str(errors.get("on_invalid") or "dead-letter")

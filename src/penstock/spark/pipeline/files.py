@@ -1,7 +1,7 @@
-"""The other files that a pipeline names: schemas, SQL and Python.
+"""Checks of the other files that a pipeline names: schemas, SQL and Python.
 
-Python is looked at without being run: the function is found in the syntax tree, and its number
-of parameters compared with the step's inputs. A module may import what only the cluster has.
+Python is not run: the function is found in the syntax tree, and its number of parameters compared
+with the step's inputs, because a module may import packages that only the cluster has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def check(draft: Draft) -> None:
-    """Whether the files are there, and functions in them."""
     for source in draft.sources.values():
         if source.get("schema_file"):
             _exists(draft, (*source.key, "schema_file"), source.get("schema_file"))
@@ -33,7 +32,7 @@ def check(draft: Draft) -> None:
 
 
 def sql_text(draft: Draft, step: Section) -> str | None:
-    """A step's SQL, from its file or the key; None where there is none to be had."""
+    """Return a step's SQL, from its file or the key; None if it cannot be read."""
     if not step.get("sql_file"):
         text = step.get("sql")
         return None if text is None else str(text)
@@ -46,7 +45,6 @@ def sql_text(draft: Draft, step: Section) -> str | None:
 
 
 def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
-    """Note that the file of a key cannot be read, once."""
     problems = [replace(problem, where=dotted(key)) for problem in invalid.problems]
     draft.problems.extend(problem for problem in problems if problem not in draft.problems)
 
@@ -55,7 +53,7 @@ def _exists(draft: Draft, key: Key, given: str) -> Path | None:
     file = draft.document.path(given)
     if file.is_file():
         return file
-    siblings = tuple(sorted(one.name for one in file.parent.glob(f"*{file.suffix}"))[:1000])
+    siblings = tuple(sorted(path.name for path in file.parent.glob(f"*{file.suffix}"))[:1000])
     close = nearest(file.name, siblings)
     fix = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
     draft.refuse(key, f"there is no file {file}", fix)
@@ -77,7 +75,7 @@ def _python(draft: Draft, step: Section) -> None:
         line = error.lineno if isinstance(error, SyntaxError) else None
         said = error.msg if isinstance(error, SyntaxError) else str(error)
         draft.problems.append(
-            Problem(file=file, line=line, where=dotted(key), message=said, fix="mend the syntax")
+            Problem(file=file, line=line, where=dotted(key), message=said, fix="fix the syntax")
         )
         return
     names = _names(tree)
@@ -92,7 +90,6 @@ def _python(draft: Draft, step: Section) -> None:
 
 
 def _names(tree: ast.Module) -> dict[str, ast.stmt]:
-    """What a module defines at its top, by name: functions, imports and assignments."""
     found: dict[str, ast.stmt] = {}
     for node in tree.body:
         if isinstance(node, _FUNCTIONS):

@@ -1,7 +1,7 @@
 """Views as data frames: reading topics, opening values, running steps.
 
-The same functions serve streams and batches; what differs is who calls them. A source's view has
-the fields of its value and `_record`; see `spec.py`.
+Streams and batches use the same functions. A source's view has the fields of its value and
+`_record`; see `spec.py`.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_sc
 from penstock.spark.schema import ERROR as UNDECODED
 
 Ranges = Mapping[str, Mapping[str, Sequence[int]]]
-"""Offsets [first, end) by topic and partition, as JSON has them."""
+"""Offsets [first, end) by topic and partition, as in JSON."""
 ATTEMPT: Final = "_attempt"
 UNREAD: Final = "_unread"
 
 
 class StepFailed(InvalidError):
-    """A Python step that is not there, raised, or gave no data frame."""
+    """Python step that does not exist, raised, or returned no data frame."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 _LOADED: Final[dict[str, Path]] = {}
-"""The modules of Python steps, by name: the file of each."""
+"""File of each loaded module of Python steps, by module name."""
 
 
 def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decoder]:
-    """The decoder of every source of topics.
+    """Return the decoder of every source of topics.
 
     Args:
         inferred: DDL of the schemas that were inferred, by source.
 
     Raises:
-        InvalidFormat: a schema that cannot be used.
+        InvalidFormat: an unusable schema.
     """
     from dataclasses import replace
 
@@ -78,7 +78,7 @@ def decoders(spec: PipelineSpec, inferred: Mapping[str, str]) -> dict[str, Decod
 def read_options(
     spec: PipelineSpec, sources: Sequence[Source], read: Read, *, group_id: str
 ) -> dict[str, str]:
-    """The options of format `penstock` for the topics of a query's sources."""
+    """Return the options of format `penstock` for the topics of a query's sources."""
     options = {
         "bootstrap": spec.run.bootstrap,
         "groupId": group_id,
@@ -97,7 +97,7 @@ def read_options(
 
 
 def range_options(spec: PipelineSpec, ranges: Ranges) -> dict[str, str]:
-    """The options of format `penstock` for a batch read of offsets, of which there are some."""
+    """Return the options of format `penstock` for a batch read of these offsets."""
     options = {
         "bootstrap": spec.run.bootstrap,
         "assign": json.dumps({topic: [int(at) for at in ranges[topic]] for topic in ranges}),
@@ -119,7 +119,7 @@ def _side(ranges: Ranges, side: int) -> dict[str, dict[str, int]]:
 
 
 def subscription(sources: Sequence[Source]) -> dict[str, str]:
-    """The option that names the topics of some sources."""
+    """Return the option that names the topics of some sources."""
     if any(source.pattern for source in sources):
         parts = [source.pattern or "|".join(map(re.escape, source.topics)) for source in sources]
         return {"subscribePattern": "|".join(f"(?:{part})" for part in parts)}
@@ -128,7 +128,7 @@ def subscription(sources: Sequence[Source]) -> dict[str, str]:
 
 
 def start_options(start: str) -> dict[str, str]:
-    """The option that says where a query without a checkpoint starts."""
+    """Return the option of the starting offsets of a query without a checkpoint."""
     if start in {"earliest", "latest"}:
         return {"startingOffsets": start}
     moment = datetime.fromisoformat(start)
@@ -144,23 +144,22 @@ def start_options(start: str) -> dict[str, str]:
 
 
 def records_of(frame: DataFrame, source: Source) -> DataFrame:
-    """The records of one source, of a frame with those of several."""
+    """Return the records of one source, from a frame with those of several."""
     return frame.where(reads(F.col("topic"), source))
 
 
 def reads(topic: Column, source: Source) -> Column:
-    """Return whether a source reads a topic."""
     if source.pattern is not None:
         return topic.rlike(f"^(?:{source.pattern})$")
     return topic.isin(*source.topics)
 
 
 def opened(records: DataFrame, source: Source, read: Decoder) -> DataFrame:
-    """Records with their values opened: the fields, `_record`, and `ERROR` where it failed.
+    """Return records with their values opened: the fields, `_record`, and `ERROR` where it failed.
 
-    `records` has columns of the `penstock` source, and `_value` and `_error` where the source
-    opened the values. What it lacks of `_record` is null. A record that was held has its number of
-    tries in `_attempt`; the column is left out where there is none.
+    `records` has columns of the `penstock` source, and `_value` and `_error` if the source opened
+    the values. Columns that it lacks are null in `_record`. A retried record has its number of
+    tries in the optional column `_attempt`.
     """
     lines = records if source.outbox is None else _outbox_lines(records, source)
     if VALUE not in lines.columns:
@@ -189,15 +188,14 @@ def source_view(
     on_error: str,
     keys: KeyPlace | None,
 ) -> DataFrame:
-    """The judged frame of a source; see `rules.py`."""
     values = protecting.decrypted(opened(records, source, read), source, keys)
     return judged(values, source.rules, error=ERROR, on_error=on_error)
 
 
 def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
-    """The payloads that records point to, as records; of JSON, a record for each line.
+    """Return the payloads that records point to, as records; of JSON, a record for each line.
 
-    Their key is the partition id. There are no headers: those of a pointer describe its file.
+    Their key is the partition id. There are no headers: a pointer's headers describe its file.
     """
     pointers = records.select(*(name for name in COLUMN_NAMES if name in records.columns))
     payloads = read_outbox(pointers, str(source.outbox), decompress=True)
@@ -222,7 +220,7 @@ def _outbox_lines(records: DataFrame, source: Source) -> DataFrame:
 
 
 def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
-    """A stream with the watermark and the deduplication that the file asks for."""
+    """Return a stream with the watermark and the deduplication of the file."""
     if part.time is not None and part.delay is not None:
         frame = frame.withWatermark(quoted(part.time), part.delay)
     if part.deduplicate:
@@ -231,11 +229,11 @@ def with_watermark(frame: DataFrame, part: Source | Step) -> DataFrame:
 
 
 def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) -> DataFrame:
-    """What a step makes of its inputs; those are registered as views in `spark`.
+    """Return the result of a step; its inputs are registered as views in `spark`.
 
     Raises:
         StepFailed: the Python function failed.
-        AnalysisException, ParseException: Spark refuses the SQL.
+        AnalysisException, ParseException: Spark rejects the SQL.
     """
     if step.sql is not None:
         return spark.sql(step.sql)
@@ -254,7 +252,7 @@ def run_step(spark: SparkSession, step: Step, views: Mapping[str, DataFrame]) ->
 
 
 def load_function(step: Step) -> Callable[..., DataFrame]:
-    """The function of a Python step; its file is a module under its own name, loaded once.
+    """Return the function of a Python step; its file is a module, loaded once.
 
     Raises:
         StepFailed: the file cannot be imported, or has no such function.
@@ -291,12 +289,11 @@ def load_function(step: Step) -> Callable[..., DataFrame]:
 
 
 def module_name(step: Step) -> str:
-    """The module of a step's file: its own name, so that workers find it by that, too."""
+    """Return the module of a step's file: its own name, by which workers can find it."""
     if step.python is None:
         return ""
     return step.python.file.stem
 
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
-    """All rows of frames with the same columns."""
     return reduce(lambda a, b: a.unionByName(b), frames)

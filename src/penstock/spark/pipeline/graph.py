@@ -1,13 +1,12 @@
-"""Which queries a pipeline needs, and what each of them does: a pure function of its views.
+"""Queries of a pipeline and the work of each: a pure function of its views.
 
-Theory of operation. A streaming query of Spark has one plan and one sink, so everything that can
-be computed batch by batch shares one query: it reads its topics once, and its batches go through
-the steps to all of the sinks. That is a *record query*; it is also where records are rejected.
-Sources whose rows meet in one step or sink are read by one record query.
+A streaming query of Spark has one plan and one sink, so everything that can be computed batch by
+batch shares one query: a *record query* reads its topics once, rejects records, and runs its
+batches through the steps to all sinks. Sources whose rows meet in one step or sink share one.
 
 A *stateful* step (a window, a join of two streams, deduplication) has to be part of the streaming
-plan. It becomes the root of a query of its own, which reads the topics again and runs the steps
-after it batch by batch. Where two stateful steps meet, the sink's view is the root.
+plan. It is the root of a query of its own, which reads the topics again and runs later steps batch
+by batch. Where two stateful steps meet, the sink's view is the root.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from penstock.spark.pipeline.spec import KEEPING, PipelineSpec, Source, Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlan:
-    """One streaming query. Names of views are in the order in which they are made.
+    """Streaming query. Names of views are in the order in which they are made.
 
     `root` is the view that the streaming plan ends with; None for a record query.
     """
@@ -35,7 +34,7 @@ class QueryPlan:
 
 
 def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, ...]:
-    """The queries of a pipeline, record queries first.
+    """Return the queries of a pipeline, record queries first.
 
     Args:
         spec: a pipeline that passed its checks: all views exist, no cycles.
@@ -59,7 +58,7 @@ def queries(spec: PipelineSpec, stateful: Collection[str]) -> tuple[QueryPlan, .
 
 
 def order(spec: PipelineSpec) -> tuple[str, ...]:
-    """The steps, each after those that it reads; those of a cycle somehow."""
+    """Return the steps, each after those that it reads; those of a cycle in any order."""
     done: list[str] = []
     met: set[str] = set()
 
@@ -78,8 +77,6 @@ def order(spec: PipelineSpec) -> tuple[str, ...]:
 
 
 class _Views:
-    """What each view is made of."""
-
     def __init__(self, spec: PipelineSpec) -> None:
         self.spec = spec
         self.steps = order(spec)
@@ -101,9 +98,9 @@ class _Views:
         return tuple(name for name in self.steps if name in wanted)
 
     def root(self, view: str, stateful: Collection[str]) -> str | None:
-        """The view that ends the streaming plan of what `view` needs; None if nothing is stateful.
+        """Return the view that ends the streaming plan of `view`; None if nothing is stateful.
 
-        It is the last stateful step, if everything that streams into `view` goes through it.
+        It is the last stateful step, if every stream into `view` goes through it.
         """
         inside = [name for name in self.above[view] if name in stateful]
         last = [
@@ -118,7 +115,6 @@ class _Views:
         return view
 
     def _streams_around(self, view: str, root: str) -> bool:
-        """Whether a streaming source reaches `view` without passing `root`."""
         if view == root:
             return False
         source = self.spec.sources.get(view)
@@ -130,7 +126,7 @@ class _Views:
 def _components(
     views: _Views, sinks: Iterable[str], stateful: Collection[str]
 ) -> list[tuple[str, ...]]:
-    """The streaming sources of each record query: those that meet somewhere are together."""
+    """Return the streaming sources of each record query: sources that meet are together."""
     spec = views.spec
     groups: list[set[str]] = []
     met = [views.sources(views.above[spec.sinks[name].view], streaming=True) for name in sinks]
@@ -151,18 +147,17 @@ def _components(
 
 
 def _rejects(spec: PipelineSpec, name: str) -> bool:
-    """Whether somebody wants to know which records of a source are rejected."""
     source = spec.sources[name]
     return (source.can_fail and spec.errors.on_invalid != "drop") or watched(source)
 
 
 def watched(part: Source | Step) -> bool:
-    """Whether rules do more than leave rows out."""
+    """Whether rules do more than drop rows."""
     return any(rule.otherwise != "drop" for rule in part.rules)
 
 
 def keeps(step: Step) -> bool:
-    """Whether a step's rules keep what they reject."""
+    """Whether a step's rules hold or dead-letter what they reject."""
     return any(rule.otherwise in KEEPING for rule in step.rules)
 
 

@@ -1,18 +1,15 @@
-"""Where a sink joined a query: what came before, it has not seen, and can be given by a backfill.
+"""Start positions of sinks that were added to an existing query; a backfill reads what is before.
 
-A sink that is added to a file gets what its query reads from then on. When a batch begins that
-writes a sink which the query has not had before, the sink is noted, once, with the positions at
-which that batch begins:
+When a batch begins that writes a new sink of the query, the sink is noted once, with the positions
+at which that batch begins:
 
     <state>/joined/<query>/<sink>.json
 
     {"since": "the first batch"}
     {"since": "positions", "positions": {…as in Spark's checkpoint…}, "held_version": 3, "at_ms": …}
 
-Spark's checkpoint says where the batch begins: at the end of the last batch that it knows to be
-done. (A batch that had begun before the file was changed is finished by the old file, see
-`definitions.py`.) `held_version` is the version of the retry store before the batch: records in it
-were waiting, and reach the new sink through the pipeline once they are let go.
+The batch begins at the end of the checkpoint's last completed batch. `held_version` is the version
+of the retry store before the batch: its records reach the new sink when they are released.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ UNKNOWN: Final[Since] = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """When a sink joined its query. `unknown`: the checkpoint could not be read."""
+    """Start of a sink in its query. `unknown`: the checkpoint could not be read."""
 
     since: Since
     positions: tuple[Positions, ...] = ()
@@ -59,7 +56,7 @@ class Joined:
 
 
 def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
-    """Note the sinks that the query has not had before. To be called before a batch begins."""
+    """Note the new sinks of the query. To be called before a batch begins."""
     unknown = [sink for sink in plan.sinks if not _path(spec, plan.name, sink).exists()]
     if not unknown:
         return
@@ -71,10 +68,7 @@ def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
 
 
 def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
-    """The same when a run starts, for a query that has no batch half done; else that comes first.
-
-    So history can be given to a new sink before a new record has come.
-    """
+    """Note the new sinks when a run starts without a half-done batch, for backfills before it."""
     places = PipelinePaths(spec)
     last = Journal(places.journal(plan.name)).last()
     if last is None or not (places.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
@@ -85,7 +79,7 @@ def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
 
 
 def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
-    """When a sink joined; None when no batch has begun with it.
+    """Return when a sink joined; None when no batch has begun with it.
 
     Raises:
         CorruptError: the note cannot be read.
@@ -95,7 +89,7 @@ def read(spec: PipelineSpec, query: str, sink: str) -> Joined | None:
         body = json.loads(path.read_bytes())
         return Joined(
             since=body["since"],
-            positions=tuple(from_json(one) for one in body["positions"]),
+            positions=tuple(from_json(position) for position in body["positions"]),
             held_version=body["held_version"],
             at_ms=body["at_ms"],
         )
@@ -110,7 +104,6 @@ def _path(spec: PipelineSpec, query: str, sink: str) -> Path:
 
 
 def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
-    """What a sink that is new with this batch has missed."""
     if entry.batch_id == 0:
         return Joined(since=FIRST, at_ms=entry.now_ms)
     positions = checkpoint_positions(PipelinePaths(spec).checkpoint(query))
@@ -123,6 +116,6 @@ def _now(spec: PipelineSpec, query: str, entry: Entry) -> Joined:
 
 
 def _founders(spec: PipelineSpec, query: str, sinks: Sequence[str]) -> set[str]:
-    """Sinks that the query wrote before there were notes: now a note comes before any row."""
+    """Return the sinks of batches that ran before notes existed."""
     entries = Journal(PipelinePaths(spec).journal(query)).entries()
     return {sink for sink in sinks if any(WRITTEN + sink in entry.counts for entry in entries)}

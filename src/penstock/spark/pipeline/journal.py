@@ -1,16 +1,14 @@
-"""What a batch was made of, written down before it runs, so that a replay makes the same rows.
+"""Journal: the inputs of each batch, written before it runs, so that a replay makes the same rows.
 
-Spark replays a batch under its number with the same offsets. What else goes into it (the moment
-that counts as now, the versions of tables, the held records and which of them are let go) is
-chosen once, kept in a file per batch, and read back by a replay, as is the definition of the
-pipeline that it began under (`definitions.py`). Every sink writes a batch once,
-so whatever of it was written before the crash fits to what the replay writes.
+Spark replays a batch under its number with the same offsets. Its other inputs (the current time,
+versions of tables, the held records and those that are released, the definition) are chosen once
+and kept in a file per batch. Every sink writes a batch once.
 
     <state>/journal/<query>/<batch number, 12 digits>.json
 
-The journal also knows to which checkpoint it belongs. A checkpoint that was deleted, or that comes
-from another query, has another query id or stands where the journal has no batch, and is refused:
-its batch numbers would make sinks leave rows out.
+The journal also names its checkpoint. A deleted or foreign checkpoint has another query id, or a
+position without a batch in the journal, and is rejected: its batch numbers would make sinks skip
+rows.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from penstock.base.errors import CorruptError, InvalidError
 from penstock.base.files import write_durably
 
 ENTRIES_KEPT: Final = 100
-"""Entries of finished batches that are kept for whoever looks."""
+"""Number of finished batches whose entries are kept for inspection."""
 
 
 class CheckpointMismatch(InvalidError):
-    """The checkpoint is not the one that the journal, and so the sinks, went with."""
+    """Checkpoint of another query than the journal's, and so the sinks'."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One batch: what it was given, and when it has run, how many rows went where.
+    """Batch with its inputs and, once it has run, the number of rows by target.
 
-    `writing` says that sinks may have rows of it. Until then a replay may choose anew, so that a
-    batch which fails by its own rules can be mended in the file.
+    `writing` means that sinks may have rows of it. Until then a replay may choose again, so that a
+    batch which fails by its own rules can be corrected in the file.
     """
 
     batch_id: int
@@ -58,16 +56,16 @@ class Entry:
 
 
 class Journal:
-    """The entries of one query."""
+    """Entries of one query."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def begun(self, batch_id: int, query_id: str | None) -> Entry | None:
-        """The entry of a batch that has begun before; None for a new one.
+        """Return the entry of a batch that has begun before; None for a new one.
 
         Raises:
-            CheckpointMismatch: the checkpoint does not go with this journal.
+            CheckpointMismatch: the checkpoint is not the journal's.
             CorruptError: an entry cannot be read.
         """
         numbers = self._numbers()
@@ -95,7 +93,7 @@ class Journal:
         return None
 
     def begin(self, entry: Entry) -> None:
-        """Write a new batch down; durable when it returns."""
+        """Write a new batch; durable when it returns."""
         self._write(entry)
 
     def write(self, entry: Entry) -> None:
@@ -103,14 +101,14 @@ class Journal:
         self._write(replace(entry, writing=True))
 
     def finish(self, entry: Entry, *, counts: Mapping[str, int], held: int, ms: int) -> None:
-        """Note what a batch did, and forget old batches."""
+        """Note the result of a batch, and delete old entries."""
         entry = replace(entry, writing=True, done=True)
         self._write(replace(entry, counts=dict(counts), held=held, milliseconds=ms))
         for number in self._numbers()[:-ENTRIES_KEPT]:
             self._path(number).unlink(missing_ok=True)
 
     def read(self, batch_id: int) -> Entry:
-        """The entry of a batch.
+        """Return the entry of a batch.
 
         Raises:
             CorruptError: it cannot be read.
@@ -123,16 +121,14 @@ class Journal:
             raise CorruptError(f"{path} cannot be read: {error}") from error
 
     def last(self) -> Entry | None:
-        """The newest entry; None before the first batch."""
         numbers = self._numbers()
         return self.read(numbers[-1]) if numbers else None
 
     def entries(self) -> list[Entry]:
-        """All entries that are kept, in order."""
         return [self.read(number) for number in self._numbers()]
 
     def finished_after(self, batch_id: int) -> list[Entry]:
-        """The entries of finished batches with a higher number, in order."""
+        """Return the entries of finished batches with a higher number, in order."""
         entries = [self.read(number) for number in self._numbers() if number > batch_id]
         return [entry for entry in entries if entry.done]
 

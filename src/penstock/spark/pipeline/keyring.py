@@ -1,4 +1,4 @@
-"""The keyring of a pipeline: where it is, and whether it can be used, asked before Spark starts."""
+"""Check of a pipeline's keyring before Spark starts."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from penstock.spark.pipeline.spec import PipelineSpec, Source, Step
 
 
 def keys_of(spec: PipelineSpec) -> KeyPlace | None:
-    """Where a pipeline's keys are; None if it names none."""
+    """Return the location of a pipeline's keys; None if it names none."""
     if spec.run.keys is None:
         return None
     return KeyPlace(ring=spec.run.keys, master=spec.run.master_key)
 
 
 def check_keys(spec: PipelineSpec) -> None:
-    """Open the keyring, if something of the pipeline needs it.
+    """Open the keyring, if the pipeline needs it.
 
     Raises:
-        PipelineInvalid: it is not there, others may read it, or its master key does not fit.
+        PipelineInvalid: it is missing, readable by others, or its master key does not fit.
     """
     place = keys_of(spec)
     parts: list[Source | Step] = [*spec.sources.values(), *spec.steps.values()]
-    if place is None or not any(one.needs_keys for part in parts for one in part.protections):
+    if place is None or not any(
+        protection.needs_keys for part in parts for protection in part.protections
+    ):
         return
     try:
         ring_at(place)

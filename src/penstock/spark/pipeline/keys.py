@@ -1,8 +1,8 @@
-"""The tables of a pipeline's file: which keys each has.
+"""Tables of a pipeline's file and the keys of each.
 
-A key is declared in `spec.py` with the value that it gives; here are those that are another way to
-say one, or part of a value. The tables have three readers: the check of names and types, the values
-that the spec is made of, and the reference `docs/reference/pipeline-file.md`.
+A key is declared in `spec.py` with its value; this module has alternative keys and parts of values.
+The tables serve the checks, the conversion to the spec, and the reference
+`docs/reference/pipeline-file.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.spark.pipeline.kinds import PATH, TEXT, TOPIC, choice
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of the file; `named` for those of which there are many, each with a name."""
+    """Table of the file; `named` for tables that occur many times, each with a name."""
 
     heading: str
     meaning: str
@@ -34,7 +34,7 @@ class Table:
 class _Name:
     name: str = setting(
         "", "Names the pipeline in its consumer groups, tables' commits and state. Letters, digits,"
-        " `.`, `_` and `-`. A pipeline with another name is another pipeline: it starts anew.",
+        " `.`, `_` and `-`. A pipeline with another name starts without state.",
         kind=TEXT,
         shown="the file's name without its ending; the directory's, for a `pipeline.toml`",
     )  # fmt: skip
@@ -47,8 +47,6 @@ class _OneTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Format:
-    """A source's `ValueFormat`."""
-
     SEPARATOR: ClassVar = "_"
 
     format: str = setting(
@@ -84,7 +82,7 @@ class _Format:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evolve:
     evolve: str | None = setting(
-        None, "Of tables: `add` says the same as `add_columns = true`.",
+        None, "Of tables: `add` equals `add_columns = true`.",
         kind=choice("none", "add"), shown="`none`",
     )  # fmt: skip
 
@@ -101,7 +99,6 @@ _OF_VIEWS: Final = tuple(describe(spec.View))
 
 
 def _keys(*kinds: type[Any]) -> tuple[SettingInfo, ...]:
-    """The keys of these classes in their order, each once, without those of all views."""
     found = {info.name: info for kind in reversed(kinds) for info in describe(kind)}
     ordered = dict.fromkeys(info.name for kind in kinds for info in describe(kind))
     of_views = {info.name for info in _OF_VIEWS}
@@ -119,7 +116,7 @@ SPARK: Final = Table(
 SOURCE: Final = Table(
     "[source.NAME]",
     "A view of the records of topics, or of a table. Exactly one of `topic`, `topics`, `pattern`"
-    " and `table` says of which. The view has the fields of the value, and `_record`, a struct of"
+    " and `table` is given. The view has the fields of the value, and `_record`, a struct of"
     " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
     " `headers`, and `attempt`, the number of tries before this one). A table's rows have no"
     " `_record`.",
@@ -128,17 +125,17 @@ SOURCE: Final = Table(
 )
 STEP: Final = Table(
     "[step.NAME]",
-    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` says how. It keeps"
+    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` defines it. It keeps"
     " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
-    " stand in the place of a table (after FROM and JOIN, and in their lists); names with dots are"
+    " replace a table (after FROM and JOIN, and in their lists); names with dots are"
     " tables of a catalog.",
     (*_keys(spec.Step, _SqlFile), *_OF_VIEWS),
     named=True,
 )
 SINK: Final = Table(
     "[sink.NAME]",
-    "Where a view goes, exactly once. Exactly one of `table`, `topic` and `console` says to what."
-    " The column `_record` is left out.",
+    "Target of a view, written exactly once. Exactly one of `table`, `topic` and `console` names"
+    " it. The column `_record` is left out.",
     _keys(spec.Sink, spec.TableSink, _Evolve, spec.TopicSink, spec.ConsoleSink),
     named=True,
 )

@@ -1,8 +1,7 @@
-"""What the value of a key may be: from TOML's types to those of the spec.
+"""Kinds of values of a key: conversions from TOML's types to those of the spec.
 
-Each kind is a function from a TOML value to the spec's, which raises `Unfit` with what is wrong
-and how it should look. Intervals and sizes have a canonical form, so that nothing later has to
-know how a file spells them.
+Each kind is a function from a TOML value to the spec's, which raises `Unfit` with the reason and
+the right form. Intervals and sizes get a canonical form.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from penstock.base.settings import Kind
 from penstock.security.data.key_ring import ENVIRONMENT
 
 LIST_ENTRIES_MAX: Final = 1_000
-"""Of topics, of columns, of views."""
 RETRY_DELAYS_MAX: Final = 16
 INTERVAL_MS_MAX: Final = 366 * 24 * 3_600_000
 COUNT_MAX: Final = 2**31 - 1
@@ -44,7 +42,7 @@ _TYPES: Final[Mapping[type, str]] = {
 
 
 class Unfit(ValueError):
-    """A value that its key cannot have; a check turns it into a `Problem`."""
+    """Value that its key does not allow; a check turns it into a `Problem`."""
 
     def __init__(self, message: str, fix: str = "") -> None:
         super().__init__(message)
@@ -53,7 +51,6 @@ class Unfit(ValueError):
 
 
 def type_name(value: object) -> str:
-    """What a TOML value is, in words."""
     return _TYPES.get(type(value), "a date or time")
 
 
@@ -74,7 +71,6 @@ def _as_text(value: object) -> str:
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """A string, or a list of them, each once."""
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list):
@@ -117,7 +113,6 @@ def _whole(value: object, least: int) -> int:
 
 
 def size(value: object) -> int:
-    """Bytes: a whole number, or a number with a unit."""
     fix = 'write bytes as a number, or a size as "64 MiB"'
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value)
@@ -133,7 +128,7 @@ def size(value: object) -> int:
 
 
 def interval_ms(value: object) -> int:
-    """Milliseconds of an interval as `2 seconds`, `500 ms` or `1 minute 30 seconds`."""
+    """Return the milliseconds of an interval as `2 seconds`, `500 ms` or `1 minute 30 seconds`."""
     fix = 'write an interval as "2 seconds", "500 ms" or "1 minute"'
     if not isinstance(value, str):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -162,7 +157,7 @@ def positive_interval_ms(value: object) -> int:
 
 
 def interval_text(milliseconds: int) -> str:
-    """The interval as Spark takes it, in the largest unit that fits."""
+    """Return the interval for Spark, in the largest unit that fits."""
     for name, factor in (("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000)):
         if milliseconds and milliseconds % factor == 0:
             return f"{milliseconds // factor} {name}"
@@ -178,7 +173,7 @@ def seconds(value: object) -> float:
 
 
 def growing_seconds(value: object) -> tuple[float, ...]:
-    """Intervals, each longer than the one before."""
+    """Return intervals in seconds, each longer than the one before."""
     if not isinstance(value, list):
         raise Unfit(
             f"must be a list of intervals, but is {type_name(value)}",
@@ -209,7 +204,7 @@ def trigger(value: object) -> str:
 
 
 def start(value: object) -> str:
-    """`earliest`, `latest`, or a time with its zone as text."""
+    """Return `earliest`, `latest`, or a time with its zone as text."""
     if value in ("earliest", "latest"):
         return str(value)
     fix = 'write "earliest", "latest" or a time as "2026-01-31T08:00:00Z"'
@@ -274,19 +269,17 @@ def url(value: object) -> str:
 
 
 def urls(value: object) -> str:
-    """Addresses of HTTP, with commas between several."""
     return ",".join(url(part.strip()) for part in text(value).split(","))
 
 
 def rows(value: object) -> int | None:
-    """Of a console: true for the default, or how many; None for false."""
+    """Return the rows of a console: true for the default, or a number; None for false."""
     if isinstance(value, bool):
         return 20 if value else None
     return _whole(value, 1)
 
 
 def function(value: object) -> tuple[str, str]:
-    """A file and a function in it."""
     given = text(value)
     file, colon, name = given.rpartition(":")
     if not colon or not file.endswith(".py") or not name.isidentifier():
@@ -295,7 +288,6 @@ def function(value: object) -> tuple[str, str]:
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:
-    """A word of a few."""
     listed = ", ".join(choices[:-1]) + f" or {choices[-1]}"
 
     def convert(value: object) -> str:
@@ -309,7 +301,7 @@ def one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def nearest(word: str, choices: tuple[str, ...]) -> str | None:
-    """The choice that `word` was most likely meant to be."""
+    """Return the choice most similar to `word`."""
     from difflib import get_close_matches
 
     folded = {choice.lower(): choice for choice in choices}
@@ -318,7 +310,7 @@ def nearest(word: str, choices: tuple[str, ...]) -> str | None:
 
 
 def settings(value: object) -> dict[str, str]:
-    """Spark's settings as text; tables below stand for dotted names."""
+    """Return Spark's settings as text; nested tables become dotted names."""
     if not isinstance(value, dict):
         raise Unfit(f"must be a table, but is {type_name(value)}", "write [spark]")
     found: dict[str, str] = {}
@@ -341,7 +333,7 @@ def settings(value: object) -> dict[str, str]:
 
 
 def master_key(value: object) -> str:
-    """A file, or a variable of the environment; never the key."""
+    """Return a file or an environment variable; never the key."""
     given = text(value)
     name = given.removeprefix(ENVIRONMENT)
     if name != given and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
@@ -350,7 +342,6 @@ def master_key(value: object) -> str:
 
 
 def choice(*words: str) -> Kind:
-    """The kind of a word of a few."""
     return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
 
 
@@ -380,7 +371,7 @@ ROWS: Final = Kind("true or number of rows", rows)
 FUNCTION: Final = Kind("`file.py:function`", function)
 SETTINGS: Final = Kind("", settings)
 RULES: Final = Kind("table of rules", lambda value: value)
-"""Rules are tables of names that the file chooses; `draft.py` reads them."""
+"""Kind of rules: tables of names that the file chooses; `draft.py` reads them."""
 PROTECTIONS: Final = Kind("table of columns", lambda value: value)
-"""The same, by the names of columns."""
+"""Kind of protections: tables by the names of columns; `draft.py` reads them."""
 MASTER_KEY: Final = Kind("path or `env:NAME`", master_key)

@@ -1,23 +1,19 @@
-"""Rows that a stateful query drops because they are behind its watermark: they are dead letters.
+"""Late rows: rows that a stateful query drops behind its watermark, which become dead letters.
 
-Theory of operation. Spark drops a row at the first stateful operator on its way, without a word:
-when its time, or for a window the window's end, is not after the watermark that the batch before
-was planned with. Spark writes that watermark and the offsets of a batch into the checkpoint before
-the batch runs. So `foreachBatch` reads the records of the batch again, brings them through the same
-steps up to each of these operators, but as a batch and not as a stream, and takes the rows for
-which Spark's own condition holds. They are dead letters of the batch, committed before its rows.
+Spark silently drops a row at the first stateful operator if its time, or its window's end, is not
+after the watermark of the batch before. Spark writes that watermark and the batch's offsets into
+the checkpoint before the batch runs. So `foreachBatch` reads the batch's records again, runs them
+through the same steps up to each of these operators as a batch, and selects the rows for which
+Spark's own condition holds. They are committed as dead letters before the batch's rows.
 
     EventTimeWatermark        names a column; its metadata travel with the column through the plan
     Aggregate, Distinct       drop by the grouping key that has these metadata
     Deduplicate, Join         drop by the input's column that has them, each input by itself
 
-Rows without a time are lost in silence as well: Spark filters them where it makes windows, never
-ends a group or a distinct row of no time in `append` mode, and never hands on an outer join's row
-of no time. They are dead letters too.
-
-A row in several windows is late in some of them and counts in the others; its reason says so. Rows
-whose plan has no `_record` where they are dropped are counted, and those of operators that are
-written in Python are not known (`Unseen`).
+Rows without a time are lost too: Spark filters them where it makes windows, never ends a group or
+distinct row of no time in `append` mode, and never emits an outer join's row of no time. They are
+dead letters too. A row in several windows may be late in some of them only; its reason says so.
+Rows without `_record` are counted only; rows of operators in Python are unknown (`Unseen`).
 
 Source: Spark's `WatermarkSupport`, `IncrementalExecution` (late events go by the watermark of the
 batch before) and `MicroBatchExecution` (the files in `offsets`).
@@ -49,7 +45,7 @@ from penstock.spark.positions import TOPICS, Positions, from_json
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 
 LATE: Final = "late"
-"""The rule that dead letters of late rows name."""
+"""Rule name in the dead letters of late rows."""
 _DELAY: Final = "spark.watermarkDelayMs"
 _STREAM: Final = "penstock.stream"
 _DROPPING: Final = frozenset({"Aggregate", "Distinct", "Deduplicate", "Join"})
@@ -60,14 +56,14 @@ _PLACE: Final = ("topic", "partition", "offset")
 
 
 class CheckpointUnreadable(UnavailableError):
-    """Spark's checkpoint does not say what a batch is made of."""
+    """Spark's checkpoint lacks the offsets or the watermark of a batch."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The records of a batch, and the watermark by which Spark drops late ones.
+    """Records of a batch, and the watermark by which Spark drops late ones.
 
     The `first` batch has the records from the start of each source on.
     """
@@ -78,8 +74,8 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
-    """An input of a stateful operator, before Spark drops its late rows.
+class OperatorInput:
+    """Input of a stateful operator, before Spark drops its late rows.
 
     `record` is None where the rows have no `_record`. `untimed` names the column by whose nulls
     rows are lost; without it rows are lost by the watermark.
@@ -95,13 +91,13 @@ class Entrance:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A stateful operator whose late rows are not known."""
+    """Stateful operator whose late rows are unknown."""
 
     operator: str
 
 
 def bounds(checkpoint: Path, batch_id: int) -> Bounds | None:
-    """Read from a checkpoint what a batch is made of; None where it has no records.
+    """Return the bounds of a batch from a checkpoint; None if it has no records.
 
     Raises:
         CheckpointUnreadable: it is not as Spark writes it.
@@ -131,13 +127,13 @@ def _offsets(checkpoint: Path, batch_id: int) -> tuple[int, list[Positions]]:
         watermark_ms = int(json.loads(metadata)["batchWatermarkMs"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointUnreadable(
-            f"{path} does not say which records batch {batch_id} has: {error}"
+            f"{path} does not contain the records of batch {batch_id} has: {error}"
         ) from error
     return watermark_ms, [from_json(body) for body in bodies if TOPICS in body]
 
 
 class LateRows:
-    """The late rows of the batches of one stateful query."""
+    """Late rows of the batches of one stateful query."""
 
     def __init__(
         self, spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
@@ -147,32 +143,30 @@ class LateRows:
         self._decoders = decoders
 
     def of(self, spark: SparkSession, found: Bounds) -> tuple[DataFrame | None, int]:
-        """Late rows as rejected rows of a judged frame, one for a record; and how many have none.
+        """Return late rows as rejected rows of a judged frame, one per record; and the number
+        without one.
 
-        There is no frame where no late row can have a record.
-
-        Args:
-            found: what `bounds` says of the batch.
+        The frame is None if no late row can have a record. `found` is the result of `bounds`.
         """
         late: list[DataFrame] = []
         without = 0
-        for entrance in self.entrances(spark, found.ranges, first=found.first):
-            if isinstance(entrance, Unseen):
+        for operator_input in self.operator_inputs(spark, found.ranges, first=found.first):
+            if isinstance(operator_input, Unseen):
                 continue
-            rows = _late(entrance, found.watermark_ms)
-            if entrance.record is None:
+            rows = _late(operator_input, found.watermark_ms)
+            if operator_input.record is None:
                 without += rows.count()
             else:
                 late.append(rows)
         return (self._once_per_record(frames.union(late)) if late else None), without
 
-    def entrances(
+    def operator_inputs(
         self, spark: SparkSession, ranges: Ranges, *, first: bool = False
-    ) -> list[Entrance | Unseen]:
-        """The inputs of all operators that drop late rows, over some records.
+    ) -> list[OperatorInput | Unseen]:
+        """Return the inputs of all operators that drop late rows, over some records.
 
         Args:
-            first: whether each source begins where it starts, not where the ranges do.
+            first: whether each source begins at its start, not at the ranges'.
         """
         try:
             views = streams.views(
@@ -190,23 +184,24 @@ class LateRows:
             return [Unseen("Spark Connect shows no plans")]
         step = self._spec.steps.get(self._plan.root or "")
         appends = step is None or step.output_mode == "append"
-        return list(_Plans(spark, appends).entrances(root.queryExecution().analyzed()))
+        return list(_Plans(spark, appends).operator_inputs(root.queryExecution().analyzed()))
 
     def described(self, spark: SparkSession) -> tuple[str, ...]:
         """Describe the fate of late rows, a line for each way that it differs."""
-        fate = "are dead letters" if self._spec.errors.late_letters else "are dropped and counted"
+        fate = (
+            "are dead letters" if self._spec.errors.late_dead_letters else "are dropped and counted"
+        )
         found = dict.fromkeys(
-            f"are not known: {entrance.operator}"
-            if isinstance(entrance, Unseen)
+            f"are not known: {operator_input.operator}"
+            if isinstance(operator_input, Unseen)
             else fate
-            if entrance.record is not None
-            else f"are dropped and counted: {entrance.operator} gets no column {RECORD}"
-            for entrance in self.entrances(spark, {})
+            if operator_input.record is not None
+            else f"are dropped and counted: {operator_input.operator} gets no column {RECORD}"
+            for operator_input in self.operator_inputs(spark, {})
         )
         return tuple(f"rows behind the watermark {line}" for line in found)
 
     def _records(self, spark: SparkSession, name: str, ranges: Ranges, first: bool) -> DataFrame:
-        """The records of a source among those of a batch."""
         source = self._spec.sources[name]
         if not ranges:
             return spark.createDataFrame([], spark_schema(COLUMN_NAMES))
@@ -229,7 +224,7 @@ class LateRows:
 
 
 def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
-    """A batch that Spark analyses as it does the stream with watermark and deduplication."""
+    """Return a batch that Spark analyses as it does the stream with watermark and deduplication."""
     if RECORD in frame.columns and isinstance(part, Source):
         frame = frame.withMetadata(RECORD, {_STREAM: True})
     if part.time is not None and part.delay is not None:
@@ -237,25 +232,26 @@ def _timed(frame: DataFrame, part: Source | Step) -> DataFrame:
     return frame.dropDuplicates(list(part.deduplicate)) if part.deduplicate else frame
 
 
-def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
-    """The rows that Spark drops, as rejected rows where they have a record."""
-    if entrance.untimed is not None:
-        lost = entrance.time.isNull()
-        reason = F.lit(f"late: {entrance.untimed} is null, and rows without a time are not kept")
+def _late(operator_input: OperatorInput, watermark_ms: int) -> DataFrame:
+    if operator_input.untimed is not None:
+        lost = operator_input.time.isNull()
+        reason = F.lit(
+            f"late: {operator_input.untimed} is null, and rows without a time are not kept"
+        )
     else:
         moment = F.timestamp_millis(F.lit(watermark_ms))
-        end = entrance.time["end"] if entrance.is_window else entrance.time
-        what = "the window that ended at" if entrance.is_window else "time"
+        end = operator_input.time["end"] if operator_input.is_window else operator_input.time
+        what = "the window that ended at" if operator_input.is_window else "time"
         lost = end <= moment
         reason = F.concat(
             F.lit(f"late: {what} "), end.cast("string"), F.lit(", not after the watermark "),
             moment.cast("string"),
         )  # fmt: skip
-    rows = entrance.rows.where(lost)
-    if entrance.record is None:
+    rows = operator_input.rows.where(lost)
+    if operator_input.record is None:
         return rows
     return rows.select(
-        entrance.record.alias(RECORD),
+        operator_input.record.alias(RECORD),
         F.lit(LATE).alias(RULE),
         reason.alias(REASON),
         F.lit("dead-letter").alias(OTHERWISE),
@@ -263,15 +259,13 @@ def _late(entrance: Entrance, watermark_ms: int) -> DataFrame:
 
 
 class _Plans:
-    """Spark's analysed plans, looked at through py4j."""
-
     def __init__(self, spark: SparkSession, appends: bool) -> None:
         self._spark = spark
         self._java: Any = spark._jvm
         self._appends = appends
 
-    def entrances(self, node: Any) -> Iterator[Entrance | Unseen]:
-        """The inputs of the first stateful operators on the way of the rows."""
+    def operator_inputs(self, node: Any) -> Iterator[OperatorInput | Unseen]:
+        """Return the inputs of the first stateful operators on the rows' way."""
         name = str(node.nodeName())
         children = _items(node.children())
         if name.startswith(_UNSEEN):
@@ -280,12 +274,12 @@ class _Plans:
         streams = [child for child in children if self._streams(child)]
         drops = name in _DROPPING and bool(streams) and (name != "Join" or len(streams) > 1)
         for child in children:
-            below = list(self.entrances(child))
+            below = list(self.operator_inputs(child))
             yield from below
             if drops and not below and child in streams:
-                yield from self._entrance(name, node, child)
+                yield from self._operator_input(name, node, child)
 
-    def _entrance(self, name: str, node: Any, child: Any) -> Iterator[Entrance]:
+    def _operator_input(self, name: str, node: Any, child: Any) -> Iterator[OperatorInput]:
         output = _items(child.output())
         keys = _items(node.groupingExpressions()) if name == "Aggregate" else output
         time = self._marked(keys, _DELAY)
@@ -300,9 +294,9 @@ class _Plans:
         if time is not None:
             yield replace(self._input(name, child, time), untimed=str(time.name()))
 
-    def _input(self, name: str, child: Any, time: Any) -> Entrance:
+    def _input(self, name: str, child: Any, time: Any) -> OperatorInput:
         record = self._marked(_items(child.output()), _STREAM)
-        return Entrance(
+        return OperatorInput(
             operator=name,
             rows=self._frame(child),
             time=self._column(time),
@@ -311,7 +305,6 @@ class _Plans:
         )
 
     def _needs_time(self, name: str, node: Any, child: Any, time: Any) -> bool:
-        """Whether an operator never hands on a row without a time."""
         if name != "Join":
             return self._appends and name in {"Aggregate", "Distinct"}
         kept = {"LEFT OUTER": [0], "RIGHT OUTER": [1], "FULL OUTER": [0, 1]}
@@ -322,9 +315,9 @@ class _Plans:
         return bool(condition.isDefined() and condition.get().references().contains(time))
 
     def _before_windows(self, node: Any) -> Any:
-        """The rows from which Spark makes windows, before it drops those without a time.
+        """Return the rows from which Spark makes windows, before it drops those without a time.
 
-        None where other filters, or nodes that are not known, come in between.
+        None where other filters, or unknown nodes, come in between.
         """
         above = ""
         while node.children().size() == 1 and self._has_windows(node):
@@ -347,13 +340,12 @@ class _Plans:
         )
 
     def _streams(self, node: Any) -> bool:
-        """Whether records of topics flow through a node."""
         if self._marked(_items(node.output()), _STREAM) is not None:
             return True
         return any(self._streams(child) for child in _items(node.children()))
 
     def _marked(self, expressions: Sequence[Any], key: str) -> Any:
-        """The first of some expressions that is named and has the key in its metadata."""
+        """Return the first named expression that has the key in its metadata."""
         for expression in expressions:
             named = str(expression.getClass().getSimpleName()) in _NAMED
             if named and expression.metadata().contains(key):

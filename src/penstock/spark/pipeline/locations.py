@@ -1,12 +1,9 @@
-"""Where the keys of a TOML text stand, and the lines of its strings.
+"""Locations of keys in a TOML text, and the lines of its strings.
 
-`tomllib` gives values without lines, and an error without a line costs its reader a search. This
-is a second reading of a text that `tomllib` has already taken: it may trust the grammar and only
-has to follow the parts that move a key or a line: tables, dotted and quoted keys, inline tables,
-arrays, and the four kinds of strings.
-
-Of a string it keeps the file's line of each line of its *value*, so that line n of a SQL text is
-a line of the file, whatever newlines, escapes and folded line ends lie between.
+`tomllib` returns values without lines. This second pass reads a text that `tomllib` has accepted
+and follows only what moves a key or a line: tables, dotted and quoted keys, inline tables, arrays,
+and the four kinds of strings. Of a string it keeps the file's line of each line of its *value*, so
+that line n of a SQL text is a line of the file despite newlines, escapes and folded line ends.
 
 Source: TOML 1.0.0, https://toml.io/en/v1.0.0.
 """
@@ -20,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 Key = tuple[str | int, ...]
-"""A path of keys; the elements of arrays count from 0."""
+"""Path of keys; the elements of arrays count from 0."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _BLANK: Final = re.compile(r"[ \t]*")
@@ -33,7 +30,7 @@ _NEWLINES: Final = frozenset({"\\n", "\\u000a", "\\u000A", "\\U0000000a", "\\U00
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The line of a key, counted from 1; for a string, the file's line of each of its lines."""
+    """Line of a key, counted from 1; for a string, the file's line of each of its lines."""
 
     line: int
     text_lines: tuple[int, ...] = ()
@@ -41,12 +38,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """The places of all keys of one text."""
+    """Places of all keys of one text."""
 
     places: Mapping[Key, Place] = field(default_factory=dict)
 
     def line(self, key: Key) -> int | None:
-        """The line of a key, or of the nearest table around it that is written."""
+        """Return the line of a key, or of the nearest enclosing table that is written."""
         while key:
             place = self.places.get(key)
             if place is not None:
@@ -55,7 +52,7 @@ class Locations:
         return None
 
     def line_in(self, key: Key, number: int) -> int | None:
-        """The file's line of line `number` (from 1) of a string; the nearest if it has fewer."""
+        """Return the file's line of line `number` (from 1) of a string; else the nearest."""
         place = self.places.get(key)
         if place is None or not place.text_lines:
             return self.line(key)
@@ -63,7 +60,7 @@ class Locations:
 
 
 def dotted(key: Key) -> str:
-    """A key as one would write it: `source.orders.expect."amount is positive"`."""
+    """Return a key as it is written: `source.orders.expect."amount is positive"`."""
     parts = []
     for part in key:
         if isinstance(part, int):
@@ -74,15 +71,13 @@ def dotted(key: Key) -> str:
 
 
 def locate(text: str) -> Locations:
-    """The places of a text that `tomllib.loads` accepts (any other gives any answer, or none)."""
+    """Return the places of a text that `tomllib.loads` accepts."""
     reader = _Reader(text)
     reader.document()
     return Locations(reader.places)
 
 
 class _Reader:
-    """One pass over the text; `at` only grows, and `line` with it."""
-
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
@@ -111,7 +106,6 @@ class _Reader:
         return self.text.startswith(mark, self.at)
 
     def _note(self, key: Key, line: int, text_lines: tuple[int, ...] = ()) -> None:
-        """Keep a key's place, and that of tables which only this key implies."""
         for size in range(1, len(key)):
             self.places.setdefault(key[:size], Place(line=line))
         self.places[key] = Place(line=line, text_lines=text_lines)
@@ -131,7 +125,7 @@ class _Reader:
         return table
 
     def _inside(self, key: Key) -> Key:
-        """A header's path with the number of the element it is in, below each array of tables."""
+        """Return a header's path with the element's number below each array of tables."""
         path: Key = ()
         for index, part in enumerate(key):
             path = (*path, part)
@@ -202,7 +196,7 @@ class _Reader:
         self.at += 1
 
     def _string(self) -> tuple[int, ...]:
-        """Pass a string; the file's line of each line of its value."""
+        """Skip a string; return the file's line of each line of its value."""
         quote = self.text[self.at]
         mark = quote * 3 if self._next_is(quote * 3) else quote
         self.at += len(mark)
@@ -227,7 +221,7 @@ class _Reader:
         return tuple(lines)
 
     def _piece(self, *, escapes: bool) -> tuple[int, bool] | None:
-        """Pass one character of a value: its line, and whether it ends a line. None for none."""
+        """Skip one character of a value: return its line (None: no line), and if it ends one."""
         if escapes and self._next_is("\\"):
             if self._skip(_FOLD):
                 return None

@@ -1,4 +1,4 @@
-"""A running pipeline's metrics; values are read from its queries' states when asked for."""
+"""Metrics of a running pipeline; values are read from its queries' states at each scrape."""
 
 from __future__ import annotations
 
@@ -41,35 +41,32 @@ ROWS_READ: Final = _counter("rows_total", "Rows read from the query's sources.")
 ROWS_REJECTED: Final = _counter(
     "rejected_total", "Rows that a rule rejected or that could not be decoded.", "reason"
 )
-ROWS_WARNED: Final = _counter("warned_total", "Rows that only a warning was given of.", "rule")
+ROWS_WARNED: Final = _counter("warned_total", "Rows that broke a rule with `warn`.", "rule")
 ROWS_DEAD: Final = _counter("dead_letters_total", "Records written to the dead-letter topic.")
-ROWS_LATE: Final = _counter("late_total", "Rows behind the watermark, left out by the state.")
+ROWS_LATE: Final = _counter("late_total", "Rows behind the watermark, dropped by a stateful step.")
 VALUES_SHREDDED: Final = _counter(
     "shredded_total", "Encrypted values that were read as null, as their subject's key is deleted."
 )
 ROWS_WRITTEN: Final = _counter("written_total", "Rows written to a sink.", "sink")
 BATCH_COUNT: Final = _counter("batches_total", "Batches finished.")
-BATCH_TIME: Final = _counter("batch_seconds_total", "Time that finished batches took together.")
+BATCH_TIME: Final = _counter("batch_seconds_total", "Total time of finished batches.")
 LAST_BATCH: Final = _gauge("last_batch_seconds", "Time that the last batch took.")
 LAST_BATCH_ROWS: Final = _gauge("last_batch_rows", "Rows that the last batch read.")
 RATE: Final = _gauge(
     "rows_per_second",
     "Rows read in a second of the last batch; 0 when idle, of all batches in the end.",
 )
-LAG: Final = _gauge(
-    "lag_records", "Records that were there when the last batch was planned, and not taken."
-)
+LAG: Final = _gauge("lag_records", "Records that the last batch left unread when it was planned.")
 STATE_ROWS: Final = _gauge("state_rows", "Rows in the state store.")
 STATE_BYTES: Final = _gauge("state_bytes", "Memory that the state store uses.")
-HELD: Final = _gauge("held_records", "Records that are parked or wait to be tried again.")
-RESTARTS: Final = _counter("restarts_total", "Times that the query was started again.")
+HELD: Final = _gauge("held_records", "Held records: parked, or waiting for a retry.")
+RESTARTS: Final = _counter("restarts_total", "Restarts of the query.")
 
 
 _FAMILIES: Final = {ROWS_REJECTED: REJECTED, ROWS_WARNED: WARNED, ROWS_WRITTEN: WRITTEN}
 
 
 def samples(pipeline: str, states: Iterable[QueryState]) -> Iterator[Sample]:
-    """Every metric of every query."""
     for state in states:
         at = (pipeline, state.query)
         for metric, value in _values(state).items():

@@ -1,11 +1,8 @@
-"""From a pipeline's file to its spec.
+"""Parser of a pipeline's file into its spec.
 
-Four steps, each a module: the file is read with the places of its keys (`document`), its tables
-are converted (`draft`), everything is checked (`checking`), and what passed becomes a
-`PipelineSpec` here. Nothing is imported that starts Spark, and no file that the pipeline names is
-run.
-
-What SQL reads is found from its text: `sql_views` has the rule.
+The file is read with the places of its keys (`document`), its tables are converted (`draft`),
+everything is checked (`checking`), and the result becomes a `PipelineSpec` here. Nothing starts
+Spark, and no file that the pipeline names is run. `sql_views` finds the views that SQL reads.
 """
 
 from __future__ import annotations
@@ -55,15 +52,15 @@ _MAKING: Final[Mapping[str, tuple[str, ...]]] = {
     "source": ("topic", "topics", "pattern", "table", "outbox", *(info.name for info in FORMAT)),
     "step": ("sql", "sql_file", "python", "inputs"),
 }
-"""The keys that say what a view's rows and columns are."""
+"""Keys that determine a view's rows and columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a file says as far as it can be told, and everything that is wrong with it.
+    """Readable part of a file, and all of its problems.
 
-    With problems, `spec` is for looking at only: values that do not fit are left out of it, as are
-    sinks without a view or a target; `unsure` names the views whose columns cannot be relied on.
+    With problems, `spec` is for inspection only: values that do not fit are left out of it, as are
+    sinks without a view or a target; `unsure` names the views with unreliable columns.
     """
 
     spec: PipelineSpec
@@ -106,10 +103,10 @@ def survey(
     admin: str | None = None,
     state: Path | str | None = None,
 ) -> Survey:
-    """As `load`, but with the problems beside what could be read.
+    """Read a pipeline as `load` does, but return the problems beside what could be read.
 
     Raises:
-        PipelineInvalid: the file is not there, or no TOML.
+        PipelineInvalid: the file is missing, or not TOML.
     """
     document = read(path)
     drafted = draft(document)
@@ -122,9 +119,9 @@ def survey(
         name=drafted.name,
         file=document.file,
         run=_run(drafted, given["bootstrap"], given["admin"], state),
-        sources={name: _source(drafted, one) for name, one in drafted.sources.items()},
-        steps={name: _step(drafted, one) for name, one in drafted.steps.items()},
-        sinks={name: _sink(drafted, one) for name, one in drafted.sinks.items() if _leads(one)},
+        sources={name: _source(drafted, source) for name, source in drafted.sources.items()},
+        steps={name: _step(drafted, step) for name, step in drafted.steps.items()},
+        sinks={name: _sink(drafted, sink) for name, sink in drafted.sinks.items() if _leads(sink)},
         errors=ErrorPolicy(**_fields(ErrorPolicy, drafted.errors)),
         spark=dict(drafted.spark.values),
     )
@@ -134,19 +131,16 @@ def survey(
 
 
 def _is_unsure(view: Section, wrong: list[str]) -> bool:
-    """Whether what is wrong concerns the columns of a view."""
     making = {dotted(view.key), *(dotted((*view.key, name)) for name in _MAKING[str(view.key[0])])}
     return any(where in making for where in wrong)
 
 
 def _leads(sink: Section) -> bool:
-    """Whether a sink has a view and a target."""
     targets = [sink.get(kind) for kind in sink.which("table", "topic", "console")]
     return sink.get("from") is not None and len(targets) == 1 and targets[0] is not None
 
 
 def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
-    """The flag, else the file, else the environment, else the default."""
     convert = servers if name == "bootstrap" else url
     variable = ENVIRONMENT[name]
     if not flag and drafted.run.given(name):
@@ -171,7 +165,7 @@ def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
 
 
 def _fields(kind: type[Any], section: Section, **others: Any) -> dict[str, Any]:
-    """The fields of a class of the spec that the section gives; `others` win."""
+    """Return the fields of a class of the spec that the section gives; `others` win."""
     given = {info.attribute: section.get(info.name) for info in describe(kind)}
     return {name: value for name, value in (given | others).items() if value is not None}
 
@@ -241,9 +235,9 @@ def _step(drafted: Draft, step: Section) -> Step:
 
 def _protections(drafted: Draft, view: Section) -> tuple[Protection, ...]:
     return tuple(
-        Protection(**_fields(Protection, one, column=one.name))
-        for one in drafted.protections.get(view.key, ())
-        if one.get("by") is not None
+        Protection(**_fields(Protection, section, column=section.name))
+        for section in drafted.protections.get(view.key, ())
+        if section.get("by") is not None
     )
 
 

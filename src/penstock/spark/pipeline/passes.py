@@ -1,17 +1,14 @@
-"""How often a query reads the records of a batch, and where the verdicts of its rules are counted.
+"""Passes over the records of a batch, and the pass that counts the verdicts of its rules.
 
-Theory of operation. Spark counts what flows by a place in a plan (`observe`) while it does
-something else with it. So the verdicts of a batch are counted in the pass that writes a sink's
-files, and nothing is kept in memory: the sinks' files are seen by nobody before the counts are
-known (`staged.py`). That is exact where every row that has been judged is certain to flow by, and
-to do so once: where rows are only picked, changed and put together between the judged views and
-the sink. Limits, joins, aggregates and subqueries may end early, or run twice after a lost
-executor; there the verdicts are counted in a pass of their own.
+Spark counts rows at a place in a plan (`observe`) while it does something else with them. So the
+verdicts are counted in the pass that writes a sink's files, which stay invisible until the counts
+are known (`staged.py`). That is exact if every judged row flows by exactly once: where rows are
+only picked, changed and put together before the sink. Limits, joins, aggregates and subqueries may
+end early or run twice; there the verdicts are counted in a separate pass.
 
-Records that are read again are the same, as a batch is a range of offsets. Whether the same rows
-come of them again is not certain with Python steps, an outbox, random numbers and the time of
-day: then what was judged is kept in memory, as it is where opening the values costs more than
-keeping them.
+Records that are read again are the same, as a batch is a range of offsets. With Python steps, an
+outbox, random numbers and the time of day the rows may differ: then the judged rows are kept in
+memory, as they are where opening the values costs more than keeping them.
 """
 
 from __future__ import annotations
@@ -41,10 +38,10 @@ _STATE: Final = "its state would be computed again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """How a query goes through a batch.
+    """Plan of a query's passes over a batch.
 
-    `counting` is the sink in whose pass verdicts are counted; None counts them in a pass of their
-    own. `kept` says why what was judged is kept in memory meanwhile; None if it is not.
+    `counting` is the sink in whose pass verdicts are counted; None counts them in a separate pass.
+    `kept` is the reason for which judged rows are kept in memory meanwhile; None if they are not.
     """
 
     counting: str | None
@@ -67,7 +64,7 @@ def passes(
     views: Mapping[str, DataFrame],
     decoders: Mapping[str, Decoder],
 ) -> Passes:
-    """How a query goes through a batch; the same for all of its batches.
+    """Return the passes of a query; the same for all of its batches.
 
     Args:
         views: those of the query, over any records.
@@ -94,7 +91,6 @@ def _counts(
     watched: set[str],
     views: Mapping[str, DataFrame],
 ) -> bool:
-    """Whether the pass that writes a sink shows all verdicts."""
     if not one_by_one(sink, views[sink.view]):
         return False
     made_of = above(spec, sink.view)
@@ -105,7 +101,7 @@ def _counts(
 
 
 def one_by_one(sink: Sink, view: DataFrame) -> bool:
-    """Whether a sink takes rows as they come, without moving them between tasks."""
+    """Whether a sink accepts rows as they come, without moving them between tasks."""
     if isinstance(sink.to, TableSink):
         to = sink.to
         return to.order_by is None or in_tasks(view.schema, keys=to.keys, order=to.order_by)
@@ -113,13 +109,12 @@ def one_by_one(sink: Sink, view: DataFrame) -> bool:
 
 
 def above(spec: PipelineSpec, view: str) -> set[str]:
-    """A view and all that it is made of."""
     step = spec.steps.get(view)
     return {view}.union(*(above(spec, name) for name in step.inputs if step) if step else ())
 
 
 def row_by_row(frame: DataFrame) -> bool:
-    """Whether every row that goes into a frame is certain to flow through its plan, once."""
+    """Whether every row of a frame's inputs is certain to flow through its plan, once."""
     plan = _analysed(frame)
     return (
         plan is not None
@@ -136,7 +131,7 @@ def _judges(source: Source) -> bool:
 
 
 def _unsure(spec: PipelineSpec, plan: QueryPlan, views: Mapping[str, DataFrame]) -> str | None:
-    """Why the same records may not give the same rows; None if they do."""
+    """Return why the same records may not give the same rows; None if they do."""
     if any(spec.sources[name].outbox for name in plan.sources):
         return "files of an outbox may be gone when they are read again"
     for name in plan.batched:
@@ -155,7 +150,7 @@ def repeatable(frame: DataFrame) -> bool:
 
 
 def _costly(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]) -> str | None:
-    """Why values are not to be opened for each pass; None where that is cheap."""
+    """Return why values are not to be opened for each pass; None if that is cheap."""
     if read_of(spec, plan, decoders, plan.sources, whole=True).value_format is not None:
         return None
     opened = [name for name in plan.sources if spec.sources[name].can_fail]
@@ -163,7 +158,6 @@ def _costly(spec: PipelineSpec, plan: QueryPlan, decoders: Mapping[str, Decoder]
 
 
 def _analysed(frame: DataFrame) -> Any:
-    """Spark's plan; None over Spark Connect, which shows none."""
     inner = getattr(frame, "_jdf", None)
     return None if inner is None else inner.queryExecution().analyzed()
 

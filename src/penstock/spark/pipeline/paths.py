@@ -1,16 +1,13 @@
-"""Where a pipeline keeps what it knows: names below its state directory.
+"""Paths of a pipeline's files below its state directory.
 
-<state>/checkpoints/<query>/     Spark's own
-<state>/journal/<query>/         a file per batch
-<state>/held/<query>/            the retry store, a Delta table
-<state>/releases/<query>/        requests to release parked records; done/ has the old ones
-<state>/schemas/<source>.ddl     schemas that were inferred
-<state>/joined/<query>/          where each sink joined the query
-<state>/replays                  which dead letters were put back: a Delta table
-<state>/replaying/               the replay of dead letters that is under way, and the old ones
-<state>/backfills/<query>/       how far sinks that joined later were given what came before
-<state>/wake-<query>             when a query with held records has something to do
-<state>/lock                     held by the process that runs the pipeline
+<state>/checkpoints/<query>/     Spark's own <state>/journal/<query>/         a file per batch
+<state>/held/<query>/            the retry store, a Delta table <state>/releases/<query>/
+requests to release parked records; old ones in done/ <state>/schemas/<source>.ddl     schemas that
+were inferred <state>/joined/<query>/          start positions of added sinks <state>/replays
+replayed dead letters: a Delta table <state>/replaying/               the open replay of dead
+letters, and the old ones <state>/backfills/<query>/       progress of backfills of added sinks
+<state>/wake-<query>             time of the next batch of a query with held records <state>/lock
+held by the process that runs the pipeline
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from penstock.spark.pipeline.spec import PipelineSpec
 
 
 class PipelinePaths:
-    """The paths of one pipeline."""
+    """Paths of one pipeline."""
 
     def __init__(self, spec: PipelineSpec) -> None:
         self.state = spec.run.state
@@ -30,7 +27,7 @@ class PipelinePaths:
         return self.state / "checkpoints" / query
 
     def committed(self, query: str, batch_id: int) -> Path:
-        """The file that is there when Spark has done with a batch."""
+        """Return the file that exists once Spark has completed a batch."""
         return self.checkpoint(query) / "commits" / str(batch_id)
 
     def journal(self, query: str) -> Path:

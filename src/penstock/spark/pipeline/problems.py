@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline's file: file, line, what, and how to mend it."""
+"""Problems of a pipeline's file: file, line, what is wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.errors import InvalidError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that keeps a pipeline from running. `where` is a key, as `source.orders.topic`."""
+    """Problem that keeps a pipeline from running. `where` is a key, as `source.orders.topic`."""
 
     file: Path
     line: int | None
@@ -27,7 +27,7 @@ class Problem:
 
 
 def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
-    """Problems by line, those of `file` before those of the files that it names."""
+    """Return problems by line, those of `file` before those of the files that it names."""
 
     def place(one: Problem) -> tuple[bool, str, int]:
         return one.file != file, str(one.file), one.line or 0
@@ -36,7 +36,7 @@ def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
 
 
 class PipelineInvalid(InvalidError):
-    """A pipeline file with problems, all of those that were found."""
+    """Pipeline file with problems; the error has all of them."""
 
     code: ClassVar[str] = "invalid_config"
 

@@ -1,9 +1,8 @@
-"""Progress of a pipeline for whoever watches: a live table on a terminal, else JSON lines.
+"""Progress display of a pipeline: a live table on a terminal, else JSON lines.
 
-Theory of operation. Rendering is a pure function of the queries' states; a thread looks at them
-every `LOOK_SECONDS` and shows what they have become. Lines are told by comparing with the look
-before: a batch has finished when the query's number of batches has grown. Batches that finish
-between two looks share a line, whose totals have them all.
+Rendering is a pure function of the queries' states; a thread samples them every `LOOK_SECONDS` and
+compares with the sample before. Batches that finish between two samples share a line with their
+totals.
 
     {"time_ms": 1790000000000, "pipeline": "orders", "event": "batch", "query": "orders",
      "group": "orders.orders", "phase": "running", "batch_id": 7, "batch_rows": 1000,
@@ -13,9 +12,8 @@ between two looks share a line, whose totals have them all.
      "late": 0, "shredded": 0, "written": {"lake": 7997}}
 
 `event` is `batch`, or the phase that a query came to: `restarting`, `failed` or `ended`.
-`rows_per_second` of an event `batch` is that of the batch in `batch_rows` and `batch_ms`.
-Elsewhere, on the live table and on the status page, a query at rest has none, and one that has
-ended that of all its batches. Numbers from `batches` on are totals since the process started.
+`rows_per_second` of an event `batch` is that of its batch; elsewhere an idle query has none, and an
+ended one that of all its batches. Numbers from `batches` on are totals since the process started.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ States = tuple[QueryState, ...]
 
 
 def described(state: QueryState) -> dict[str, Any]:
-    """A state with the keys that lines, the status page and the command share."""
+    """Return a state with the keys that lines, the status page and the command share."""
     return {
         "query": state.query,
         "group": state.group_id,
@@ -91,7 +89,7 @@ def described(state: QueryState) -> dict[str, Any]:
 
 
 def counts_of(state: QueryState, family: str) -> dict[str, int]:
-    """The totals whose names begin with `family`, by the rest of the name."""
+    """Return the totals whose names begin with `family`, by the rest of the name."""
     return {
         name.removeprefix(family): number
         for name, number in state.counts.items()
@@ -100,9 +98,9 @@ def counts_of(state: QueryState, family: str) -> dict[str, int]:
 
 
 def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[str]:
-    """What happened between two looks, one JSON object each: batches, then changes of phase."""
+    """Return the changes between two samples as JSON objects: batches, then changes of phase."""
     known = {state.query: state for state in before}
-    told: list[str] = []
+    texts: list[str] = []
     for state in now:
         last = known.get(state.query)
         events = []
@@ -115,12 +113,12 @@ def lines(before: States, now: States, *, pipeline: str, now_ms: int) -> list[st
             line = head | described(state)
             if event == "batch":  # its own, whatever the query has come to meanwhile
                 line["rows_per_second"] = round(state.batch_rows_per_second, 1)
-            told.append(json.dumps(line))
-    return told
+            texts.append(json.dumps(line))
+    return texts
 
 
 def table(states: Sequence[dict[str, Any]], *, title: str | None = None) -> Table:
-    """Queries as a table, from what `described` gives; errors stand below it."""
+    """Return queries as a table, from the results of `described`, with errors below it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -165,14 +163,12 @@ _NUMBERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
 
 
 def duration(milliseconds: int) -> str:
-    """`180 ms`, `4.2 s`."""
     if milliseconds < MILLISECONDS:
         return f"{milliseconds} ms"
     return f"{milliseconds / MILLISECONDS:,.1f} s"
 
 
 def size(count_bytes: float) -> str:
-    """`512 B`, `3.4 MiB`."""
     for unit in UNITS[:-1]:
         if count_bytes < 1024:
             return f"{count_bytes:.0f} B" if unit == "B" else f"{count_bytes:.1f} {unit}"
@@ -181,19 +177,15 @@ def size(count_bytes: float) -> str:
 
 
 class Display(Protocol):
-    """Where progress is shown."""
+    """Output of progress."""
 
-    def show(self, states: States) -> None:
-        """Show a look at the states."""
-        ...
+    def show(self, states: States) -> None: ...
 
-    def close(self) -> None:
-        """Leave the last look standing."""
-        ...
+    def close(self) -> None: ...
 
 
 class LineDisplay:
-    """JSON lines, each written at once."""
+    """Output as JSON lines, each written at once."""
 
     def __init__(
         self, pipeline: str, write: Callable[[str], None], *, clock: Clock = SYSTEM_CLOCK
@@ -211,11 +203,11 @@ class LineDisplay:
         self._before = states
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
 class TableDisplay:
-    """A table that stays at the foot of a terminal; what else is printed stands above it."""
+    """Output as a table at the foot of a terminal; other output is printed above it."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -243,7 +235,7 @@ class TableDisplay:
 
 
 class Watcher:
-    """Shows the states of a pipeline from a thread of its own, until its `with` block ends."""
+    """Thread that shows the states of a pipeline until its `with` block ends."""
 
     def __init__(self, states: Callable[[], States], display: Display) -> None:
         self._states = states

@@ -1,19 +1,16 @@
-"""What Spark reports of running queries, kept as one `QueryState` per query.
+"""Listener for Spark's reports of running queries; it keeps one `QueryState` per query.
 
-Theory of operation. Three parties write: Spark's listener bus (batches), the functions that write
-a batch (counts, held records) and the runner (starts, restarts, ends). Each call replaces a frozen
-state under one lock, so a reader gets states that belong together and never waits for Spark.
+Spark's listener bus (batches), the functions that write a batch (counts, held records) and the
+runner (starts, restarts, ends) write. Each call replaces a frozen state under one lock.
 
-A query is known by its name from `started` on; queries of the same session that nobody started
-here are not looked at. The bus is late: the last batch of a run that failed may be reported when
-the next one is being started. Such a report changes the numbers and leaves the phase alone; the
-run's id tells which it is.
+A query is identified by its name from `started` on; other queries of the session are ignored. The
+bus is late: the last batch of a failed run may be reported when the next run is being started. Such
+a report changes the numbers but not the phase; the run's id identifies it.
 
-Rows. Spark counts a row each time that a batch's frame is computed, so a batch that is written to
-two sinks counts double. A `penstock` source can count no more than its offsets advanced (from 0
-in a query's first batch, of which Spark tells no start), and the lesser of both is taken. Lag is
-what the source's latest offsets are ahead of the batch's end offsets: what was there when the
-batch was planned and was not taken into it.
+Spark counts a row each time that a batch's frame is computed, so a batch that is written to two
+sinks counts double. Therefore rows are at most the advance of the source's offsets (from 0 in a
+query's first batch, for which Spark reports no start). Lag is the source's latest offsets minus the
+batch's end offsets.
 """
 
 from __future__ import annotations
@@ -40,9 +37,9 @@ from penstock.spark.positions import Positions
 
 QUERIES_MAX: Final = 1_000
 REPORT_SECONDS: Final = 30.0
-"""Time that Spark's last report of a query may take once the query has ended."""
+"""Longest wait for Spark's last report of an ended query."""
 _NO_WATERMARK: Final = "1970-01-01T00:00:00.000Z"
-"""What Spark reports until a first event time was seen."""
+"""Spark's report until a first event time was seen."""
 
 
 class TooManyQueries(InvalidError):
@@ -66,15 +63,15 @@ class ProgressBook(ReportListener):
         self._states: dict[str, QueryState] = {}
         self._runs: dict[str, str] = {}
 
-    # What the runner and the sinks say
+    # Reports of the runner and the sinks
 
     def states(self) -> tuple[QueryState, ...]:
-        """All queries in the order of their first start."""
+        """Return all queries in the order of their first start."""
         with self._lock:
             return tuple(self._states.values())
 
     def started(self, query_name: str, group_id: str) -> None:
-        """A query is about to start, for the first time or again; its totals go on.
+        """Note that a query is about to start, for the first time or again; totals are kept.
 
         Raises:
             TooManyQueries: there are `QUERIES_MAX` already.
@@ -97,17 +94,16 @@ class ProgressBook(ReportListener):
             self._change(query_name, lambda state: {"counts": _added(state, {name: n})})
 
     def held(self, query_name: str, n: int) -> None:
-        """So many records wait now."""
         self._change(query_name, lambda state: {"held": n})
 
     def failed(self, query_name: str, error: BaseException | str) -> None:
-        """The query has failed for good. Of Spark's stack traces the cause is kept."""
+        """Note that the query failed permanently, with the cause of Spark's stack traces."""
         text = error if isinstance(error, str) else cause_of(error)
         self._await_last_report(query_name)
         self._change(query_name, lambda state: {"phase": "failed", "error": text})
 
     def restarting(self, query_name: str, error: BaseException | str | None = None) -> None:
-        """The query failed and will be started again; `error` stays visible until it is."""
+        """Note that the query failed and will restart; `error` stays visible until then."""
         text = cause_of(error) if isinstance(error, BaseException) else error
         self._change(
             query_name,
@@ -115,7 +111,7 @@ class ProgressBook(ReportListener):
         )
 
     def ended(self, query_name: str) -> None:
-        """The query has come to its end or was stopped; one that failed stays failed.
+        """Note that the query ended or was stopped; one that failed stays failed.
 
         Like `failed`, it waits for Spark's last report, at most `REPORT_SECONDS`, so that the
         totals have the last batch.
@@ -125,16 +121,14 @@ class ProgressBook(ReportListener):
             query_name, lambda state: {} if state.phase == "failed" else {"phase": "ended"}
         )
 
-    # What Spark says
+    # Reports of Spark
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Remember which run the coming reports are of."""
         with self._lock:
             if event.name is not None and event.name in self._states:
                 self._runs[event.name] = str(event.runId)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Take a finished batch in."""
         progress = event.progress
         if progress.name is None or not self._knows(progress.name):
             return
@@ -148,7 +142,6 @@ class ProgressBook(ReportListener):
             self._states[progress.name] = replace(state, **changes)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing came; what is at rest has no rate."""
         run = str(event.runId)
         with self._lock:
             for name, current in self._runs.items():
@@ -157,7 +150,6 @@ class ProgressBook(ReportListener):
                     self._states[name] = replace(state, phase="idle")
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """All reports of this run are in; what it means, the runner knows."""
         run = str(event.runId)
         with self._lock:
             self._runs = {name: current for name, current in self._runs.items() if current != run}
@@ -186,7 +178,6 @@ class ProgressBook(ReportListener):
 
 
 def _batch(state: QueryState, progress: StreamingQueryProgress) -> dict[str, Any]:
-    """What a finished batch changes."""
     rows = sum(map(_rows, progress.sources))
     batch_ms = progress.batchDuration
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
@@ -216,7 +207,6 @@ def _rows(source: SourceProgress) -> int:
 
 
 def _lag(sources: list[SourceProgress]) -> int | None:
-    """Records behind, over all sources that say so; None when none does."""
     pairs = [(positions_of(item.latestOffset), positions_of(item.endOffset)) for item in sources]
     known = [_ahead(latest, end) for latest, end in pairs if latest and end]
     return sum(known) if known else None

@@ -1,13 +1,10 @@
-"""Protected columns of views: masked, tokenised and encrypted ones, and those that are decrypted.
+"""Protected columns of views: masked, tokenised, encrypted, and decrypted ones.
 
-Masks are expressions of Spark's own SQL. Tokens and encryption need keys, and keys stay out of
-Spark's plans, logs and pages: they are computed in Python workers, by Arrow's columns, from
-functions that know where the keyring is and nothing more. A worker opens the ring for itself, once.
-
-A source's columns are decrypted before its rules judge them; what does not decrypt counts as a
-value that cannot be read. All else is protected behind a view's rules, which see clear values.
-
-Why Spark's own `aes_encrypt` is not used: decision 0051.
+Masks are expressions of Spark's own SQL. Tokens and encryption need keys, which stay out of Spark's
+plans, logs and pages: Python workers compute them by Arrow's columns, from functions that carry
+only the keyring's location. A source's columns are decrypted before its rules judge them; a value
+that does not decrypt is undecodable. Other columns are protected after a view's rules, which see
+clear values. Decision 0051 explains why Spark's `aes_encrypt` is not used.
 """
 
 from __future__ import annotations
@@ -45,29 +42,33 @@ TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
     "encrypt": (StringType, BinaryType),
     "decrypt": (BinaryType,),
 }
-"""The types of columns that can be protected so."""
+"""Column types that each protection accepts."""
 SUBJECT_TYPES: Final = (StringType, BinaryType, *_WHOLE)
 
 
 SHREDDED: Final = "_penstock_shredded"
-"""How many values of a row are null because their subject's key is gone."""
+"""Number of a row's values that are null because their subject's key was deleted."""
 
 
 def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFrame:
-    """Opened values with their encrypted columns decrypted, and `_error` where one is not.
+    """Return opened values with their encrypted columns decrypted, and `_error` where one is not.
 
-    Where there are such columns, there is `SHREDDED` too.
+    If there are such columns, there is `SHREDDED` too.
     """
-    chosen = {one.column: one for one in source.protections if one.by == "decrypt"}
+    chosen = {
+        protection.column: protection
+        for protection in source.protections
+        if protection.by == "decrypt"
+    }
     if not chosen:
         return frame
     places = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
     opened = frame.withColumns(
         {
-            places[column]: _decrypting(_given(keys), text=one.gives == "text")(
-                F.col(quoted(column)), _subject(one)
+            places[column]: _decrypting(_given(keys), text=protection.gives == "text")(
+                F.col(quoted(column)), _subject(protection)
             )
-            for column, one in chosen.items()
+            for column, protection in chosen.items()
         }
     )
     reasons = [
@@ -86,8 +87,12 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
 
 
 def protected(frame: DataFrame, part: Source | Step, keys: KeyPlace | None) -> DataFrame:
-    """A view's rows with their columns masked, tokenised and encrypted, all from clear ones."""
-    made = {one.column: _column(one, keys) for one in part.protections if one.by != "decrypt"}
+    """Return a view's rows with columns masked, tokenised and encrypted, all from clear ones."""
+    made = {
+        protection.column: _column(protection, keys)
+        for protection in part.protections
+        if protection.by != "decrypt"
+    }
     return frame.withColumns(made) if made else frame
 
 
@@ -105,7 +110,7 @@ def _subject(one: Protection) -> Any:
 
 
 def _given(keys: KeyPlace | None) -> KeyPlace:
-    # Without one the file is refused; its other steps are looked at all the same.
+    # Without one the file is rejected; its other steps are still checked.
     return KeyPlace(ring=Path()) if keys is None else keys
 
 
@@ -143,7 +148,7 @@ def _decrypting(keys: KeyPlace, *, text: bool) -> Any:
 
 
 def _as_text(column: Any, reasons: dict[int, str]) -> Any:
-    """A column of bytes as text; a reason for each value that is none."""
+    """Return a column of bytes as text, and a reason for each value that is not UTF-8."""
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
@@ -152,5 +157,5 @@ def _as_text(column: Any, reasons: dict[int, str]) -> Any:
         try:
             values[at] = None if value is None else value.decode()
         except UnicodeDecodeError:
-            values[at], reasons[at] = None, 'it is not UTF-8: say gives = "bytes"'
+            values[at], reasons[at] = None, 'it is not UTF-8: set gives = "bytes"'
     return pa.array(values, pa.string())

@@ -1,7 +1,4 @@
-"""What can be wrong with the protection of columns, as far as the file shows it.
-
-Whether columns are there, and of what types, only Spark can say: `analysis.py`.
-"""
+"""Checks of column protection that need only the file; `analysis.py` checks columns and types."""
 
 from __future__ import annotations
 
@@ -19,17 +16,16 @@ _OWN: Final[Mapping[str, tuple[str, ...]]] = {
     "decrypt": ("subject", "gives"),
 }
 _COMPARED: Final = ("keys", "order_by", "partition_by")
-"""Of table sinks: columns in which equal values must be equal."""
+"""Keys of table sinks whose columns are compared for equality."""
 
 
 def check(draft: Draft) -> None:
-    """Keys that do not go together, and what is needed and missing."""
     for view in draft.views():
-        for one in draft.protections.get(view.key, ()):
-            by = one.get("by")
+        for protection in draft.protections.get(view.key, ()):
+            by = protection.get("by")
             if by is not None:
-                _parameters(draft, one, by)
-                _place(draft, view, one, by)
+                _parameters(draft, protection, by)
+                _place(draft, view, protection, by)
     _needs_keys(draft)
     _equal_no_more(draft)
     if draft.run.given("master_key") and not draft.run.given("keys"):
@@ -84,15 +80,15 @@ def _place(draft: Draft, view: Section, one: Section, by: str) -> None:
 
 
 def _needs_keys(draft: Draft) -> None:
-    """The first column that needs a keyring, where there is none."""
     if draft.run.given("keys"):
         return
-    for one in _all(draft):
-        by = one.get("by")
+    for protection in _all(draft):
+        by = protection.get("by")
         if by is not None and by != "mask":
             draft.refuse(
                 ("run", "keys"), f"names no keyring, and {by} needs one",
-                'make one with `penstock keys init`, and add keys = "…" to [run]', under=one.key,
+                'make one with `penstock keys init`, and add keys = "…" to [run]',
+                under=protection.key,
             )  # fmt: skip
             return
 
@@ -103,10 +99,12 @@ def _all(draft: Draft) -> Iterator[Section]:
 
 
 def _equal_no_more(draft: Draft) -> None:
-    """An encrypted column is another one each time, so nothing goes by its values."""
+    """Reject comparisons of encrypted columns, whose values differ each time."""
     sealed = {
         view.name.lower(): {
-            one.name for one in draft.protections.get(view.key, ()) if one.get("by") == "encrypt"
+            protection.name
+            for protection in draft.protections.get(view.key, ())
+            if protection.get("by") == "encrypt"
         }
         for view in draft.views()
     }

@@ -24,17 +24,17 @@ NOW = "now"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A pipeline with its decoders: all that is needed to start queries."""
+    """Pipeline with its decoders, ready to start queries."""
 
     spec: PipelineSpec
     decoders: Mapping[str, Decoder]
     definition: str
 
     def start(self, spark: SparkSession, plan: QueryPlan) -> StreamingQuery:
-        """Start a query, or let it go on from its checkpoint.
+        """Start a query, or continue it from its checkpoint.
 
         Raises:
-            AnalysisException: Spark refuses the plan.
+            AnalysisException: Spark rejects the plan.
         """
         spec = self.spec
         job: BatchJob = (RecordJob if plan.root is None else RootJob)(
@@ -55,16 +55,16 @@ class Prepared:
         return writer.start()
 
     def records(self, spark: SparkSession, plan: QueryPlan, names: Sequence[str]) -> DataFrame:
-        """The records of the topics of some of a query's sources, as a stream."""
+        """Return the records of some of a query's sources, as a stream."""
         options = stream_options(self.spec, plan, names, self.read(plan, names))
         options["parallelism"] = str(slots(spark))
         return spark.readStream.format("penstock").options(**options).load()
 
     def read(self, plan: QueryPlan, names: Sequence[str]) -> Read:
-        """What a query reads of the records of some of its sources.
+        """Return what a query reads of some of its sources' records.
 
-        A batch that is half written is finished by the definition that it began under: then
-        everything is read, for either to open.
+        A half-written batch is finished by the definition under which it began: then everything is
+        read.
         """
         paths = PipelinePaths(self.spec)
         last = Journal(paths.journal(plan.name)).last()
@@ -74,9 +74,9 @@ class Prepared:
         return read_of(self.spec, plan, self.decoders, names, whole=whole(self.spec, plan))
 
     def root(self, spark: SparkSession, plan: QueryPlan) -> DataFrame:
-        """The stream of a query's root. Rejected records are left out: a record query has them.
+        """Return the stream of a query's root, without rejected records: a record query has them.
 
-        The session of the runner is used, as its listeners hear of no other.
+        It uses the runner's session, whose listeners receive its events.
         """
         views = streams.views(
             spark,
@@ -90,14 +90,14 @@ class Prepared:
 
 
 def whole(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    """Whether a query needs all of every record: what is held is kept as it came."""
+    """Whether a query needs all of every record: held records are stored as they came."""
     return plan.root is None and may_hold(spec, plan)
 
 
 def stream_options(
     spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], read: Read
 ) -> dict[str, str]:
-    """The options of a stream of records; how many read it at once is left open."""
+    """Return the options of a stream of records, without parallelism."""
     sources = [spec.sources[name] for name in names]
     options = frames.read_options(spec, sources, read, group_id=group_id(spec, plan))
     if whole(spec, plan):
@@ -106,11 +106,9 @@ def stream_options(
 
 
 def group_id(spec: PipelineSpec, plan: QueryPlan) -> str:
-    """The consumer group that a query shows its progress as."""
     return f"{spec.name}.{plan.name}"
 
 
 def output_mode(spec: PipelineSpec, plan: QueryPlan) -> str:
-    """How Spark hands rows on: as the last stateful step says."""
     step = spec.steps.get(plan.root or "")
     return "append" if step is None else step.output_mode

@@ -1,9 +1,8 @@
-"""What a query reads of its records, and who opens their values.
+"""Columns and fields that a query reads of its records, and the place where values are opened.
 
-The source opens them where it reads, in its Python worker, if all topics of the query have values
-of one format that it can open; otherwise Spark does, from the bytes. What no step, rule or sink of
-the query names is left out: columns of the record, and, where the source opens the values, fields.
-Fields are still checked: a value is rejected for any of them.
+The source opens values in its Python worker if all topics of the query have one format that it can
+open; otherwise Spark opens them from the bytes. Columns and fields that no step, rule or sink names
+are left out, but every field is still checked.
 
 A name counts if it is a word of the SQL. Where SQL says `*`, or Python gets the view, all count.
 """
@@ -34,17 +33,17 @@ from penstock.spark.pipeline.sql_views import words_of
 
 _PLACE: Final = ("topic", "partition", "offset")
 _LEAST: Final = ("partition",)
-"""What is read where nothing is needed: it costs nothing."""
+"""Column that is read where none is needed: it costs nothing."""
 
 Words = frozenset[str] | None
-"""Names that SQL may mean, in small letters; None for any name."""
+"""Names that SQL may mean, in lower case; None for any name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What the source of a query gives: columns, and the fields of values that it opens.
+    """Columns that a query's source returns, and the fields of values that it opens.
 
-    Without a format Spark opens the values; `why` says why. `fields` are None for all.
+    Without a format Spark opens the values; `why` is the reason. `fields` are None for all.
     """
 
     columns: tuple[str, ...] = RECORD_FIELDS
@@ -53,14 +52,13 @@ class Read:
     why: str = ""
 
     def options(self) -> dict[str, str]:
-        """The options of format `penstock` that ask for it."""
         found = {"columns": ",".join(self.columns)}
         if self.value_format is None:
             return found
         return found | value_options(self.value_format, self.fields)
 
     def __str__(self) -> str:
-        """Who opens the values, and what else is read."""
+        """Return a line for `plan`: who opens the values, and what else is read."""
         fields = "" if self.fields is None else f" ({', '.join(self.fields)})"
         opened = f"Spark: {self.why}" if self.why else f"the source, where it reads them{fields}"
         return f"{opened}; of the record: {', '.join(self.columns)}"
@@ -74,10 +72,10 @@ def read_of(
     *,
     whole: bool,
 ) -> Read:
-    """What a query reads of the topics of some of its sources.
+    """Return what a query reads of the topics of some of its sources.
 
     Args:
-        whole: whether all of a record is needed, as it is where records may be held.
+        whole: whether all of a record is needed, as for held records.
     """
     found = _opened(spec, decoders, names)
     if whole or any(spec.sources[name].outbox is not None for name in names):
@@ -93,31 +91,31 @@ def read_of(
 
 
 def _opened(spec: PipelineSpec, decoders: Mapping[str, Decoder], names: Sequence[str]) -> Read:
-    """Who opens the values."""
     sources = [spec.sources[name] for name in names]
     made = [decoders[name] for name in names]
-    formats = [one.value_format for one in made if isinstance(one, ReaderDecoder)]
+    formats = [decoder.value_format for decoder in made if isinstance(decoder, ReaderDecoder)]
     if any(source.outbox is not None for source in sources):
         return Read(why="an outbox has the values in other files")
     if all(source.value_format.kind in {"raw", "text"} for source in sources):
         return Read(why="there is nothing to open")
     if len(formats) < len(made):
         return Read(why=f"only Spark opens {_why_spark(made)}")
-    if any(one != formats[0] for one in formats):
+    if any(value_format != formats[0] for value_format in formats):
         return Read(why="the query's topics have values of several formats")
     return Read(value_format=formats[0])
 
 
 def _why_spark(decoders: Sequence[Decoder]) -> str:
-    """What the source cannot open."""
-    parts = [part for one in decoders if isinstance(one, JsonDecoder) for part in one.reasons]
+    parts = [
+        part for decoder in decoders if isinstance(decoder, JsonDecoder) for part in decoder.reasons
+    ]
     return "; ".join(parts) or "raw values and text beside others"
 
 
 def _fields(
     spec: PipelineSpec, plan: QueryPlan, names: Sequence[str], known: Sequence[str]
 ) -> tuple[str, ...] | None:
-    """The fields of values that something in the query may name; None for all of them."""
+    """Return the fields of values that something in the query may name; None for all of them."""
     found: set[str] = set()
     for name in names:
         for words in _words(spec, plan, name):
@@ -129,13 +127,12 @@ def _fields(
 
 
 def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
-    """The names of columns that what reads a source's view may mean."""
     source = spec.sources[name]
     yield frozenset(word.lower() for word in (*source.deduplicate, source.time or ""))
     yield from (words_of(rule.condition) for rule in source.rules)
-    for one in source.protections:
-        yield frozenset({one.column.lower()})
-        yield words_of(one.subject) if one.subject else frozenset()
+    for protection in source.protections:
+        yield frozenset({protection.column.lower()})
+        yield words_of(protection.subject) if protection.subject else frozenset()
     for step in _steps(spec, plan):
         if name in step.inputs:
             yield None if step.sql is None else words_of(step.sql)
@@ -145,23 +142,26 @@ def _words(spec: PipelineSpec, plan: QueryPlan, name: str) -> Iterator[Words]:
 
 
 def _sink_words(sink: Sink) -> Iterator[Words]:
-    """What a sink may mean besides `_record`, which it leaves out where it takes all columns."""
     if not isinstance(sink.to, TopicSink) or sink.to.value is None:
         yield None
     yield from map(words_of, _expressions(sink))
 
 
 def _columns(spec: PipelineSpec, plan: QueryPlan, names: Sequence[str]) -> set[str]:
-    """The columns of the record that are needed."""
     steps, sinks = _steps(spec, plan), _sinks(spec, plan)
     sources = [spec.sources[name] for name in names]
     parts: list[Source | Step] = [*sources, *steps]
     texts = [step.sql or "" for step in steps]
     texts += [rule.condition for part in parts for rule in part.rules]
-    texts += [one.subject for part in parts for one in part.protections if one.subject]
+    texts += [
+        protection.subject
+        for part in parts
+        for protection in part.protections
+        if protection.subject
+    ]
     texts += [text for sink in sinks for text in _expressions(sink)]
     named = any(words is None or RECORD in words for words in map(words_of, texts))
-    # A query with a stateful root leaves out what is rejected: a record query sees to that.
+    # A query with a stateful root drops rejected rows, which a record query handles.
     fates = {rule.otherwise for part in parts for rule in part.rules if plan.root is None}
     if plan.root is None and any(source.can_fail for source in sources):
         fates.add(spec.errors.on_invalid)

@@ -1,7 +1,6 @@
-"""Refusals of a run that are known before it starts: by columns, by sinks and by what is there.
+"""Rejections of a run that are known before it starts: by columns, by sinks and by state.
 
-The sinks themselves are asked, with the columns that they would get and the tables that are there
-now, so that a check here cannot differ from theirs.
+The sinks themselves check the columns against the tables that exist now.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from penstock.spark.tables.location import open_table
 from penstock.spark.tables.schemas import RESERVED
 
 TARGETS: Final = {TableSink: "table", ConsoleSink: "console"}
-"""The key that names a sink's target; a topic's otherwise."""
+"""Key that names a sink's target; a topic's otherwise."""
 
 
 def check_fields(names: Sequence[str], value_format: ValueFormat) -> None:
     """Check the names of a value's fields.
 
     Raises:
-        InvalidFormat: one is that of the column of records.
+        InvalidFormat: a field has the name of the column of records.
     """
     if taken := [name for name in names if name.lower() == RECORD]:
         key = "schema" if value_format.schema_file is None else "schema_file"
@@ -71,10 +70,10 @@ def of_columns(schema: StructType) -> Iterator[tuple[str, str]]:
 def of_sink(
     spec: PipelineSpec, query: QueryPlan, sink: Sink, view: DataFrame
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a sink refuses of a view's columns: the key that it concerns and the reason.
+    """Yield rejections by a sink of a view's columns: the key that it concerns and the reason.
 
     Raises:
-        AnalysisException: Spark refuses an expression of the sink.
+        AnalysisException: Spark rejects an expression of the sink.
     """
     target = TARGETS.get(type(sink.to), "topic")
     try:
@@ -108,7 +107,7 @@ def of_state(spec: PipelineSpec, query: QueryPlan) -> Iterator[str]:
 
 
 def spark_id(checkpoint: Path) -> str | None:
-    """Return the id that Spark gave a query when it made its checkpoint; None without one."""
+    """Return the id in a query's checkpoint; None without one."""
     try:
         facts: dict[str, Any] = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,14 +1,12 @@
 """Choice of the query that writes the dead letter of a record that several sources read.
 
-Two sources of one topic, in queries of their own, judge each of its records. The earlier source
-that rejects a record to the dead letters writes its dead letter. A later source judges what it
-rejects by the earlier sources as well, and leaves out what these dead-letter.
+Sources of one topic in different queries judge the same records. The earliest source that rejects a
+record to the dead letters writes its dead letter; later sources leave it out.
 
-A source is earlier where it is certain to read the record: it starts at the beginning of the log,
-or both start at the same place, which is not the moving end of the log. Where each is certain to
-read what the other does, it is the one that comes first in the file. Of its rules those count whose
-verdict depends on nothing but the record, up to the first other one. `penstock pipeline plan` says
-which query writes which dead letters.
+A source is earlier if it is certain to read the record: it starts at the beginning of the log, or
+both start at the same fixed place. If each reads what the other does, it is the first in the file.
+Of its rules those count whose verdict depends only on the record, up to the first other one.
+`penstock pipeline plan` shows which query writes which dead letters.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ def described(spec: PipelineSpec, plans: Sequence[QueryPlan], plan: QueryPlan) -
 
 
 def earlier_sources(spec: PipelineSpec, plan: QueryPlan, name: str) -> tuple[str, ...]:
-    """The sources of other queries whose dead letters stand for those of a source."""
+    """Return the sources of other queries whose dead letters replace those of a source."""
     source = spec.sources[name]
     before = list(spec.sources)[: list(spec.sources).index(name)]
     return tuple(
@@ -98,7 +96,7 @@ def without_those_of(
     earlier: Sequence[str],
     decoders: Mapping[str, Decoder],
 ) -> DataFrame:
-    """The rejected rows of a source without those that earlier sources dead-letter.
+    """Return the rejected rows of a source without those that earlier sources dead-letter.
 
     Args:
         rejected: rows of a judged frame, all of them to be dead-lettered.
@@ -130,7 +128,7 @@ def without_those_of(
 
 
 def _judged(values: DataFrame, source: Source, on_error: str) -> DataFrame | None:
-    """The values judged by those first rules whose verdict is the same at any time."""
+    """Return the values judged by those first rules whose verdict is the same at any time."""
     for count in range(len(source.rules), -1, -1):
         judged = rules.judged(values, source.rules[:count], error=ERROR, on_error=on_error)
         if passes.repeatable(judged):

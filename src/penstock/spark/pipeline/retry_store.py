@@ -1,12 +1,9 @@
-"""Records that wait: parked until somebody releases them, or until it is time for another try.
+"""Retry store: held records, parked until an operator releases them or held until a retry is due.
 
-A held record keeps everything that it came with. With `keep_order`, records of the same key that
-come after it are held too (`follow`), so that none overtakes it; when it is let go, they go with
-it, in order. The set lies in one small Delta table per query and is replaced as a whole by the
-batch that changes it, under that batch's number, so a replay changes nothing twice and reads the
-version from before its first try.
-
-Held records go through the driver, and there are at most `held_max` of them.
+With `keep_order`, later records of a held record's key are held too, as queued records (`follow`),
+and are released with it, in order. The set is a small Delta table per query, replaced as a whole
+under the batch's number, so a replay changes it once. Held records pass through the driver, and
+there are at most `held_max` of them.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from penstock.base.errors import InvalidError
 from penstock.base.files import write_durably
 from penstock.spark.schema import HEADERS_ARROW, TIMESTAMP_ARROW
 
-FOLLOW: Final = "follow"
+QUEUED: Final = "follow"
 ALL_KEYS: Final = "all"
 
 SCHEMA: Final = pa.schema(
@@ -46,30 +43,30 @@ SCHEMA: Final = pa.schema(
         pa.field("due_ms", pa.int64()),
     ]
 )
-"""`otherwise` is `park`, `retry` or `follow`; `due_ms` is null where nothing is planned."""
+"""`otherwise` is `park`, `retry` or `follow`; `due_ms` is null if no retry is planned."""
 
 _PLACE: Final = ("topic", "partition", "key")
 
 
 class TooManyHeld(InvalidError):
-    """More records are held than may be."""
+    """More held records than allowed."""
 
     code: ClassVar[str] = "invalid_record"
 
     def __init__(self, query: str, count: int, limit: int) -> None:
         super().__init__(
             f"query {query}: {count} records would be held, errors.held_max is {limit}: release "
-            "or dead-letter some (`penstock pipeline replay --parked`), mend what rejects them, "
+            "or dead-letter some (`penstock pipeline replay --parked`), fix what rejects them, "
             "or raise the limit"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A wish to let parked records go: those of some keys, or all.
+    """Request to release parked records: those of some keys, or all.
 
-    They are tried again, or with `dead_letter` given up: then the parked ones become dead letters,
-    and what waits behind them is tried again.
+    They are retried, or with `dead_letter` become dead letters while their queued records are
+    retried.
     """
 
     keys: tuple[bytes, ...] | None
@@ -77,7 +74,7 @@ class Release:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Release:
-        """Read a request file: `{"keys": ["hex", …]}`, or `{"keys": "all"}`; and `dead_letter`."""
+        """Parse a request: `{"keys": ["hex", …]}`, or `{"keys": "all"}`; and `dead_letter`."""
         keys = body["keys"]
         return cls(
             keys=None if keys == ALL_KEYS else tuple(bytes.fromhex(key) for key in keys),
@@ -85,7 +82,7 @@ class Release:
         )
 
     def names(self, held: pa.Table) -> Any:
-        """Which of some held records are parked and meant: a column of booleans."""
+        """Return a column of booleans: the held records that are parked and selected."""
         parked = pc.fill_null(pc.equal(held["otherwise"], "park"), False)
         if self.keys is None:
             return parked
@@ -94,19 +91,19 @@ class Release:
 
 
 class RetryStore:
-    """The held records of one query."""
+    """Held records of one query."""
 
     def __init__(self, table: Path, *, application: str) -> None:
         self._table = str(table)
         self._application = application
 
     def version(self) -> int | None:
-        """The version of the newest set; None when nothing was ever held."""
+        """Return the version of the newest set; None if no record was ever held."""
         table = self._open(None)
         return None if table is None else table.version()
 
     def load(self, version: int | None) -> pa.Table:
-        """The set of a version, with the columns of `SCHEMA`, in the order of the log."""
+        """Return the set of a version, with the columns of `SCHEMA`, in the order of the log."""
         table = None if version is None else self._open(version)
         if table is None:
             return SCHEMA.empty_table()
@@ -138,16 +135,13 @@ class RetryStore:
             return None
 
 
-def let_go(
+def released(
     held: pa.Table, *, now_ms: int, releases: Sequence[Release], keep_order: bool
 ) -> tuple[pa.Table, pa.Table]:
-    """Split a set into what goes into a batch now and what stays.
+    """Split a set into the records of this batch and those that stay, each in the order given.
 
-    A record goes when it is due or released. With `keep_order` a key's records go together, when
-    the first of them goes; those without a key go for themselves.
-
-    Returns:
-        What goes and what stays, each in the order given.
+    A record goes when it is due or released. With `keep_order` all records of a key go with the
+    first of them.
     """
     if held.num_rows == 0:
         return held, held
@@ -155,21 +149,20 @@ def let_go(
     for release in releases:
         goes = pc.or_(goes, release.names(held))
     if keep_order:
-        goes = _with_followers(held, goes)
+        goes = _with_queued(held, goes)
     return held.filter(goes), held.filter(pc.invert(goes))
 
 
-def given_up(going: pa.Table, releases: Sequence[Release]) -> tuple[pa.Table, pa.Table]:
-    """Split what goes into what becomes dead letters and what is tried again."""
-    letters = pa.chunked_array([pa.repeat(False, going.num_rows)])
+def dead_lettered(going: pa.Table, releases: Sequence[Release]) -> tuple[pa.Table, pa.Table]:
+    """Split released records into dead letters and records to retry."""
+    dead = pa.chunked_array([pa.repeat(False, going.num_rows)])
     for release in releases:
         if release.dead_letter and going.num_rows:
-            letters = pc.or_(letters, release.names(going))
-    return going.filter(letters), going.filter(pc.invert(letters))
+            dead = pc.or_(dead, release.names(going))
+    return going.filter(dead), going.filter(pc.invert(dead))
 
 
-def _with_followers(held: pa.Table, goes: Any) -> Any:
-    """A key's records go when the first of them goes, and stay when it stays."""
+def _with_queued(held: pa.Table, goes: Any) -> Any:
     marked = held.select([*_PLACE, "offset"]).append_column("goes", goes)
     marked = marked.append_column("row", pa.array(range(held.num_rows), pa.int64()))
     firsts = marked.group_by(list(_PLACE)).aggregate([("row", "min")])
@@ -185,41 +178,39 @@ def _with_followers(held: pa.Table, goes: Any) -> Any:
 
 
 def next_due_ms(held: pa.Table) -> int | None:
-    """When the next record is due; None when nothing is."""
+    """Return when the next record is due; None if no retry is planned."""
     due: int | None = pc.min(held["due_ms"]).as_py()
     return due
 
 
 def next_batch_ms(held: pa.Table, requested: Sequence[str], *, now_ms: int) -> int | None:
-    """When a batch is to run even if no record comes: now for a request, else when one is due."""
+    """Return when to run a batch without new records: now for a request, else at the next retry."""
     return now_ms if requested else next_due_ms(held)
 
 
 class ReleaseBox:
-    """Requests to release records, as files that a query picks up: `<folder>/<id>.json`."""
+    """Requests to release records, as files that a query reads: `<folder>/<id>.json`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def pending(self) -> tuple[str, ...]:
-        """The ids of requests that no batch has taken."""
         if not self._folder.is_dir():
             return ()
         return tuple(sorted(path.stem for path in self._folder.glob("*.json")))
 
     def read(self, release_id: str) -> Release:
-        """A request, pending or done."""
         path = self._folder / f"{release_id}.json"
         if not path.exists():
             path = self._folder / "done" / f"{release_id}.json"
         return Release.from_json(json.loads(path.read_bytes()))
 
     def ask(self, release_id: str, body: Mapping[str, Any]) -> None:
-        """Put a request in; durable when it returns."""
+        """Add a request; durable when it returns."""
         write_durably(self._folder / f"{release_id}.json", json.dumps(body).encode())
 
     def done(self, went: Mapping[str, int], *, batch_id: int) -> None:
-        """Put requests aside, each with how many records it let go; they stay readable."""
+        """Move completed requests aside, each with the number of released records."""
         for release_id, records in went.items():
             path = self._folder / f"{release_id}.json"
             if path.exists():

@@ -1,11 +1,8 @@
-"""Quality rules as columns: which rule a row breaks, and what that means for it.
+"""Quality rules as columns: the rule that a row breaks, and the action for it.
 
 A judged frame has three more columns: `RULE`, the first rule that the row breaks (null for a good
-row; `undecodable` where its value could not be read), `REASON`, and `OTHERWISE`, what is to be done
-with it. Rules that only warn are counted and never set these columns.
-
-Everything is said in SQL, a text for a column: a column built by calls takes one of Java for each
-of its parts, in every batch.
+row; `undecodable` if its value could not be decoded), `REASON`, and `OTHERWISE`, the action. Rules
+that only warn are counted. Columns are built as SQL texts, because each call takes one of Java.
 """
 
 from __future__ import annotations
@@ -36,13 +33,12 @@ PLACE: Final = ("topic", "partition", "offset")
 def judged(
     frame: DataFrame, rules: Sequence[Rule], *, error: str | None, on_error: str
 ) -> DataFrame:
-    """The frame with its verdicts.
+    """Return the frame with its verdicts.
 
     Args:
         frame: rows with the columns that the rules name.
-        error: the column that says why a row's value could not be read; null where it could. It
-            is left out of what is returned.
-        on_error: what happens to such rows.
+        error: the column with the decoding error, null if there is none; not in the result.
+        on_error: the action for such rows.
     """
     cases = [
         (
@@ -64,30 +60,30 @@ def judged(
 
 
 def accepted(frame: DataFrame) -> DataFrame:
-    """The good rows of a judged frame, as they were before."""
+    """Return the good rows of a judged frame, as they were before."""
     return frame.where(f"{RULE} is null").drop(*VERDICT, SHREDDED)
 
 
 def met(frame: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """The rows that meet every rule but those that only warn."""
+    """Return the rows that meet every rule except warnings."""
     conditions = [_met(rule) for rule in rules if rule.otherwise != "warn"]
     return frame.where(" and ".join(conditions)) if conditions else frame
 
 
 def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
-    """What to know of a judged frame, in SQL: aggregates that can be observed in any pass.
+    """Return the facts about a judged frame, in SQL: aggregates that can be observed in any pass.
 
-    They are one struct, called `FACTS`; there is no text where there is nothing to know.
+    They are one struct, called `FACTS`; there is no text if there are none.
 
     `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
     dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
-    struct of its rule, reason and record; it is there where a rule says `fail`. `GONE` is the
-    number of values whose keys are.
+    struct of its rule, reason and record; it exists if a rule has `fail`. `GONE` is the number of
+    values whose keys were deleted.
 
     Args:
-        part: whose rows they are.
+        part: the source or step of the rows.
         judged: the frame.
-        on_error: what happens to rows whose value could not be read.
+        on_error: the action for rows that could not be decoded.
     """
     asked: dict[str, str] = {
         rule.name: rule.otherwise for rule in part.rules if rule.otherwise != "warn"
@@ -115,7 +111,7 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A text in SQL, in which Spark finds no variables (`${…}`) to fill in."""
+    """Return a text in SQL, without variables (`${…}`) that Spark would replace."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"
 
@@ -126,6 +122,5 @@ def _met(rule: Rule) -> str:
 
 
 def _first(cases: Sequence[tuple[str, str]]) -> str:
-    """The value of the first case that holds; null where none does."""
     whens = " ".join(f"when {condition} then {value}" for condition, value in cases)
     return f"case {whens} end" if cases else "cast(null as string)"

@@ -1,12 +1,9 @@
-"""Runs a pipeline's queries, and starts them again when they fail.
+"""Runner of a pipeline's queries, which restarts them when they fail.
 
-A query fails when a store or a broker is out for longer than its clients try, or when an executor
-is lost once too often; its checkpoint and its sinks make another start harmless. It is started
-again after a pause that grows, `restarts` times without a finished batch in between. What cannot
-get better by itself (a rule that says fail, a topic made anew, a table of other columns) ends the
-run at once.
-
-One process runs a pipeline: the state directory is locked while it does.
+A query may fail because of a store, broker or executor; its checkpoint and sinks make a restart
+harmless. It is restarted after a growing pause, `restarts` times without a finished batch in
+between. A lasting failure (a rule with `fail`, a recreated topic, a table with other columns) ends
+the run at once. The state directory is locked, so that one process runs a pipeline.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ BACKOFF: Final = Backoff(first_ms=1_000, ceiling_ms=60_000)
 
 
 class QueryFailed(PenstockError):
-    """A query of a pipeline failed, and starting it again does not help."""
+    """Query that failed and cannot be restarted."""
 
     def __init__(self, query: str, cause: str) -> None:
         super().__init__(f"query {query}: {cause}")
@@ -57,15 +54,13 @@ class QueryFailed(PenstockError):
 
 
 class PipelineRuns(InvalidError):
-    """The pipeline is run by another process."""
+    """Pipeline that another process runs."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(slots=True)
 class _Running:
-    """A query under way, and how it has been doing."""
-
     plan: QueryPlan
     query: StreamingQuery | None = None
     seen_batch: int = -1
@@ -75,7 +70,7 @@ class _Running:
 
 
 class PipelineRunner:
-    """The queries of one pipeline in one session. Used from one thread; `states` from any."""
+    """Queries of one pipeline in one session. Used from one thread; `states` from any."""
 
     def __init__(
         self, spec: PipelineSpec, spark: SparkSession, *, clock: Clock = SYSTEM_CLOCK
@@ -96,8 +91,8 @@ class PipelineRunner:
         Raises:
             PipelineRuns: another process runs it.
             PipelineInvalid: the file has problems that only Spark sees, or names no usable keyring.
-            QueryFailed: a query cannot be started, and trying again does not help.
-            NothingToInfer, InvalidFormat: a schema cannot be had.
+            QueryFailed: a query cannot be started, and a retry cannot help.
+            NothingToInfer, InvalidFormat: a schema is missing or cannot be used.
         """
         self._take_lock()
         try:
@@ -105,7 +100,7 @@ class PipelineRunner:
             files = {step.python.file for step in self._spec.steps.values() if step.python}
             ship(self._spark, sorted(files))
             if not is_connect(self._spark):
-                # As functions are: what reads and what a sink does share one parent of workers.
+                # As for functions: sources and sinks share one parent of workers.
                 self._spark.dataSource.register(PenstockSource)
             inferred = schemas.inferred(self._spec, self._spark, keep=True)
             definitions = Definitions(self._paths.definitions)
@@ -123,20 +118,19 @@ class PipelineRunner:
                 running.seen_batch = -1 if last is None else last.batch_id - (not last.done)
                 joining.note_at_rest(self._spec, running.plan, now_ms=self._clock.now_ms())
                 self._begin(running)
-            definitions.settle(definition, inferred)
+            definitions.mark_present(definition, inferred)
         except BaseException:
             self.stop()
             raise
 
     def states(self) -> tuple[QueryState, ...]:
-        """What is known of the queries now."""
         return self._book.states()
 
     def wait(self, stop: threading.Event) -> None:
-        """Watch over the queries until all have ended, or `stop` is set.
+        """Wait until all queries have ended, or `stop` is set.
 
         Raises:
-            QueryFailed: one failed for good; the others are stopped.
+            QueryFailed: a query failed permanently; the others are stopped.
         """
         while not stop.wait(POLL_SECONDS):
             for running in self._running:
@@ -145,7 +139,7 @@ class PipelineRunner:
                 break
 
     def stop(self) -> None:
-        """Stop every query between two of its steps; what was under way is done again later."""
+        """Stop every query between two of its steps; interrupted batches are repeated later."""
         for running in self._running:
             if running.query is not None:
                 running.query.stop()
@@ -160,12 +154,12 @@ class PipelineRunner:
     def _plans(
         self, definitions: Definitions, inferred: Mapping[str, str]
     ) -> tuple[QueryPlan, ...]:
-        """The queries; Spark is not asked again about text that it has taken as it is."""
+        """Return the queries; Spark does not analyse an unchanged file again."""
         spec = self._spec
-        others = any(one.table for one in spec.sources.values()) or any(
-            one.python for one in spec.steps.values()
+        others = any(source.table for source in spec.sources.values()) or any(
+            step.python for step in spec.steps.values()
         )
-        known = None if others else definitions.settled(spec, inferred)
+        known = None if others else definitions.present_queries(spec, inferred)
         return known or plans(spec, self._spark, inferred)
 
     def _begin(self, running: _Running) -> None:
@@ -200,10 +194,10 @@ class PipelineRunner:
         self._take_failure(running, error)
 
     def _take_failure(self, running: _Running, error: Exception) -> None:
-        """Plan another start, if that may help.
+        """Plan a restart, if it may help.
 
         Raises:
-            QueryFailed: it may not, or there were enough.
+            QueryFailed: it cannot help, or there were enough.
         """
         running.failures += 1
         if is_lasting(error) or running.failures > self._spec.run.restarts:
@@ -214,13 +208,12 @@ class PipelineRunner:
         self._book.restarting(running.plan.name, error)
 
     def _take_in(self, name: str) -> None:
-        """Collect for a query that Spark is about to report a batch of, in Spark's thread."""
+        """Collect the counts of a query before Spark reports its batch, in Spark's thread."""
         for running in self._running:
             if running.plan.name == name:
                 self._collect(running)
 
     def _collect(self, running: _Running) -> None:
-        """Take over what finished batches wrote down."""
         name = running.plan.name
         with self._collecting:
             for entry in self._journal(running.plan).finished_after(running.seen_batch):
@@ -236,14 +229,14 @@ class PipelineRunner:
     # Held records
 
     def _wake_for_held(self, plan: QueryPlan) -> int:
-        """Say before a query starts when it has something to do; returns how many records wait.
+        """Write a query's wake time before it starts; return the number of held records.
 
-        A run to the end of the log plans its only batch before anybody looks after it.
+        A run to the end of the log plans its only batch at once.
         """
         if plan.root is not None or not may_hold(self._spec, plan):
             return 0
-        lot = RetryStore(self._paths.held(plan.name), application="")
-        held = lot.load(lot.version())
+        store = RetryStore(self._paths.held(plan.name), application="")
+        held = store.load(store.version())
         requested = ReleaseBox(self._paths.releases(plan.name)).pending()
         due_ms = next_batch_ms(held, requested, now_ms=self._clock.now_ms())
         wake.write(self._paths.wake_file(plan.name), due_ms, by="runner")

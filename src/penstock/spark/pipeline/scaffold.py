@@ -1,7 +1,7 @@
-"""A first pipeline in a directory of its own: file, sample data, and the commands to run it.
+"""Templates of pipelines in a directory: file, sample data, and the commands to run it.
 
-A template is a directory beside this module, copied as it is. Nothing of the user's is
-overwritten: the files are all new, or none is written.
+A template is a directory beside this module, copied as it is. Files are never overwritten: all are
+new, or none is written.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ from penstock.spark.pipeline.kinds import nearest
 
 
 class UnknownTemplate(InvalidError):
-    """There is no template of that name."""
+    """Template name that does not exist."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class PathTaken(InvalidError):
-    """A file that a template would write is there."""
+    """File of a template that exists already."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 def templates() -> tuple[str, ...]:
-    """The names of the templates."""
-    return tuple(sorted(one.name for one in _root().iterdir() if one.is_dir()))
+    return tuple(sorted(entry.name for entry in _root().iterdir() if entry.is_dir()))
 
 
 def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:
-    """Write a template's files into a directory, which is made if it is not there.
+    """Write a template's files into a directory, which is created if it is missing.
 
     Returns:
         The files written, by name.
 
     Raises:
-        UnknownTemplate: no template is called that.
-        PathTaken: one of the files is there already, or the directory's name is a file's; then
-            nothing is written.
+        UnknownTemplate: no template has this name.
+        PathTaken: a file exists already, or the directory is a file; then nothing is written.
     """
     known = templates()
     if template not in known:

@@ -1,8 +1,7 @@
-"""Schemas that a file leaves to be inferred: from a sample of records, once, and then kept.
+"""Inferred schemas: from a sample of records, once, and then kept in the state directory.
 
-A schema that changed with every start would change the table. So what was inferred is written to
-the state directory, and a pipeline that goes on uses it; to infer anew, delete the file, or put
-the schema into the pipeline file.
+A changing schema would change the table. To infer it again, delete its file, or put the schema into
+the pipeline file.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ SAMPLE_RECORDS: Final = 10_000
 
 
 class NothingToInfer(InvalidError):
-    """No record to infer a schema from."""
+    """Topic without a record to infer a schema from."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 def kept(spec: PipelineSpec) -> dict[str, str]:
-    """The schemas that were inferred before, by source."""
+    """Return the schemas that were inferred before, by source."""
     found: dict[str, str] = {}
     for name, source in spec.sources.items():
         path = PipelinePaths(spec).schema(name)
@@ -41,20 +40,19 @@ def kept(spec: PipelineSpec) -> dict[str, str]:
 
 
 def missing(spec: PipelineSpec) -> bool:
-    """Whether a schema has still to be inferred."""
-    wanted = [one for one in spec.sources.values() if one.value_format.schema == INFER]
+    wanted = [source for source in spec.sources.values() if source.value_format.schema == INFER]
     return len(kept(spec)) < len(wanted)
 
 
 def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str, str]:
-    """The schemas of all sources that leave them to be inferred, as DDL.
+    """Return the schemas of all sources without one in the file, as DDL.
 
     Args:
-        keep: write down what is inferred now.
+        keep: write what is inferred now to the state directory.
 
     Raises:
         NothingToInfer: a topic has no record yet.
-        PenstockError: no broker answers.
+        PenstockError: no broker responds.
     """
     found = kept(spec)
     for name, source in spec.sources.items():
@@ -66,7 +64,6 @@ def inferred(spec: PipelineSpec, spark: SparkSession, *, keep: bool) -> dict[str
 
 
 def _infer(spec: PipelineSpec, spark: SparkSession, source: Source) -> str:
-    """From the newest records of the source's topics."""
     begin: dict[str, dict[str, int]] = {}
     end: dict[str, dict[str, int]] = {}
     with asking(spec) as client:

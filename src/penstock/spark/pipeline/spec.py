@@ -1,4 +1,4 @@
-"""A pipeline as values: what its file says, checked for shape, with nothing run yet.
+"""Specification of a pipeline: the checked content of its file.
 
     name = "orders"
 
@@ -11,7 +11,7 @@
     schema = "id bigint, customer string, amount decimal(12,2), at timestamp"
 
     [source.orders.expect]
-    "amount is positive" = "amount > 0"         # rows that are not go where errors.on_invalid says
+    "amount is positive" = "amount > 0"         # other rows go where errors.on_invalid says
 
     [step.masked]
     sql = "select id, sha2(customer, 256) as customer, amount, at from orders"
@@ -24,12 +24,10 @@
     dead_letters = "orders.dead"
 
 Names of sources and steps share one space: they are the views that SQL reads. A source's view has
-the fields of its value and the column `_record`, a struct of the record it came from (topic,
-partition, offset, timestamp, key, value, headers, and attempt, the number of tries before this
-one); a step keeps it if it selects it. Sinks drop it.
-
-Relative paths in a file are relative to the file. `parsing.py` makes these values. What a key may
-be and what it means is declared where its value stands; `keys.py` has the tables of all keys.
+the fields of its value and the column `_record`, a struct of its record (topic, partition, offset,
+timestamp, key, value, headers, and attempt, the number of tries before this one); a step keeps it
+if it selects it. Sinks drop it. Relative paths are relative to the file. `parsing.py` makes these
+values; `keys.py` has the tables of all keys.
 """
 
 from __future__ import annotations
@@ -54,22 +52,22 @@ BOOTSTRAP: Final = "127.0.0.1:9092"
 ADMIN: Final = "http://127.0.0.1:9644"
 
 RECORD: Final = "_record"
-"""The column with the record that a row came from."""
+"""Column with the record that a row came from."""
 ERROR: Final = "_penstock_error"
-"""The column of opened records that says why a value could not be read; null where it could."""
+"""Column of opened records with the decoding error; null if there is none."""
 RECORD_FIELDS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
-"""What `_record` has of the record itself."""
+"""Fields of `_record` that are columns of the record."""
 HOLDING: Final[frozenset[Otherwise]] = frozenset({"park", "retry"})
 KEEPING: Final[frozenset[Otherwise]] = frozenset({"dead-letter", "park", "retry"})
-"""What needs the record itself, and so the column `_record`."""
+"""Actions that need the record itself, and so the column `_record`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A condition in SQL that rows should meet, and what happens to those that do not.
+    """Condition in SQL that rows should meet, and the action for those that do not.
 
-    A condition that is null is not met. `otherwise` is never left open: parsing fills in the
-    pipeline's default.
+    A null condition is not met. Parsing sets `otherwise` to the pipeline's default if it is
+    missing.
     """
 
     name: str
@@ -81,9 +79,9 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
-    """What becomes of one column, so that it cannot be read, or can be again.
+    """Protection or decryption of one column.
 
-    `subject` is whose key encrypts it: an expression over the row.
+    `subject` is an expression over the row: the owner of the encryption key.
     """
 
     column: str
@@ -118,7 +116,7 @@ class Protection:
         kind=kinds.COUNT,
     )  # fmt: skip
     subject: str = setting(
-        "", "Of `encrypt` and `decrypt`, required: an expression for the subject whose key it is.",
+        "", "Of `encrypt` and `decrypt`, required: an expression for the owner of the key.",
         kind=kinds.SQL, shown="–",
     )  # fmt: skip
     gives: Literal["text", "bytes"] = setting(
@@ -131,7 +129,7 @@ class Protection:
 
     @property
     def mask(self) -> Mask:
-        """The mask that it names.
+        """Return the named mask.
 
         Raises:
             InvalidMask: its numbers are out of their bounds.
@@ -140,7 +138,7 @@ class Protection:
 
     @property
     def token_form(self) -> TokenForm:
-        """How its tokens are written.
+        """Return the form of its tokens.
 
         Raises:
             InvalidTokenForm: a length that its form does not have.
@@ -150,10 +148,15 @@ class Protection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What sources and steps have in common.
+    """Common fields of sources and steps.
 
-    `time` (a column) and `delay` (an interval) make a watermark. `deduplicate` names columns
-    whose combinations are let through once within the watermark's delay.
+    `time` (a column) and `delay` (an interval) make a watermark. `deduplicate` names columns whose
+    combinations pass once within the watermark's delay. Source: View of topics, of an outbox, or of
+    a table.
+
+    Exactly one of `topics`, `pattern` and `table` is given; `outbox` is the root of the payloads
+    that the topics' pointers name. `table` is read as it is when a batch begins. `start` applies to
+    a query without a checkpoint.
     """
 
     name: str
@@ -207,25 +210,23 @@ class Source(View):
 
     @property
     def streaming(self) -> bool:
-        """Whether it is read from topics."""
         return self.table is None
 
     @property
     def can_fail(self) -> bool:
-        """Whether a record's value may turn out not to be readable."""
+        """Whether a record's value may turn out to be undecodable."""
         return self.streaming and (
             self.value_format.kind != "raw" or self.outbox is not None or self.decrypts
         )
 
     @property
     def decrypts(self) -> bool:
-        """Whether some of its columns are decrypted."""
-        return any(one.by == "decrypt" for one in self.protections)
+        return any(protection.by == "decrypt" for protection in self.protections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
-    """`module.py:function`, called with one frame per input, in order; returns a frame."""
+    """Function `module.py:function`, called with one frame per input, in order; returns a frame."""
 
     file: Path
     function: str
@@ -233,10 +234,10 @@ class PythonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(View):
-    """A view made of other views, by SQL or by Python.
+    """View made of other views, by SQL or by Python.
 
-    `inputs` are the views read: given for Python, found in the text for SQL. `output_mode` is
-    how a stateful step (windows, joins of streams, deduplication) hands rows on.
+    `inputs` are the views read: given for Python, found in the text for SQL. `output_mode` is that
+    of a stateful step (windows, joins of streams, deduplication).
     """
 
     sql: str | None = setting(
@@ -247,10 +248,10 @@ class Step(View):
         " and returns a DataFrame.", kind=kinds.FUNCTION,
     )  # fmt: skip
     inputs: tuple[str, ...] = setting(
-        (), "Of `python`, required: the views it is given.", kind=kinds.VIEWS
+        (), "Of `python`, required: its input views.", kind=kinds.VIEWS
     )
     output_mode: OutputMode = setting(
-        "append", "Of steps with state (windows, joins of streams): `append` hands rows on when"
+        "append", "Of steps with state (windows, joins of streams): `append` emits rows when"
         " they are final, `update` whenever they change.", name="output",
         kind=kinds.choice("append", "update"),
     )  # fmt: skip
@@ -266,7 +267,7 @@ def _codec(default: str | None) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSink:
-    """A Delta table. `upsert` and `cdc` need `keys`; `order_by` says which row of a key is newest.
+    """Delta table. `upsert` and `cdc` need `keys`; `order_by` orders the rows of a key.
 
     `cdc` deletes a key when the condition `delete_when` holds for its newest row.
     """
@@ -301,7 +302,7 @@ class TableSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSink:
-    """A topic, exactly once."""
+    """Topic, written exactly once."""
 
     topic: str = setting(MISSING, "A topic.", kind=kinds.TOPIC)
     key: str | None = setting(
@@ -334,7 +335,7 @@ class TopicSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSink:
-    """The first rows of each batch on the terminal."""
+    """First rows of each batch on the terminal."""
 
     rows: int = setting(
         20, "The first rows of each batch on the terminal; `true` shows 20.", name="console",
@@ -344,7 +345,7 @@ class ConsoleSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sink:
-    """Where a view goes."""
+    """Target of a view."""
 
     name: str
     view: str = setting(
@@ -355,16 +356,16 @@ class Sink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorPolicy:
-    """What happens to records that cannot be decoded, and defaults for rules.
+    """Action for undecodable records, and defaults for rules.
 
-    Parked records wait until somebody releases them.
+    Parked records wait until an operator releases them.
     """
 
     SEPARATOR: ClassVar = "_"
 
     on_invalid: Otherwise = setting(
-        "dead-letter", "What happens to records that cannot be decoded, and where a rule does not"
-        " say.", kind=OTHERWISE,
+        "dead-letter", "The action for records that cannot be decoded, and for rules without"
+        " `otherwise`.", kind=OTHERWISE,
     )  # fmt: skip
     dead_letters: str | None = setting(
         None, "The topic of rejected records. Required where something is rejected to it.",
@@ -375,26 +376,25 @@ class ErrorPolicy:
         name="retry_delays", kind=kinds.GROWING,
     )  # fmt: skip
     on_late: Literal["dead-letter", "drop"] = setting(
-        "dead-letter", "What happens to rows that come behind the watermark of a stateful step, or"
-        " lack the time that it needs. They are counted; without `dead_letters` they are dropped.",
+        "dead-letter", "The action for rows behind the watermark of a stateful step, or rows that"
+        " lack its time. They are counted; without `dead_letters` they are dropped.",
         kind=kinds.choice("dead-letter", "drop"),
     )  # fmt: skip
     keep_order: bool = setting(
-        True, "Whether what follows a held record of the same key is held too.", kind=kinds.FLAG
+        True, "Whether later records of a held record's key are held too.", kind=kinds.FLAG
     )
     held_max: int = setting(
         100_000, "Most records that are held; one more fails the query.", kind=kinds.COUNT
     )
 
     @property
-    def late_letters(self) -> bool:
-        """Whether rows that come behind the watermark are dead letters."""
+    def late_dead_letters(self) -> bool:
         return self.dead_letters is not None and self.on_late == "dead-letter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How the pipeline runs. `trigger` is `now`, `once` or an interval of Spark's."""
+    """Options of a run. `trigger` is `now`, `once` or an interval of Spark's."""
 
     SEPARATOR: ClassVar = "_"
 
@@ -409,7 +409,8 @@ class RunOptions:
     )  # fmt: skip
     state: Path = setting(
         MISSING, "The directory of checkpoints, held records and the journal. A flag wins over the"
-        " file. Without it the pipeline starts anew.", kind=kinds.PATH, shown="`.penstock/<name>`",
+        " file. If it is deleted, the pipeline starts without state.",
+        kind=kinds.PATH, shown="`.penstock/<name>`",
     )  # fmt: skip
     keys: Path | None = setting(
         None, "The directory of the keyring that tokens and encrypted columns need;"
@@ -444,7 +445,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """A whole pipeline. Mappings keep the order of the file."""
+    """Whole pipeline. Mappings keep the order of the file."""
 
     name: str
     file: Path

@@ -1,21 +1,13 @@
-"""Which views a SQL text reads, found from the text without Spark.
+"""Views and columns that a SQL text reads, found from the text without Spark or Java.
 
-The plan of a pipeline (what feeds what, in which order) is needed before a session is there, and
-by `penstock pipeline validate` on machines without Java.
+A view is read where an unqualified name replaces a table. A name with dots is a table of a catalog,
+one before `(` a table function; a name that WITH has defined by then is neither, except within its
+own definition. Names are case-insensitive. A text may read the columns whose names are its words,
+unless it has `*` or another form of all columns.
 
-A view is read where an unqualified name stands in the place of a table. A name with dots is a table
-of a catalog, one that is followed by `(` a table function; a name that WITH has defined by then is
-neither. Within its own definition such a name still means the view, as in
-`with orders as (select * from orders where …) select * from orders`. Names are compared without
-regard to case, as Spark does.
-
-Also, which columns a text may read: only those whose names are words of it, unless it says `*` or
-something else that goes by all columns.
-
-The text is read by sqlglot, as the dialect that has Spark's grammar and the paths of Variant
-(`order:amount::double`). What Spark takes and sqlglot does not is put in other tokens before:
-`group by window(…)`, and TABLE in the place of a query. Of a text that sqlglot does not take at all
-the names after FROM and JOIN count, so that Spark, which says best what is wrong, gets to see it.
+sqlglot parses the text in the dialect with Spark's grammar and the paths of Variant. Forms that
+only Spark accepts are rewritten before: `group by window(…)`, and TABLE as a query. If sqlglot
+rejects the text, the names after FROM and JOIN count, so that Spark reports the error.
 """
 
 from __future__ import annotations
@@ -36,20 +28,20 @@ _ALL_OF: Final = (
 _OPEN: Final = TokenType.L_PAREN
 _BY_ALL: Final = frozenset({"natural", "pivot", "unpivot", "identifier", "|>"})
 _PATTERN: Final = frozenset("*+?|()[]")
-"""In a quoted name, which Spark can be told to take for a regular expression."""
+"""Quoted name that Spark may interpret as a regular expression."""
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are no queries
 
 
 @dataclass(frozen=True, slots=True)
 class ViewRead:
-    """A name in the place of a table, and the line of the text (from 1) where it first stands."""
+    """Name that replaces a table, and the line of the text (from 1) of its first use."""
 
     name: str
     line: int
 
 
 def views_read(sql: str) -> tuple[ViewRead, ...]:
-    """The names in the place of tables, each once, in the order of the text."""
+    """Return the names that replace tables, each once, in the order of the text."""
     try:
         tokens = list(_tokens(_DIALECT.tokenize(sql)))
     except TokenError:  # a text or comment without an end
@@ -66,7 +58,7 @@ def views_read(sql: str) -> tuple[ViewRead, ...]:
 
 
 def _tokens(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens, with `window(` as a function and `table x` as `select * from x`."""
+    """Return the tokens, with `window(` as a function and `table x` as `select * from x`."""
     kinds = [TokenType.SEMICOLON, *(token.token_type for token in tokens), TokenType.SEMICOLON]
     for at, token in enumerate(tokens):
         before, kind, after = kinds[at : at + 3]
@@ -84,9 +76,9 @@ def _tokens(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def words_of(sql: str) -> frozenset[str] | None:
-    """The words of a query or an expression, in small letters: it reads no column but these.
+    """Return the lower-case words of a query or an expression: it reads no other column.
 
-    None where it may read columns that it does not name: by `*`, or by what goes by all columns.
+    None if it may read columns that it does not name, such as by `*`.
     """
     try:
         tokens = list(_tokens(_DIALECT.tokenize(sql)))
@@ -104,7 +96,7 @@ def words_of(sql: str) -> frozenset[str] | None:
 
 
 _Name = tuple[int, str, int]
-"""Where a name begins, the name, its line."""
+"""Index where a name begins, the name, its line."""
 
 
 def _names(tree: exp.Expr) -> Iterator[_Name]:
@@ -120,12 +112,12 @@ def _defined(table: exp.Table) -> bool:
     wanted, node, definition = table.name.lower(), table.parent, None
     while node is not None:
         clause = node.args.get("with_") or exp.With(expressions=[])
-        for one in clause.expressions:
-            if one is definition and not clause.recursive:
+        for expression in clause.expressions:
+            if expression is definition and not clause.recursive:
                 break
-            if one.alias.lower() == wanted:
+            if expression.alias.lower() == wanted:
                 return True
-            if one is definition:
+            if expression is definition:
                 break
         definition = node if isinstance(node, exp.CTE) else definition
         node = node.parent

@@ -1,4 +1,4 @@
-"""What is known of a running query: the value behind progress, status page and metrics."""
+"""State of a running query, shown by progress, status page and metrics."""
 
 from __future__ import annotations
 
@@ -18,18 +18,16 @@ SHREDDED: Final = "shredded"
 REJECTED: Final = "rejected."
 WARNED: Final = "warned."
 WRITTEN: Final = "written."
-"""Names in `QueryState.counts`; the last three are followed by a rule, and by a sink."""
+"""Names in `QueryState.counts`; the last three precede a rule or a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryState:
-    """One query of a pipeline at one moment.
+    """State of a query at one moment; `held` is the number of held records.
 
     `counts` are totals since the process started: `rows` read, `rejected.<rule or "undecodable">`,
-    `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `shredded` (values
-    that are null because their key was deleted), `written.<sink>`, `batches` and their time
-    `busy_ms`.
-    `held` is what waits now.
+    `warned.<rule>`, `dead_letters`, `late` (rows behind the watermark), `shredded` (values that are
+    null because their key was deleted), `written.<sink>`, `batches` and their time `busy_ms`.
     """
 
     query: str
@@ -49,12 +47,11 @@ class QueryState:
 
     @property
     def batch_rows_per_second(self) -> float:
-        """The rate of the last batch."""
         return self.batch_rows * MILLISECONDS / self.batch_ms if self.batch_ms else 0.0
 
     @property
     def rows_per_second(self) -> float:
-        """That of the last batch; of a query at rest none; of one that is over, that of all."""
+        """Rate of the last batch; None for an idle query; of all batches for an ended one."""
         if self.phase in ("ended", "failed"):
             busy_ms = self.counts.get(BUSY_MS, 0)
             return self.counts.get(ROWS, 0) * MILLISECONDS / busy_ms if busy_ms else 0.0

@@ -1,14 +1,14 @@
-"""What can be told of a pipeline: by its page while it runs, else by what it left behind.
+"""Status of a pipeline: from its page while it runs, else from its state and the broker.
 
-While a pipeline runs, `<state>/run.json` says where its page is:
+While a pipeline runs, `<state>/run.json` has the address of its page:
 
     {"pipeline": "orders", "file": "/…/orders.toml", "state_directory": "/…/.penstock",
      "version": "0.1.0", "pid": 4711, "started_ms": 1790000000000, "master": "local[2]",
      "admin": "http://127.0.0.1:41234"}
 
-The file is replaced as a whole and taken away at the end; one that a killed process left is told
-by its page not answering. Without a page, the state directory has the queries' checkpoints and
-journals, and the broker their consumer groups (`<pipeline>.<query>`), and so the lag.
+The file is removed at the end; the page of a killed process does not respond. Then the state
+directory has the queries' checkpoints and journals, and the broker their consumer groups
+(`<pipeline>.<query>`), and so the lag.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 RUN_FILE: Final = "run.json"
 RUN_BYTES_MAX: Final = 64 << 10
 PAGE_SECONDS: Final = 10.0
-"""A page that is busy with a batch answers late; where no process is, the answer is no at once."""
+"""Longest wait for the page; it may be slow during a batch."""
 OFFSETS_BYTES_MAX: Final = 16 << 20
 OFFSETS_VERSIONS: Final = frozenset({"v1"})
 
@@ -49,7 +49,7 @@ OFFSETS_VERSIONS: Final = frozenset({"v1"})
 
 @contextmanager
 def announced(run: Run, admin: str) -> Iterator[None]:
-    """Say in the state directory where the page is, for as long as the block runs."""
+    """Write the page's address to the state directory while the block runs."""
     path = Path(run.state_directory) / RUN_FILE
     body = asdict(run) | {"admin": admin}
     write_durably(path, json.dumps(body).encode())
@@ -70,7 +70,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def live(spec: PipelineSpec) -> dict[str, Any] | None:
-    """The status page of the process that runs the pipeline, with `admin`; None if none does."""
+    """Return the status page of the process that runs the pipeline, with `admin`; else None."""
     found = _read(spec.run.state / RUN_FILE)
     admin = str((found or {}).get("admin", ""))
     try:
@@ -84,11 +84,11 @@ def live(spec: PipelineSpec) -> dict[str, Any] | None:
     return {**answer.body, "admin": admin}
 
 
-# What is left behind
+# State of a stopped pipeline
 
 
 def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
-    """What the state directory and the broker say of a pipeline that does not run.
+    """Return the status of a stopped pipeline from its state directory and the broker.
 
     Returns:
         `pipeline`, `running` (false), `state_directory`, `broker_error` (why there is no lag, or
@@ -124,7 +124,6 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
 
 
 def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
-    """The queries that have run in this state directory."""
     places = PipelinePaths(spec)
     names: set[str] = set()
     for folder in (places.checkpoint("x").parent, places.journal("x").parent):
@@ -184,9 +183,9 @@ def _ends(client: Client, topics: set[str]) -> dict[tuple[str, int], int]:
 
 
 def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
-    """The next offset by topic and partition, as `checkpoint_positions` has them.
+    """Return the next offset by topic and partition, as `checkpoint_positions` has them.
 
-    A topic that is read by two sources stands where the slower one does.
+    For a topic that two sources read, the lower offset counts.
     """
     found: dict[tuple[str, int], int] = {}
     for position_of_source in checkpoint_positions(checkpoint):
@@ -197,9 +196,9 @@ def checkpoint_offsets(checkpoint: Path) -> dict[tuple[str, int], int]:
 
 
 def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
-    """Where a checkpoint stands: positions of its `penstock` sources after the last batch done.
+    """Return the positions of a checkpoint's `penstock` sources after its last completed batch.
 
-    Empty when no batch was done, or when Spark wrote the checkpoint in a way not known here.
+    Empty if no batch was completed, or if the checkpoint's format is unknown.
 
     Source: Spark's `OffsetSeqLog`: a version, a line of metadata, a line for each source.
     """
@@ -218,7 +217,7 @@ def checkpoint_positions(checkpoint: Path) -> tuple[Positions, ...]:
 
 
 def numbers(folder: Path) -> list[int]:
-    """The batches that a folder of Spark's checkpoint has a file of."""
+    """Return the batch numbers of the files in a folder of Spark's checkpoint."""
     if not folder.is_dir():
         return []
     return [int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()]

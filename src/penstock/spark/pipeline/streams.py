@@ -1,4 +1,4 @@
-"""The views of a query with a stateful root: rejected records are left out, state is to come.
+"""Views of a query with a stateful root, without rejected records.
 
 A record query has what is rejected. The same views are made over streams, to run them, and over the
 records of a batch, to find those that Spark drops (`late.py`).
@@ -31,7 +31,7 @@ def views(
 
     Args:
         records: the records of a source.
-        timed: gives the view of a source or step its watermark and its deduplication.
+        timed: adds watermark and deduplication to the view of a source or step.
     """
     found: dict[str, DataFrame] = {}
     keys = keys_of(spec)
@@ -56,7 +56,7 @@ def with_steps(
 ) -> dict[str, DataFrame]:
     """Add the streamed steps of a query to the views of its tables and sources.
 
-    Spark knows the views by their names until the steps are analysed, and no longer.
+    The views' names are registered with Spark only until the steps are analysed.
     """
     found = dict(inputs)
     for name, view in found.items():

@@ -1,7 +1,7 @@
-"""One batch under way: its views, what is known of them, and how it gets to its sinks.
+"""Work of one batch: its views, their verdicts, and the commits of its sinks.
 
-A view that is judged is watched: what its rules say is observed in some pass over it, for which
-`passes.py` chooses. Sinks are staged, then the verdicts are known, then everything is committed.
+The verdicts of a judged view are observed in a pass that `passes.py` chooses. Sinks are staged,
+then the verdicts are known, then everything is committed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, protecting, rules
-from penstock.spark.pipeline.dead_letters import BatchLetters
+from penstock.spark.pipeline.dead_letters import BatchDeadLetters
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
 from penstock.spark.pipeline.keyring import keys_of
@@ -35,19 +35,19 @@ DEAD_LETTERS: Final = "dead_letters"
 
 
 class RuleBroken(InvalidError):
-    """A row breaks a rule that says `fail`."""
+    """Row that breaks a rule with `fail`."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class RowsChanged(UnavailableError):
-    """Records that were read twice gave other rows; nothing of the batch has been committed."""
+    """Different rows of records that were read twice; nothing of the batch was committed."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class Work:
-    """A batch's session, views, and counts."""
+    """Session, views, and counts of a batch."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class Work:
         self.released: dict[str, int] = {}
         self.views: dict[str, DataFrame] = {}
         self._read_by_steps = {view for name in plan.batched for view in spec.steps[name].inputs}
-        self._given_up: list[DataFrame] = []
-        self._given_up_rows = 0
+        self._dead_lettered: list[DataFrame] = []
+        self._dead_lettered_rows = 0
         self._late: DataFrame | None = None
         self._judged: dict[str, DataFrame] = {}
         self._steps: dict[str, DataFrame] = {}
         self._observed: dict[str, Observation] = {}
-        self._letters: Counter[str] = Counter()
+        self._dead_letters: Counter[str] = Counter()
         self._waiting = 0
         self._counted: set[str] = set()
         self._kept: list[DataFrame] = []
@@ -86,14 +86,13 @@ class Work:
         return kept
 
     def release(self) -> None:
-        """Give up what was kept, and the views."""
         for frame in reversed(self._kept):
             frame.unpersist()
         for name in self._read_by_steps:
             self.spark.catalog.dropTempView(name)
 
     def register(self, name: str, frame: DataFrame) -> None:
-        """Let steps and sinks read a view; steps find it by its name in Spark, too."""
+        """Register a view for steps and sinks; Spark finds it by its name, too."""
         self.views[name] = frame
         if name in self._read_by_steps:
             frame.createOrReplaceTempView(name)
@@ -110,7 +109,7 @@ class Work:
         """Judge the records of every source; their good rows become views.
 
         Args:
-            keep: keep what was judged in memory.
+            keep: keep the judged frames in memory.
             observe: count verdicts in the first pass over the views.
         """
         for name in self.plan.sources:
@@ -135,7 +134,6 @@ class Work:
             self._show(name, good, self.spec.sources[name])
 
     def _with_last_try(self, judged: DataFrame) -> DataFrame:
-        """After its last try, a record that would be tried again is a dead letter."""
         if not self.spec.errors.retry_delays_seconds:
             return judged
         tries = len(self.spec.errors.retry_delays_seconds)
@@ -144,7 +142,6 @@ class Work:
         return judged.withColumn(OTHERWISE, fate)
 
     def run_steps(self, *, keep: bool = False, observe: bool = False) -> None:
-        """Make the view of every step; those with rules are judged."""
         self._steps = {}
         for name in self.plan.batched:
             step = self.spec.steps[name]
@@ -160,7 +157,6 @@ class Work:
             self._show(name, good, step)
 
     def _show(self, name: str, clear: DataFrame, part: Source | Step) -> None:
-        """Register a view's good rows, with their columns protected."""
         self.register(name, protecting.protected(clear, part, self._keys))
 
     # Verdicts
@@ -177,7 +173,6 @@ class Work:
         return judged.observe(self._observed[name], F.expr(facts))
 
     def _take_in_observed(self) -> None:
-        """Take in what a pass has shown."""
         for name, observation in self._observed.items():
             try:
                 found = observation.get
@@ -186,10 +181,10 @@ class Work:
             self._take_in(name, found)
 
     def count_sources(self) -> None:
-        """Count what the rules of sources say, in a pass of its own.
+        """Count the verdicts of sources' rules in a separate pass.
 
         Raises:
-            RuleBroken: a row breaks a rule that says `fail`.
+            RuleBroken: a row breaks a rule with `fail`.
         """
         self._count(self._judged)
 
@@ -207,20 +202,20 @@ class Work:
         for what, value in found.items():
             if value and what.startswith((rules.REJECTED, rules.WARNED, rules.GONE)):
                 self.counts[what] += value
-        self._letters[name] = found.get(rules.LETTERS, 0)
+        self._dead_letters[name] = found.get(rules.LETTERS, 0)
         self._waiting += found.get(rules.WAITING, 0)
         broken = found.get(rules.BROKEN)
         if broken is None:
             return
-        text = f"{name}: rule {broken[RULE]!r} is broken, and says fail"
+        text = f"{name}: rule {broken[RULE]!r} is broken, and its action is fail"
         if len(broken) > len(rules.PLACE):
             text += f": {broken[0]}-{broken[1]} offset {broken[2]}: {broken[rules.REASON]}"
         raise RuleBroken(text)
 
-    # What waits
+    # Held records
 
     def rejects(self, limit: int) -> pa.Table:
-        """The rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
+        """Return the rejected records that have to wait, as `blocking.REJECT_SCHEMA`.
 
         Raises:
             TooManyHeld: more than `limit`.
@@ -233,11 +228,11 @@ class Work:
         if not self._waiting and not found:
             return blocking.REJECT_SCHEMA.empty_table()
         found += self._judged.values()
-        union = frames.union([blocking.rejects(one) for one in found])
+        union = frames.union([blocking.rejects(judged) for judged in found])
         return _arrow(union, blocking.REJECT_SCHEMA, self.plan.name, limit)
 
     def hold_back(self, blocking_offsets: pa.Table, limit: int) -> pa.Table:
-        """Take what has to wait out of the views; returns it, as `holding.SCHEMA`.
+        """Remove held records from the views; return them, as `holding.SCHEMA`.
 
         Raises:
             TooManyHeld: more than `limit`.
@@ -262,20 +257,20 @@ class Work:
         self.run_steps(keep=True)
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
-    def give_up(self, held: pa.Table) -> None:
-        """Make dead letters of held records that somebody has given up."""
+    def dead_letter_held(self, held: pa.Table) -> None:
+        """Dead-letter held records that an operator released to the dead dead_letters."""
         if held.num_rows:
-            self._given_up.append(blocking.given_up_rows(self.spark.createDataFrame(held)))
-            self._given_up_rows = held.num_rows
+            self._dead_lettered.append(blocking.dead_letter_rows(self.spark.createDataFrame(held)))
+            self._dead_lettered_rows = held.num_rows
 
     def take_late(self, found: Bounds, late: LateRows) -> None:
-        """Have the rows that Spark drops as late counted, and dead-lettered where that is asked."""
+        """Count the rows that Spark drops as late, and dead-letter them if configured."""
         rows, without = late.of(self.spark, found)
         if without:
             self.counts[rules.REJECTED + LATE] += without
         if rows is None:
             return
-        if self.spec.errors.late_letters:
+        if self.spec.errors.late_dead_letters:
             self._late = rows
         elif count := rows.count():
             self.counts[rules.REJECTED + LATE] += count
@@ -283,19 +278,19 @@ class Work:
     # Sinks
 
     def write(self, begin: Callable[[], None], *, counting: str | None) -> None:
-        """Stage every sink, look at the verdicts, have all of it checked, and commit.
+        """Stage every sink, check the verdicts and all stores, and commit.
 
-        Dead letters are committed first: a row that is in no table is then among them, whatever
-        ends the batch in between.
+        Dead letters are committed first, so that a row in no table is among them even if the batch
+        ends in between.
 
         Args:
-            begin: called when it is certain that the batch is not refused, before any commit.
-            counting: the sink in whose pass verdicts are counted; None where they have been, or
-                are to be in a pass of their own.
+            begin: called when it is certain that the batch is not rejected, before any commit.
+            counting: the sink in whose pass verdicts are counted; None if they have been, or are to
+                be in a separate pass.
 
         Raises:
-            RuleBroken: a row breaks a rule that says `fail`; nothing has been committed.
-            PenstockError: a topic refuses what is staged for it; nothing has been committed.
+            RuleBroken: a row breaks a rule with `fail`; nothing has been committed.
+            PenstockError: a topic rejects what is staged for it; nothing has been committed.
         """
         staged: dict[str, Staged[Any]] = {}
         try:
@@ -304,18 +299,18 @@ class Work:
                 for sink in staged.values():
                     sink.check()
         except BaseException:
-            for one in staged.values():
+            for sink in staged.values():
                 with suppress(OSError):
-                    one.discard()
+                    sink.discard()
             raise
         begin()
         for name in sorted(staged, key=lambda name: name != DEAD_LETTERS):
             staged[name].commit()
-        self.counts.update({name: one.rows for name, one in staged.items()})
+        self.counts.update({name: sink.rows for name, sink in staged.items()})
 
     def _stage(self, staged: dict[str, Staged[Any]], counting: str | None) -> None:
         first = [] if counting is None else [counting]
-        for name in (*first, *(one for one in self.plan.sinks if one != counting)):
+        for name in (*first, *(other for other in self.plan.sinks if other != counting)):
             sink = self.spec.sinks[name]
             stage = writer(self.spec, self.plan.name, sink)
             done = staged[f"written.{name}"] = stage(self.views[sink.view], self.entry.batch_id)
@@ -323,34 +318,34 @@ class Work:
                 self._take_in_observed()
         judged = self._judged | self._steps
         self._count({name: frame for name, frame in judged.items() if name not in self._counted})
-        expected = self._letters.total() + self._given_up_rows
+        expected = self._dead_letters.total() + self._dead_lettered_rows
         if self.spec.errors.dead_letters is not None and (expected or self._late is not None):
-            self._stage_letters(staged, expected)
+            self._stage_dead_letters(staged, expected)
 
-    def _stage_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
+    def _stage_dead_letters(self, staged: dict[str, Staged[Any]], expected: int) -> None:
         """Stage rejected records for their topic.
 
         Raises:
-            RowsChanged: they are not as many as were counted.
+            RowsChanged: their number differs from the count.
         """
-        letters = BatchLetters(self.spec, self.plan, self.decoders)
+        dead_letters = BatchDeadLetters(self.spec, self.plan, self.decoders)
         for name, frame in (self._judged | self._steps).items():
-            if self._letters[name]:
-                letters.add(name, frame)
-        for frame in self._given_up:
-            letters.add(None, frame)
+            if self._dead_letters[name]:
+                dead_letters.add(name, frame)
+        for frame in self._dead_lettered:
+            dead_letters.add(None, frame)
         if self._late is not None:
-            letters.add_late(self._late)
+            dead_letters.add_late(self._late)
         stage = dead_letter_writer(self.spec, self.plan.name)
-        done = stage(letters.frame(), self.entry.batch_id)
+        done = stage(dead_letters.frame(), self.entry.batch_id)
         if not done.replayed:
-            found = letters.rejected()
+            found = dead_letters.rejected()
             if found != expected:
                 raise RowsChanged(
                     f"batch {self.entry.batch_id}: {expected} records were rejected when they were "
                     f"first read, and {found} the second time"
                 )
-            if late := letters.late():
+            if late := dead_letters.late():
                 self.counts[rules.REJECTED + LATE] += late
         if done.rows or done.replayed:
             staged[DEAD_LETTERS] = done

@@ -1,7 +1,7 @@
-"""The sinks of one query: each writes a batch once, under its own application name.
+"""Sinks of one query: each writes a batch once, under its own application name.
 
-The name is `<pipeline>.<query>.<sink>`. It must never change for a table or topic that goes on
-being written: the sinks tell a replay from a new batch by it.
+The name is `<pipeline>.<query>.<sink>`. The sinks recognise replays by it, so it must never change
+for a table or topic.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ TOPIC_EXPRESSIONS: Final = ("value", "key", "partition", "headers")
 CONSOLE_CHARS: Final = 40
 
 Stage = Callable[[DataFrame, int], Staged[Any]]
-"""Makes a batch ready to be committed (see `staged.py`)."""
+"""Function that makes a batch ready to be committed (see `staged.py`)."""
 
 
 def application(spec: PipelineSpec, query: str, sink: str) -> str:
-    """The name under which a sink of a query writes."""
+    """Return the application name under which a sink of a query writes."""
     return f"{spec.name}.{query}.{sink}"
 
 
 def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
-    """What writes batches of the sink's view."""
     name = application(spec, query, sink.name)
     if isinstance(sink.to, TableSink):
         return _table_writer(sink.to, name)
@@ -54,11 +53,11 @@ def writer(spec: PipelineSpec, query: str, sink: Sink) -> Stage:
 
 
 def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> None:
-    """Check that a sink takes the rows of its view, of which none is read.
+    """Check that a sink accepts the columns of its view; no row is read.
 
     Raises:
         InvalidError: it does not, with the reason; `InvalidSetting` names the key.
-        AnalysisException: Spark refuses an expression of the sink.
+        AnalysisException: Spark rejects an expression of the sink.
     """
     name = application(spec, query, sink.name)
     if isinstance(sink.to, TopicSink):
@@ -70,7 +69,6 @@ def check_sink(spec: PipelineSpec, query: str, sink: Sink, view: DataFrame) -> N
 
 
 def dead_letter_writer(spec: PipelineSpec, query: str) -> Stage:
-    """What writes dead letters, made by `dead_letters.py`."""
     return LogSink(
         application=application(spec, query, DEAD_LETTERS),
         bootstrap=spec.run.bootstrap,
@@ -133,7 +131,6 @@ def _rows(frame: DataFrame) -> DataFrame:
 
 
 def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
-    """A view's rows as the log sink takes them."""
     columns = {"value": F.expr(to.value) if to.value else _row(frame.schema)}
     for name in TOPIC_EXPRESSIONS[1:]:
         expression = getattr(to, name)
@@ -146,7 +143,7 @@ def topic_rows(frame: DataFrame, to: TopicSink) -> DataFrame:
 
 
 def _row(schema: StructType) -> Column:
-    """All columns as one value: a struct, which workers write as JSON, or Spark's own JSON."""
+    """Return all columns as one value: a struct, which workers write as JSON, or Spark's JSON."""
     fields = [field for field in schema if field.name != RECORD]
     row = F.struct(*(F.col(quoted(field.name)) for field in fields))
     return row if all(is_json_value(field.dataType) for field in fields) else F.to_json(row)

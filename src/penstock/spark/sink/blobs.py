@@ -1,4 +1,4 @@
-"""Staged blobs: what a task leaves for the broker, and how the commit names it.
+"""Staged blobs: output of a task for the broker, and its entry in the commit.
 
     blob      sections, back to back
     section   record batches (v2), back to back, of one topic partition; base offsets count from 0
@@ -21,7 +21,7 @@ from penstock.spark.sink.placing import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """The records of a blob for one topic partition."""
+    """Records of a blob for one topic partition."""
 
     topic: str
     topic_id: str
@@ -33,7 +33,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A staged blob, and the admin addresses of the brokers that have it."""
+    """Staged blob, and the admin addresses of the brokers that have it."""
 
     name: str
     size_bytes: int
@@ -45,25 +45,22 @@ class Blob:
         return sum(section.records for section in self.sections)
 
     def to_json(self) -> str:
-        """Return all of it as text, for the driver."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     def entry(self) -> str:
-        """Return the manifest's entry as text."""
         body = asdict(self)
         del body["holders"]
         return json.dumps(body, separators=(",", ":"))
 
 
 def blob_from_json(text: str) -> Blob:
-    """What `to_json` wrote."""
     body = json.loads(text)
     sections = tuple(Section(**section) for section in body.pop("sections"))
     return Blob(**body | {"holders": tuple(body["holders"])}, sections=sections)
 
 
 class BlobParts:
-    """A blob in the making: pieces of bytes and the sections that they form."""
+    """Blob in the making: pieces of bytes and their sections."""
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []
@@ -71,7 +68,6 @@ class BlobParts:
         self.size_bytes = 0
 
     def add(self, target: Target, partition: int, batches: Sequence[EncodedBatch]) -> None:
-        """Append a section."""
         size_bytes = sum(batch.size_bytes for batch in batches)
         self.sections.append(
             Section(
@@ -87,7 +83,6 @@ class BlobParts:
         self.size_bytes += size_bytes
 
     def named(self, name: str, holders: tuple[str, ...]) -> Blob:
-        """Return the blob's entry under its name."""
         return Blob(
             name=name,
             size_bytes=self.size_bytes,

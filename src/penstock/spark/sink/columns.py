@@ -1,8 +1,7 @@
-"""Which columns of a frame become records, and whether their types can.
+"""Columns of a frame that become records, and checks of their types.
 
-Columns are those of Spark's Kafka sink: `value`, and if there `key`, `headers`, `topic` and
-`partition`; and `timestamp`, which that sink does not take. Other columns are not written. A value
-that is a struct is written as JSON, by the worker.
+They are those of Spark's Kafka sink: `value`, optionally `key`, `headers`, `topic` and `partition`,
+and also `timestamp`. Other columns are not written. A value that is a struct is written as JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _CURE: Final = "turn it into text with to_json({name}) or cast({name} as string)
 
 
 def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]:
-    """The columns to write, in the order of this module, for a sink with this topic (or none).
+    """Return the columns to write, in the order of this module, for a sink with this topic.
 
     Raises:
         InvalidRows: no value, no topic, or a column of a type that no record can have.

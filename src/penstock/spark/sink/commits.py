@@ -1,12 +1,9 @@
-"""The driver's side of the sink: one commit for a whole batch.
+"""Driver's side of the sink: one commit for a whole batch.
 
-A commit names the blobs of a batch in order, under the application and the number of the batch. The
-broker writes that down first, appends the blobs idempotently, and answers when all of it is
-durable; a batch that it has already, or an older one, it answers without appending anything. So the
-call may be repeated at will, by this client while the broker is away, and by Spark after a crash.
-
-Any broker that has all blobs of the batch can begin the commit, and can finish one that another has
-begun, which is written down where all brokers find it.
+A commit names the blobs of a batch in order, under application and batch number. The broker stores
+it first, appends the blobs idempotently, and responds when all of it is durable; for a batch that
+it has already, or an older one, it appends nothing. So the call may be repeated. Any broker with
+all blobs of the batch can begin the commit, and can finish one that another has begun.
 """
 
 from __future__ import annotations
@@ -34,10 +31,10 @@ _UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """What a batch did: `replayed` says that the log had it already.
+    """Result of a batch: `replayed` means that the log had it already.
 
-    `offsets` has, per partition, the first offset and the one after the last; it may be empty for
-    a batch that was replayed.
+    `offsets` has, per partition, the first offset and the one after the last; it may be empty for a
+    batch that was replayed.
     """
 
     batch_id: int
@@ -47,7 +44,7 @@ class Appended:
 
 
 class Commits:
-    """The commits of one application."""
+    """Commits of one application."""
 
     def __init__(
         self,
@@ -65,7 +62,7 @@ class Commits:
         self._transactional = transactional
 
     def has(self, batch_id: int, owner: str | None) -> bool:
-        """Whether this batch, or a later one, of this owner is in the log for good.
+        """Whether this batch of this owner, or a later one, is durably in the log.
 
         Raises:
             NotPenstock, AdminUnavailable: as `BrokerAdmin.call`.
@@ -84,12 +81,12 @@ class Commits:
         )
 
     def check(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> None:
-        """Check that the broker would take a commit now; nothing is appended.
+        """Check that the broker would accept a commit now; nothing is appended.
 
-        A broker of an older release, which knows no such question, is not asked.
+        Brokers of older releases are not asked.
 
         Raises:
-            PenstockError: as `commit`, of a commit that would be refused.
+            PenstockError: as `commit`, if the commit would be rejected.
         """
         try:
             manifest = self._manifest(batch_id, owner, blobs)
@@ -105,7 +102,7 @@ class Commits:
             CommitUnfinished: not done in time; writing the same batch again is safe.
             SinkOwnerChanged: the application belongs to another query.
             UnknownTopics: a topic or partition is gone.
-            CommitRefused: any other refusal.
+            CommitRefused: any other rejection.
         """
         manifest = self._manifest(batch_id, owner, blobs)
         answer = self._post(batch_id, owner, manifest, blobs)
@@ -141,14 +138,14 @@ class Commits:
         holders = [url for url in urls if all(url in blob.holders for blob in blobs)]
         if not holders:
             raise CommitUnfinished(
-                f"{self._what(batch_id)} was not begun: no broker has all of its blobs, since"
+                f"{self._what(batch_id)} was not started: no broker has all of its blobs, since"
                 " several died one after the other. Write the same batch again (a restarted query"
                 " does)"
             )
         return holders
 
     def _discard(self, batch_id: int, manifest: Body, blobs: Sequence[Blob]) -> None:
-        """Post the commit to the other brokers that have blobs of it, which then remove them."""
+        """Post the commit to the other brokers with blobs of it, which then remove them."""
         held = {url for blob in blobs for url in blob.holders}
         if len(held) < 2:
             return
@@ -160,10 +157,10 @@ class Commits:
                 self._admins.unanswered = True
 
     def forget(self) -> None:
-        """Drop what the broker keeps of the application, after a batch that nobody repeats.
+        """Delete the broker's row of the application, after a batch that is never repeated.
 
-        A refusal is not an error: the row does no harm. It stays where a broker may still carry out
-        a post that was not answered, and would append the batch again without it.
+        A rejection is not an error: the row does no harm. It stays where a broker may still carry
+        out an unanswered post, which would append the batch again without it.
         """
         if self._admins.unanswered:
             return
@@ -171,7 +168,7 @@ class Commits:
 
     def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Body:
         entries = ",".join(blob.entry() for blob in blobs)
-        # Said only where it is wanted: brokers of before refuse what they do not know.
+        # Sent only if needed: older brokers reject unknown fields.
         transactional = ',"transactional":true' if self._transactional else ""
         manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]{transactional}}}'.encode()
         if len(manifest) > limits.MANIFEST_BYTES_MAX:
@@ -219,4 +216,4 @@ def _appended(url: str, batch_id: int, answer: Answer) -> Appended:
             },
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise NotPenstock(url, f"its answer to a commit lacks {error}") from error
+        raise NotPenstock(url, f"its response to a commit lacks {error}") from error

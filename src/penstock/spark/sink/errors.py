@@ -1,7 +1,7 @@
-"""What the sink to the log can be told, each with what to do about it.
+"""Errors of the sink to the log, each with what to do about it.
 
-`StagingRefused` and `CommitRefused` can never succeed as they are; `CommitUnfinished` may, and the
-same batch is safe to repeat. The broker's own words travel in the message.
+`StagingRefused` and `CommitRefused` are permanent; after `CommitUnfinished` the same batch is safe
+to repeat. The message has the broker's response.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class InvalidRows(InvalidError):
 
 
 class StagingRefused(InvalidError):
-    """The broker does not take a blob of staged records."""
+    """Rejection of a blob of staged records by the broker."""
 
 
 class CommitRefused(InvalidError):
-    """The broker refused the commit; it can never succeed as it is."""
+    """Permanent rejection of the commit by the broker."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -30,12 +30,12 @@ class CommitRefused(InvalidError):
 
 
 class SinkOwnerChanged(FencedError):
-    """The application's commits belong to another query: a checkpoint was copied or replaced."""
+    """Commits of the application by another query: a checkpoint was copied or replaced."""
 
     code: ClassVar[str] = "producer_fenced"
 
 
 class CommitUnfinished(RetriableError):
-    """The broker did not finish the commit in time; the same batch may be written again."""
+    """Timeout of the commit; the same batch may be written again."""
 
     code: ClassVar[str] = "request_timed_out"

@@ -3,12 +3,10 @@
     sink = LogSink(application="clean-orders", topic="orders-clean")
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
 
-Theory of operation. Tasks stage the rows of a batch as blobs that nobody reads (`staging`); the
-driver collects the blobs' entries, in the order of tasks, and makes one commit of them
-(`commits`), keyed (application, batch number). Spark replays a batch under the same number when a
-driver died before its checkpoint had it; the broker finds the number and appends nothing. Batch
-numbers mean something only within one checkpoint, so the commit carries the query's id, and an
-application whose batches came from another query is refused.
+Tasks stage the rows of a batch as invisible blobs (`staging`); the driver makes one commit of their
+entries (`commits`), keyed (application, batch number). Spark replays a batch under the same number,
+and the broker then appends nothing. Batch numbers count within one checkpoint, so the commit has
+the query's id, and an application whose batches came from another query is rejected.
 
 Source: the transaction identifiers of Delta; Kafka's idempotent producer (KIP-98).
 """
@@ -54,11 +52,11 @@ _STAGED_ARROW: Final = pa.schema(
 
 
 class LogSink:
-    """Appends each batch of one query to the log once; pass it to `foreachBatch`, or call `write`.
+    """Sink that appends each batch of one query once; pass it to `foreachBatch`, or call `write`.
 
-    Batches have the columns of Spark's Kafka sink: `value`, and if there `key`, `topic`,
-    `partition` and `headers`; and `timestamp`. Other columns are not written. A `value` that is a
-    struct is written as JSON, as by `to_json`.
+    Batches have the columns of Spark's Kafka sink: `value`, optionally `key`, `topic`, `partition`
+    and `headers`; and `timestamp`. Other columns are not written. A struct `value` is written as
+    JSON, as by `to_json`.
     """
 
     def __init__(
@@ -75,25 +73,23 @@ class LogSink:
         transactional: bool = False,
         shorten: Shorten | None = None,
     ) -> None:
-        """
-        Args:
-            application: names the query for good, as its checkpoint does: batch numbers are
-                compared within it. A query that starts anew needs another.
+        """Args:
+            application: permanent name of the query, as its checkpoint is: batch numbers are
+                compared within it. A query with a new checkpoint needs another.
             bootstrap, admin_url: the brokers' addresses, with commas between several;
                 PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL by default. With several admin addresses
-                any broker may die at any time.
-            topic: where all rows go; None takes the column `topic`.
+                any broker may fail at any time.
+            topic: topic of all rows; None uses the column `topic`.
             codec: none, gzip, snappy, lz4 or zstd.
-            ordered_by: columns by which the rows of one key (or of one partition, where a column
-                names it) reach the log within a batch. Rows that have neither, and all rows
-                without this argument, keep the order of their Spark partition only.
+            ordered_by: columns by which the rows of one key (or of one named partition) reach the
+                log within a batch. Other rows keep the order of their Spark partition only.
             batch_bytes: size at which a record batch is closed. A larger record has a batch of its
                 own, as large as the topic's `max.message.bytes`; compressed if it must be.
             commit_timeout_seconds: longest time for a commit, with its attempts.
-            transactional: whether a batch is one Kafka transaction, so that readers of committed
-                records see all of it at once.
-            shorten: makes records smaller that their topic does not take; by default they are
-                refused.
+            transactional: whether a batch is one Kafka transaction, so that read_committed
+                consumers see all of it at once.
+            shorten: shortens records that are too large for their topic; by default they are
+                rejected.
 
         Raises:
             InvalidOption: by name.
@@ -113,7 +109,6 @@ class LogSink:
         self._ordered_by = (ordered_by,) if isinstance(ordered_by, str) else tuple(ordered_by)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """`foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int, *, owner: str | None = None) -> Appended:
@@ -127,10 +122,10 @@ class LogSink:
     def stage(
         self, batch: DataFrame, batch_id: int, *, owner: str | None = None
     ) -> Staged[Appended]:
-        """Stage a batch's blobs, which nobody reads before they are committed.
+        """Stage a batch's blobs, which are invisible until they are committed.
 
         Args:
-            owner: whoever keeps the batch numbers; the streaming query's id by default.
+            owner: owner of the batch numbers; the streaming query's id by default.
 
         Raises:
             InvalidRows, UnknownTopics: rows that cannot be written; nothing is.
@@ -193,7 +188,6 @@ class LogSink:
         )
 
     def _arranged(self, batch: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
-        """The batch with the columns that are written, its rows in the order asked for."""
         columns = written_columns(batch.schema, topic=self._options.topic)
         missing = [name for name in self._ordered_by if name not in batch.columns]
         if missing:
@@ -214,8 +208,6 @@ class LogSink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """What a task does; pickled on the driver."""
-
     options: SinkOptions
     batch_id: int
     columns: tuple[str, ...]
@@ -255,10 +247,10 @@ def _attempt(context: TaskContext) -> int:
 
 
 def _collected(frame: DataFrame, task: _Task) -> list[Blob]:
-    """The blobs of all tasks, in the order of tasks.
+    """Return the blobs of all tasks, in the order of tasks.
 
     Raises:
-        InvalidRows: what the first task with a problem says.
+        InvalidRows: the problem of the first task with one.
     """
     rows = frame.mapInArrow(task, _STAGED).collect()
     for row in rows:

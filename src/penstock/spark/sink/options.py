@@ -1,4 +1,4 @@
-"""The options of the sink to the log, read once and checked by name.
+"""Options of the sink to the log, read once and checked by name.
 
 Names and meanings are those of Spark's Kafka sink where it has them (`kafka.bootstrap.servers`,
 `topic`, `kafka.compression.type`).
@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.base.settings import Kind, by_name, setting
 from penstock.client.limits import BATCH_BYTES
 from penstock.records import Codec
-from penstock.spark import given
+from penstock.spark import option_values
 from penstock.spark.errors import InvalidOption
 from penstock.spark.security import taken_from
 from penstock.spark.sink import limits
@@ -23,7 +23,7 @@ _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9._/-]{1,249}")
 ALIASES: Final = {"kafka.bootstrap.servers": "bootstrap", "kafka.compression.type": "codec"}
 _IGNORED: Final = frozenset({"checkpointlocation", "path"})
-"""What Spark itself puts among the options of a query."""
+"""Options that Spark itself adds to those of a query."""
 
 
 def _codec(value: object) -> Codec:
@@ -51,14 +51,18 @@ def _seconds(value: object) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Where a sink writes and how; made by `check`."""
+    """Checked options of a sink; made by `check`."""
 
-    bootstrap: str = setting("", "Brokers.", kind=given.SERVERS, shown="`PENSTOCK_BOOTSTRAP`")
+    bootstrap: str = setting(
+        "", "Brokers.", kind=option_values.SERVERS, shown="`PENSTOCK_BOOTSTRAP`"
+    )
     admin_url: str = setting(
         "", "Admin addresses of the brokers, through which batches are committed.",
-        name="penstock.admin.url", kind=given.URL, shown="`PENSTOCK_ADMIN_URL`",
+        name="penstock.admin.url", kind=option_values.URL, shown="`PENSTOCK_ADMIN_URL`",
     )  # fmt: skip
-    topic: str | None = setting(None, "Where all rows go.", kind=given.TOPIC, shown="the column")
+    topic: str | None = setting(
+        None, "Where all rows go.", kind=option_values.TOPIC, shown="the column"
+    )
     codec: Codec = setting(
         Codec.NONE, "Compression of batches.", shown="`none`",
         kind=Kind("`none`, `gzip`, `snappy`, `lz4`, `zstd`", _codec),
@@ -66,7 +70,7 @@ class SinkOptions:
     batch_bytes: int = setting(
         BATCH_BYTES, "Size at which a record batch is closed. A larger record has a batch of its"
         " own, as large as the topic's `max.message.bytes`.", name="batchBytes",
-        kind=given.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
+        kind=option_values.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
     )  # fmt: skip
     application: str | None = setting(
         None, "Whose batch numbers.", kind=Kind("name", _application), shown="the query's id"
@@ -75,28 +79,28 @@ class SinkOptions:
         None,
         "Of a batch write: its number, with `application`.",
         name="batchId",
-        kind=given.whole(0),
+        kind=option_values.whole(0),
     )
     transactional: bool = setting(
         False,
         "Whether readers of committed records see a batch all at once: one transaction.",
-        kind=given.FLAG,
+        kind=option_values.FLAG,
     )
     commit_timeout_seconds: float = setting(
         limits.COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
         kind=Kind("number of seconds", _seconds),
     )  # fmt: skip
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """How brokers and the admin address are spoken to; secrets, so never shown."""
+    """Security of connections to brokers and the admin address; secrets, so never shown."""
 
 
 def check(**options: Any) -> SinkOptions:
-    """The options as a value, by the names of its fields; those that are None are not given.
+    """Return the options as a value, by the names of its fields; None means not given.
 
-    `bootstrap` and `admin_url` fall back to PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL.
+    `bootstrap` and `admin_url` default to PENSTOCK_BOOTSTRAP and PENSTOCK_ADMIN_URL.
 
     Raises:
-        InvalidOption: what is missing or not allowed, by name.
+        InvalidOption: a missing or invalid option, by name.
     """
     names = {info.attribute: name for name, info in by_name(SinkOptions).items()}
     security = options.pop("security", None) or taken_from({})[0]
@@ -105,7 +109,7 @@ def check(**options: Any) -> SinkOptions:
 
 
 def parse(raw: Mapping[str, str]) -> SinkOptions:
-    """Read Spark's options (names in any case).
+    """Parse Spark's options (names in any case).
 
     Raises:
         InvalidOption: unknown name or malformed value.
@@ -120,15 +124,15 @@ def parse(raw: Mapping[str, str]) -> SinkOptions:
     security, raw = taken_from(raw)
     own = {name: value for name, value in raw.items() if name.lower() not in _IGNORED}
     unknown = "the sink has no such option; it has"
-    found = given.named((SinkOptions,), own, ALIASES, unknown)
+    found = option_values.named((SinkOptions,), own, ALIASES, unknown)
     if "batchId" in found and "application" not in found:
         raise InvalidOption("batchId", found["batchId"], "needs option application beside it")
     return replace(_checked(found), security=security)
 
 
 def _checked(found: Mapping[str, Any]) -> SinkOptions:
-    filled = {"bootstrap": "", **given.named((SinkOptions,), found, {}, "")}
-    options = given.checked(SinkOptions, filled)
+    filled = {"bootstrap": "", **option_values.named((SinkOptions,), found, {}, "")}
+    options = option_values.checked(SinkOptions, filled)
     scheme, _, address = (options.admin_url or "").partition("://")
     listeners = {server.strip() for server in options.bootstrap.split(",")}
     if scheme not in {"http", "https"} or address in listeners:

@@ -1,8 +1,8 @@
-"""Rows of a chunk to topics and partitions, by columns.
+"""Assignment of a chunk's rows to topics and partitions, by columns.
 
-A row's partition is the one its column `partition` names; where that is missing or null it is the
-key's, as Kafka's default partitioner has it; rows without a key go round the partitions in runs.
-Rows keep their order within a partition, and only their addresses are moved.
+A row's partition is its column `partition`; if that is missing or null, the key's, as in Kafka's
+default partitioner; rows without a key go round the partitions in runs. Rows keep their order
+within a partition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.spark.sink.errors import InvalidRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A topic as the cluster has it now. `batch_bytes_max` is its `max.message.bytes`."""
+    """Topic as the cluster has it now. `batch_bytes_max` is its `max.message.bytes`."""
 
     name: str
     topic_id: str
@@ -35,14 +35,14 @@ Resolve = Callable[[str], Target]
 
 
 class Turns:
-    """Whose turn it is among the partitions, for rows without a key; one for each topic."""
+    """Next partitions for rows without a key; one for each topic."""
 
     def __init__(self, start: int) -> None:
         self._start = start
         self._taken: dict[str, int] = {}
 
     def take(self, target: Target, rows: int) -> Partitions:
-        """Partitions of the next `rows` rows without a key: runs of equal length, in turn."""
+        """Return the partitions of the next `rows` rows without a key, in runs of equal length."""
         run = max(limits.RUN_ROWS_MIN, -(-rows // target.partitions))
         first = self._taken.get(target.name, self._start)
         self._taken[target.name] = first + -(-rows // run)
@@ -77,7 +77,7 @@ def by_topic(chunk: Any, topic: str | None) -> Iterator[tuple[str, Any]]:
 def by_partition(chunk: Any, rows: Any, target: Target, turns: Turns) -> Iterator[tuple[int, Any]]:
     """Yield partitions in rising order, with their rows in the order of `chunk`.
 
-    `rows` is what `read_input` made of `chunk`.
+    `rows` is the result of `read_input` for `chunk`.
 
     Raises:
         InvalidRows: a row names a partition that the topic does not have.

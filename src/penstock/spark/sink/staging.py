@@ -1,13 +1,10 @@
-"""The worker's side of the sink: Arrow batches in, staged blobs out.
+"""Worker's side of the sink: Arrow batches in, staged blobs out.
 
-Theory of operation. A task gathers rows to chunks of a bounded size, encodes each chunk by columns
-into record batches per topic and partition, and stores it as a blob under a name that no other
-attempt can have. What it hands on are the blobs' entries for the manifest, in row order. Nothing
-that a task does is visible in the log: only blobs that the driver's commit names are appended, so
-an attempt that dies, runs twice or runs beside another leaves files that are collected by age.
-
-What is wrong with the rows themselves is handed on as a `problem` instead of being raised: Spark
-would try the task again, and show the driver a trace with the cause buried in it.
+A task gathers rows to chunks of a bounded size, encodes each chunk by columns into record batches
+per topic and partition, and stores it as a blob under a unique name. It returns the blobs' entries
+for the manifest, in row order. Only blobs that the driver's commit names are appended; others are
+collected by age. Problems of the rows are returned as a `problem` instead of being raised, because
+Spark would retry the task and bury the cause in a trace.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ _NAME_CHARS_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """Which attempt of which task of which batch stages."""
+    """Batch, task and attempt number of a stager."""
 
     application: str
     batch_id: int
@@ -52,14 +49,14 @@ class Attempt:
     number: int
 
     def blob_name(self, index: int, unique: str) -> str:
-        """A name that no other attempt, also of another driver, gives."""
+        """Return a name unique to this attempt and driver."""
         plain = re.sub(r"[^A-Za-z0-9_-]", "_", self.application)[:_NAME_CHARS_MAX]
         return f"s-{plain}-{self.batch_id}-{self.partition}-{self.number}-{index}-{unique}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """One blob of a task, or what is wrong with its rows."""
+    """Staged blob of a task, or a problem of its rows."""
 
     blob: Blob | None = None
     problem: str | None = None
@@ -67,17 +64,17 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """Topics by name: those known from the driver, others asked for once."""
+    """Topics by name: those known from the driver, others requested once."""
 
     bootstrap: str
     security: Mapping[str, str] = field(repr=False)
     known: dict[str, Target]
 
     def __call__(self, name: str) -> Target:
-        """The topic.
+        """Return the topic.
 
         Raises:
-            UnknownTopics: there is none of this name.
+            UnknownTopics: no topic has this name.
         """
         found = self.known.get(name)
         if found is None:
@@ -90,10 +87,10 @@ class Topics:
 
 
 def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIONS) -> Target:
-    """Ask for a topic's id, its number of partitions and its `max.message.bytes`.
+    """Request a topic's id, its number of partitions and its `max.message.bytes`.
 
     Raises:
-        UnknownTopics: there is none of this name.
+        UnknownTopics: no topic has this name.
     """
     log = BrokerLog(bootstrap, security=security)
     try:
@@ -115,7 +112,7 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
 
 
 def _batch_bytes(log: BrokerLog, name: str) -> int:
-    """The topic's `max.message.bytes`; the default where the configuration may not be read."""
+    """Return the topic's `max.message.bytes`; the default if its configuration is not readable."""
     try:
         entries = log.client.describe_configs("topic", name)
     except BrokerRefused:
@@ -136,15 +133,15 @@ def stage(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> Iterator[Staged]:
-    """Stage the rows of one task attempt; yields its blobs in row order, durable when yielded.
+    """Stage the rows of one task attempt; yield its blobs in row order, durable when yielded.
 
     Args:
-        columns: what `written_columns` chose.
-        places, topics: what the driver found out already; asked for otherwise.
-        shorten: makes records smaller that their topic does not take; by default they are refused.
+        columns: the result of `written_columns`.
+        places, topics: staging locations and topics that the driver found; else requested.
+        shorten: shortens records that are too large for their topic; by default they are rejected.
 
     Raises:
-        AdminUnavailable, PenstockError: the broker is away.
+        AdminUnavailable, PenstockError: the broker is unreachable.
         OSError: the staging directory cannot be written to.
     """
     try:
@@ -156,8 +153,6 @@ def stage(
 
 
 class _Stager:
-    """One attempt: the connection, the turns of rows without keys, the number of blobs."""
-
     def __init__(
         self,
         options: SinkOptions,
@@ -206,7 +201,6 @@ class _Stager:
                 yield parts.named(name, holders)
 
     def _encode(self, chunk: Any, halvings: int) -> Iterator[BlobParts]:
-        """The chunk as one blob, or as several where one would be too large."""
         parts = BlobParts()
         for topic, rows in by_topic(chunk, self._options.topic):
             target = self._topics(topic)
@@ -250,7 +244,7 @@ class _Stager:
 
 
 def _as_bytes(batch: Any) -> Any:
-    """The batch with key and value as bytes; text is not copied for it, structs become JSON."""
+    """Return the batch with key and value as bytes; text is not copied, structs become JSON."""
     columns = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if pa.types.is_struct(column.type):

@@ -1,11 +1,8 @@
-"""Storage of blobs: in a broker's staging directory when it is on this machine, else by HTTP.
+"""Storage of blobs: in a broker's staging directory if it is on this machine, else by HTTP.
 
-Where several brokers are given, a blob goes to the first two that are there, and the commit to one
-that has all blobs of the batch: so any one of them may die in between.
-
-The directory is recognised by a token that the broker tells and keeps in a file there, so a path
-that happens to exist on another machine is never written to. A blob is durable when `put` returns:
-it is written under a hidden temporary name, flushed, renamed, and its directory flushed.
+With several brokers, a blob goes to the first two that respond, so one of them may fail. A token
+that the broker returns and keeps in a file of the directory identifies it. A blob is durable when
+`put` returns: written under a temporary name, flushed, renamed, and its directory flushed.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _STAGING: Final = "/v1/staging"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagingLocation:
-    """A broker's staging directory; `url` is the broker's admin address."""
+    """Staging directory of a broker; `url` is the broker's admin address."""
 
     url: str
     directory: str
@@ -42,7 +39,7 @@ class StagingLocation:
 
     @property
     def here(self) -> bool:
-        """Whether the directory is on this machine and may be written to."""
+        """Whether the directory is on this machine and is writable."""
         try:
             with open(os.path.join(self.directory, TOKEN_FILE), encoding="utf-8") as file:
                 found = file.read(_TOKEN_CHARS_MAX).strip()
@@ -52,11 +49,11 @@ class StagingLocation:
 
 
 def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
-    """Ask where blobs go: the first brokers that are there, `STAGED_COPIES` at most.
+    """Return the locations of the first responding brokers, `STAGED_COPIES` at most.
 
     Raises:
-        NotPenstock: another server, or a broker without this sink, answers.
-        AdminUnavailable: none of them answers.
+        NotPenstock: another server, or a broker without this sink, responds.
+        AdminUnavailable: no broker responds.
     """
     timeout_seconds = limits.STAGING_TIMEOUT_SECONDS
     if len(admins.addresses) == 1:
@@ -91,21 +88,21 @@ def _location(url: str, answer: Answer) -> StagingLocation:
 
 
 class BlobStore:
-    """Puts blobs where brokers find them."""
+    """Store of blobs at their brokers."""
 
     def __init__(self, admins: BrokerAdmins, places: Sequence[StagingLocation]) -> None:
         self._admins = admins
         self._places = places
 
     def put(self, name: str, pieces: list[Any], size_bytes: int) -> tuple[str, ...]:
-        """Store a blob under a name of its own, and return the addresses of brokers that have it.
+        """Store a blob under a unique name, and return the addresses of brokers that have it.
 
         It is durable at each of them on return. One is enough.
 
         Raises:
             OSError: the directory cannot be written to (disk full).
-            StagingRefused: the broker does not take it.
-            AdminUnavailable: the brokers are away.
+            StagingRefused: the broker rejects it.
+            AdminUnavailable: no broker responds.
         """
         if len(self._places) == 1:
             self._put(self._places[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
@@ -154,7 +151,7 @@ class BlobStore:
         answer = self._admins.call(
             "PUT", f"{_STAGING}/{name}", body, timeout_seconds=timeout_seconds, among=(url,)
         )
-        # The name is ours alone: if it is there, an answer to an earlier attempt was lost.
+        # The name is unique: if it exists, a response to an earlier attempt was lost.
         if answer.status not in {http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT}:
             raise StagingRefused(
                 f"{url} does not take blob {name} of {body.size_bytes} bytes:"

@@ -1,16 +1,13 @@
-"""`format("penstock")` as a sink: `df.writeStream` and `df.write`.
+"""Sink `format("penstock")`: `df.writeStream` and `df.write`.
 
-Theory of operation. As in `LogSink`, tasks stage blobs and the driver makes one commit of them.
-Spark makes a new writer in another process for each step, so everything that the commit needs
-travels in the tasks' messages: a streaming task reads query id and batch number from its
-`TaskContext`. The query id, which a checkpoint keeps, is then the application and the owner both.
+As in `LogSink`, tasks stage blobs and the driver makes one commit of them. Spark makes a new writer
+in another process for each step, so the commit's data travels in the tasks' messages. A streaming
+task reads query id and batch number from its `TaskContext`; the query id is application and owner.
+A batch write gets a unique name, deleted afterwards; with options `application` and `batchId` it is
+one batch of an application, and a repeated write adds nothing.
 
-A batch write has neither; it is repeated by nobody, gets a name of its own and is forgotten once it
-is done. With options `application` and `batchId` it is one batch of an application, and writing it
-again adds nothing.
-
-`abort` deletes nothing: Spark calls it with the messages of a commit that was made and whose answer
-was lost. What no commit names is collected by age.
+`abort` deletes nothing: Spark calls it with the messages of a completed commit whose response was
+lost. Uncommitted blobs are collected by age.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTask(WriterCommitMessage):
-    """What one task staged, for which batch of what."""
+    """Blobs that one task staged, with their batch."""
 
     application: str
     owner: str | None
@@ -57,11 +54,11 @@ class StagedTask(WriterCommitMessage):
 
 
 class NoBatch(InvalidOption):
-    """A streaming task that cannot tell its query and batch."""
+    """Streaming task without a query and batch in its context."""
 
 
 class LogBatchWriter(DataSourceArrowWriter):
-    """`df.write.format("penstock").mode("append")`: one commit for the whole frame."""
+    """Writer of `df.write.format("penstock").mode("append")`: one commit for the frame."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check_mode(overwrite)
@@ -80,22 +77,20 @@ class LogBatchWriter(DataSourceArrowWriter):
             self._batch_id = int(options.batch_id or 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage a task's rows; called on an executor."""
         return _staged(
             iterator, self._options, self._columns, self._application, None, self._batch_id
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what the tasks staged; called on the driver."""
         tasks = _tasks(messages)
         _commit(self._options, self._application, None, self._batch_id, tasks, forget=self._once)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave everything as it is."""
+        """Do nothing."""
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("penstock")`: one commit for each batch."""
+    """Writer of `df.writeStream.format("penstock")`: one commit for each batch."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
         _check_mode(overwrite)
@@ -105,17 +100,15 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         self._columns = written_columns(schema, topic=options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage a task's rows; called on an executor."""
         context = TaskContext.get()
         query = None if context is None else context.getLocalProperty(QUERY_PROPERTY)
         batch = None if context is None else context.getLocalProperty(BATCH_ID)
         if query is None or batch is None:
-            raise NoBatch(QUERY_PROPERTY, query, "Spark did not tell the task its query and batch")
+            raise NoBatch(QUERY_PROPERTY, query, "the Spark task has no query and batch")
         application = self._options.application or f"spark/{query}"
         return _staged(iterator, self._options, self._columns, application, query, int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Append what the tasks staged; called on the driver."""
         tasks = _tasks(messages)
         if not tasks:
             return  # a batch without tasks has no rows
@@ -126,7 +119,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, first.application, first.owner, batchId, tasks)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Leave everything as it is."""
+        """Do nothing."""
 
 
 def _check_mode(overwrite: bool) -> None:
@@ -162,10 +155,10 @@ def _staged(
 
 
 def _tasks(messages: list[WriterCommitMessage | None]) -> list[StagedTask]:
-    """The messages in the order of tasks.
+    """Return the messages in the order of tasks.
 
     Raises:
-        InvalidRows: what the first task with a problem says.
+        InvalidRows: the problem of the first task with one.
     """
     tasks = [message for message in messages if isinstance(message, StagedTask)]
     tasks.sort(key=lambda task: task.task)

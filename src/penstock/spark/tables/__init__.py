@@ -1,4 +1,4 @@
-"""Delta tables, written exactly once, read by Spark without jars, and kept beside topics.
+"""Delta tables: exactly-once writes, reads by Spark without jars, and tables kept beside topics.
 
 Everything is imported on first use, as in `penstock.spark`.
 """

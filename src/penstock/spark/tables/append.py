@@ -3,19 +3,16 @@
     sink = DeltaSink("lake/orders", application="orders-to-lake")
     stream.writeStream.foreachBatch(sink).option("checkpointLocation", …).start()
 
-Theory of operation. Spark replays a batch under the same number with the same records when a
-driver died before its checkpoint had the batch. So every batch is one commit in the table's log,
-and that commit carries (application, batch number) as a Delta transaction identifier:
+Spark replays a batch under the same number with the same records. So every batch is one commit with
+(application, batch number) as a Delta transaction identifier:
 
-1. If the table has this batch number of the application or a later one, there is nothing to do
-   (see `commits.py` for what makes sure that both count alike).
+1. If the table has this batch number of the application or a later one, nothing is written.
 2. Spark writes Parquet into a directory that no other attempt uses (`stage`).
-3. One commit adds those files and the identifier. Until it is there nobody sees them; a caller
-   that looks at the batch's counts in between may discard them instead.
+3. One commit adds those files and the identifier. Until then the files are invisible; a caller
+   that checks the batch's counts in between may discard them.
 
-A crash before 3 leaves files that no commit names; `remove_orphans` deletes them once they are
-older than any running attempt can be. A crash after 3 makes the replay end at 1. Two drivers at
-once are told apart at 3: both add the same identifier, and Delta lets only one of them.
+A crash before 3 leaves files that `remove_orphans` deletes by age. After a crash behind 3 the
+replay ends at 1. Of two drivers that commit the same identifier Delta accepts one.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -68,7 +65,7 @@ from penstock.spark.tables.text import valid_text
 COMMIT_ATTEMPTS_MAX: Final = 5
 ROWS: Final = "rows"
 _WRITING: Final = {
-    # The table's log says what is there, not a file `_SUCCESS`.
+    # The table's log lists the files, so `_SUCCESS` is not needed.
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     # Without it a column with long strings has no statistics at all.
     "parquet.statistics.truncate.length": "256",
@@ -79,14 +76,14 @@ _FORMS: Final = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-"""Settings, for which writers have no options, of the forms that Delta's readers know."""
+"""Settings, for which writers have no options, of the encodings that Delta's readers support."""
 
 _LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a batch did: `replayed` says that the table had it already."""
+    """Result of a batch: `replayed` means that the table had it already."""
 
     batch_id: int
     rows: int
@@ -97,8 +94,6 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """A staged batch: its files, and the schema and the rules that they were written for."""
-
     directory: str
     files: list[WrittenFile]
     schema: StructType
@@ -110,7 +105,7 @@ class _Made:
 
 
 class DeltaSink:
-    """Appends each batch of one query once; pass it to `foreachBatch`, or call `write`."""
+    """Sink that appends each batch of a query once; pass it to `foreachBatch`, or call `write`."""
 
     def __init__(
         self,
@@ -123,16 +118,15 @@ class DeltaSink:
         storage_options: Mapping[str, str] | None = None,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        """
-        Args:
-            table: directory or URI of the table; made by the first batch that has rows.
-            application: names the query for good, as its checkpoint does: batch numbers are
-                compared within it. A query that starts anew needs another.
-            partition_by: partition columns; fixed when the table is made.
-            add_columns: take new columns of a batch into the table's schema; refused otherwise.
-            codec: of its files: none, gzip, snappy, lz4 or zstd. None: what the session has in
-                `spark.sql.parquet.compression.codec`, by default snappy.
-            storage_options: for object stores, as `deltalake` names them.
+        """Args:
+        table: directory or URI of the table; made by the first batch that has rows.
+        application: permanent name of the query, as its checkpoint is: batch numbers are
+            compared within it. A query with a new checkpoint needs another.
+        partition_by: partition columns; fixed when the table is made.
+        add_columns: add new columns of a batch to the table's schema; rejected otherwise.
+        codec: of its files: none, gzip, snappy, lz4 or zstd. None: the session's
+            `spark.sql.parquet.compression.codec`, by default snappy.
+        storage_options: for object stores, as `deltalake` names them.
         """
         if not application:
             raise InvalidOption("application", application, "name the query")
@@ -145,7 +139,6 @@ class DeltaSink:
         self._randomness = randomness
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """`foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(
@@ -156,8 +149,9 @@ class DeltaSink:
         marks: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Written:
-        """Append a batch unless the table has it; the table is unchanged if this raises
-        anything but a lost connection. Arguments and errors are those of `stage`.
+        """Append a batch unless the table has it. Arguments and errors are those of `stage`.
+
+        The table is unchanged if this raises anything but a lost connection.
         """
         return self.stage(batch, batch_id, marks=marks, metadata=metadata).commit()
 
@@ -169,13 +163,13 @@ class DeltaSink:
         marks: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Staged[Written]:
-        """Write a batch's files, which nobody sees before they are committed.
+        """Write a batch's files, which are invisible until they are committed.
 
         Args:
             batch: its rows; read once.
-            batch_id: its number, as Spark gives it.
+            batch_id: its number in Spark.
             marks: further transaction identifiers of the commit; with them a batch without rows
-                is committed too, once there is a table.
+                is committed too, once the table exists.
             metadata: shown in the table's history beside the commit.
 
         Raises:
@@ -213,7 +207,7 @@ class DeltaSink:
         )
 
     def check(self, batch: DataFrame) -> None:
-        """Check that the table takes batches with the columns of this one; no row is read.
+        """Check that the table accepts batches with the columns of this one; no row is read.
 
         Raises:
             TableMismatch: it does not.
@@ -230,11 +224,11 @@ class DeltaSink:
         return in_table(self.open(), Commit(application=self.application, batch_id=batch_id))
 
     def open(self) -> DeltaTable | None:
-        """The table as it is now; None before its first batch."""
+        """Return the table as it is now; None before its first batch."""
         return open_table(self.table, self._storage_options)
 
     def remove_orphans(self, *, older_than_hours: int = ORPHAN_AGE_HOURS_DEFAULT) -> list[str]:
-        """Delete files that no commit names and that are older than this; returns their paths.
+        """Delete files that no commit names and that are older than this; return their paths.
 
         Raises:
             InvalidOption: an age that a running attempt may still have.
@@ -258,7 +252,7 @@ class DeltaSink:
             writer.parquet(f"{self.table}/{directory}")
         found = counted.get
         if broken := complaints(rules, found):
-            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or mend them")
+            raise TableMismatch(f"table {self.table}: {broken[0]}. Drop these rows, or fix them")
         system, root = filesystem(self.table)
         files = written_files(system, root, directory, self._partition_by)
         written, seen = found[ROWS], sum(item.rows for item in files)
@@ -289,12 +283,9 @@ class DeltaSink:
             found.delete_dir(f"{root}/{directory}")
 
     def _commit(self, table: DeltaTable | None, made: _Made, commit: Commit) -> int | None:
-        """The version that added the files; None when another attempt had committed the batch.
+        """Return the version that added the files; None if another attempt had committed the batch.
 
-        Delta refuses a commit to what is not the table any more.
-
-        Args:
-            table: as it was when the batch was staged.
+        `table` is the table as it was when the batch was staged.
         """
         for attempt in range(1, COMMIT_ATTEMPTS_MAX + 1):
             if in_table(table, commit):
@@ -347,10 +338,10 @@ class DeltaSink:
         )
 
     def _added(self, table: DeltaTable | None, schema: StructType) -> list[Field]:
-        """The columns that a batch adds to the table.
+        """Return the columns that a batch adds to the table.
 
         Raises:
-            TableMismatch: the table does not take the batch.
+            TableMismatch: the table rejects the batch.
         """
         check_names(schema.names)
         columns = schema_of(schema)
@@ -374,7 +365,6 @@ class DeltaSink:
 
 @contextmanager
 def _settings(spark: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Give a session these settings for a while."""
     before = {name: spark.conf.get(name) for name in wanted}
     changed = {name: value for name, value in wanted.items() if before[name] != value}
     try:

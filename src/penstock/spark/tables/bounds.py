@@ -1,20 +1,13 @@
-"""Columns whose statistics are right: those that `deltalake` writes rightly, and reads so.
+"""Columns with reliable bounds: those that `deltalake` writes and reads correctly.
 
-Theory of operation. Readers leave out files whose bounds say that no row can match. `deltalake`
-leaves NaN and infinities out of the bounds that it writes, rounds decimals to doubles, and writes
-days and moments outside of the years 1 to 9999 in a form that it cannot read itself. So only
-columns of other types get statistics, and of days and moments those whose values are all within
-these years.
+Readers skip files by bounds. `deltalake` leaves NaN and infinities out of bounds, rounds decimals
+to doubles, and cannot read its form of days and moments outside of the years 1 to 9999. So only
+columns of other types, and of days and moments within these years, get statistics.
 
-A column without bounds is no safer: for a file with bounds of some columns, the dataset that
-`deltalake` makes finds no row by any other. But it goes by the table's property `STATISTICS`, as
-all writers do: of columns that are not listed there it expects no bounds. So a table lists the
-columns that have bounds in all of its files. A column is taken off the list by its first odd value,
-and never put on it later, as there are files without its bounds by then.
-
-`deltalake` cannot change that list of a table with features, such as one with times without a zone:
-it would add features that other readers lack. There the list has no column that may have odd values
-when the table is made, or gets its first feature.
+A table lists the columns with bounds in its property `STATISTICS`, because the dataset of
+`deltalake` expects bounds of exactly these. A column is removed from the list by its first odd
+value, and never added again. The list of a table with features is fixed, because changing it would
+add features that other readers lack; there columns that may have odd values are never listed.
 
 Source: the Delta transaction protocol, "Per-file Statistics".
 """
@@ -35,9 +28,9 @@ from penstock.spark.schema import quoted
 from penstock.spark.tables.features import WRITER_VERSION_FEATURES
 
 STATISTICS: Final = "delta.dataSkippingStatsColumns"
-"""The table's property with the columns that have statistics."""
+"""Table property with the columns that have statistics."""
 DOUBLE_DIGITS: Final = 15
-"""Decimal digits that a double keeps."""
+"""Decimal digits that a double represents exactly."""
 _FIRST: Final = datetime.date(1, 1, 1)
 _LAST: Final = datetime.date(9999, 12, 31)
 _NAME: Final = re.compile(r"`((?:[^`]|``)*)`|([^,`\s][^,`]*)")
@@ -96,7 +89,7 @@ def property_of(columns: Iterable[str]) -> dict[str, str]:
 
 
 def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
-    """Return the columns that a table's properties list; None where they say nothing."""
+    """Return the columns that a table's properties list; None if they list none."""
     given = properties.get(STATISTICS)
     if given is None:
         return None
@@ -107,7 +100,6 @@ def listed(properties: Mapping[str, str | None]) -> frozenset[str] | None:
 
 
 def is_local(kind: pa.DataType) -> bool:
-    """Whether a type is of times without a zone, or has some."""
     if pa.types.is_timestamp(kind):
         return kind.tz is None
     return any(is_local(kind.field(at).type) for at in range(kind.num_fields))
@@ -128,7 +120,6 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def _has_odd(values: pa.ChunkedArray) -> bool:
-    """Whether some are days or moments outside of the years 1 to 9999."""
     if not pa.types.is_temporal(values.type):
         return False
     least: Any = _FIRST
@@ -145,7 +136,7 @@ def _has_odd(values: pa.ChunkedArray) -> bool:
 
 
 def _without_bounds(table: DeltaTable, names: Iterable[str]) -> Iterator[str]:
-    """The columns of which some file with values has no bounds."""
+    """Return the columns of which some file with values has no bounds."""
     actions = pa.table(table.get_add_actions(flatten=True))
     if not actions.num_rows:
         return

@@ -1,8 +1,7 @@
-"""The codecs of a table's Parquet files, as the three who write such files name them.
+"""Codecs of a table's Parquet files, as Spark, `deltalake` and Arrow name them.
 
 Spark writes appended batches, `deltalake` merged ones, Arrow compacted ones. `lz4` is Parquet's
-LZ4_RAW. Zstandard runs at its lowest level: the next ones cost a quarter more of a write and save
-some percent.
+LZ4_RAW. Zstandard runs at its lowest level: higher ones cost a quarter more time for some percent.
 
 Source: the Parquet format, "Compression".
 """
@@ -26,10 +25,10 @@ _DELTA: Final = {"none": "UNCOMPRESSED", "lz4": "LZ4_RAW"}
 
 
 def checked(codec: str | None) -> str | None:
-    """A codec that was asked for; None leaves it to whoever writes.
+    """Return the given codec; None leaves it to the writer.
 
     Raises:
-        InvalidOption: there is no such codec.
+        InvalidOption: the codec does not exist.
     """
     if codec is not None and codec not in CODECS:
         raise InvalidOption("codec", codec, f"must be one of {', '.join(CODECS)}")
@@ -37,7 +36,7 @@ def checked(codec: str | None) -> str | None:
 
 
 def spark_options(codec: str | None) -> dict[str, str]:
-    """Options of a Spark writer; none leave it to the session."""
+    """Return options of a Spark writer; none leave it to the session."""
     if codec is None:
         return {}
     options = {"compression": _SPARK.get(codec, codec)}
@@ -47,7 +46,7 @@ def spark_options(codec: str | None) -> dict[str, str]:
 
 
 def delta_properties(codec: str | None, columns: Collection[str] = ()) -> WriterProperties:
-    """Return how `deltalake` is to write.
+    """Return the writer properties of `deltalake`.
 
     Args:
         columns: those that get statistics; all others, and fields within columns, get none.
@@ -62,7 +61,7 @@ def delta_properties(codec: str | None, columns: Collection[str] = ()) -> Writer
 
 
 def codec_of(filesystem: pa_fs.FileSystem, path: str) -> str:
-    """The codec of a file that is there, as Arrow's writer names it."""
+    """Return the codec of an existing file, as Arrow's writer names it."""
     with filesystem.open_input_file(path) as handle:
         footer = pq.read_metadata(handle)
     if not footer.num_row_groups or not footer.num_columns:

@@ -1,9 +1,8 @@
-"""Files that a table does not need, removed by age.
+"""Collection by age of files that a table does not need.
 
-An attempt that died leaves files that no commit names, and Spark's temporary directories;
-compaction and upserts leave the files they replaced, which readers of older versions may still
-scan. All of them go when they are older than any attempt and any such read can be. What begins
-with an underscore at the table's top is not the table's and stays.
+Failed attempts leave files that no commit names, and Spark's temporary directories; compaction and
+upserts leave replaced files, which readers of older versions may still scan. Entries at the table's
+top that begin with an underscore are kept.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def remove_orphans(
 ) -> Collected:
     """Delete what the table's latest version does not need and what is older than this.
 
-    These are files of attempts that died, files that compaction or an upsert replaced, and staged
-    directories without files. `execute=False` only says which.
+    These are files of failed attempts, files that compaction or an upsert replaced, and staged
+    directories without files. `execute=False` only lists them.
 
     Raises:
         InvalidOption: an age that a running attempt may still have.
@@ -75,7 +74,7 @@ def remove_orphans(
 
 
 def _empty_directories(table: str, before_ms: int) -> Iterator[str]:
-    """Staged directories that hold no file, not even below, and have not changed since."""
+    """Return staged directories without a file, even below, that are older than this."""
     found, root = filesystem(table)
     if not isinstance(found, pa_fs.LocalFileSystem):
         return  # an object store has no directories of its own

@@ -1,16 +1,14 @@
-"""What a batch's commit says of itself besides its files: who wrote it, and up to where.
+"""Identity of a batch's commit: application, batch number and query.
 
-Theory of operation. Delta keeps, per application name, the greatest number committed with it
-(a transaction identifier), in the table's state: it outlives old commits and costs no reading of
-history. A batch's commit carries
+Delta keeps, per application name, the greatest number committed with it (a transaction identifier)
+in the table's state. A batch's commit has
 
     <application>                the batch number; a replay finds it and does nothing
     <application>#query          63 bits of the Spark query's id, which names its checkpoint
     further marks                numbers of the caller's, such as the offsets reached
 
-Batch numbers count within a checkpoint. With a deleted checkpoint Spark counts from zero again,
-and every batch would look like a replay; the query's id, which Spark makes with the checkpoint,
-tells the two apart. A batch written outside of a query has no id and is compared with none.
+With a deleted checkpoint Spark counts batches from zero again, and every batch would look like a
+replay; the query's id distinguishes them. A batch written outside of a query has no id.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -31,7 +29,7 @@ QUERY_SUFFIX: Final = "#query"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """One batch's identity, and what is kept with it.
+    """Identity of one batch, and its metadata.
 
     `marks` are further transaction identifiers; `metadata` shows in the table's history.
     """
@@ -43,7 +41,6 @@ class Commit:
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def properties(self) -> CommitProperties:
-        """In the form that `deltalake` takes."""
         numbers = {self.application: self.batch_id, **self.marks}
         shown = {"penstock.application": self.application, "penstock.batch": self.batch_id}
         if self.query is not None:
@@ -74,7 +71,7 @@ def committed_by_another(table: DeltaTable, application: str, query: str | None)
     """Return the last batch of an application if another query committed it, else None.
 
     Args:
-        query: the query's id; None for one that is yet to be started.
+        query: the query's id; None for one that has not started.
     """
     number = table.transaction_version(application + QUERY_SUFFIX)
     if number is None or (query is not None and number == query_number(query)):
@@ -83,5 +80,5 @@ def committed_by_another(table: DeltaTable, application: str, query: str | None)
 
 
 def query_number(query: str) -> int:
-    """A query's id as a number that fits a transaction identifier."""
+    """Return a query's id as a number that fits a transaction identifier."""
     return int.from_bytes(hashlib.sha256(query.encode()).digest()[:8], "big") >> 1

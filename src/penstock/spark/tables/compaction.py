@@ -1,20 +1,16 @@
-"""Many small files of a table made few: what continuous appends need now and then.
+"""Compaction of a table's many small files into few.
 
-Theory of operation. Small files of one partition are gathered into bins of about the target's
-size; each bin is streamed into one new file, with the codec of the bin's first; one commit adds the
-new files, removes the old ones and says that no data changed. It runs in this process, without
-Spark, a few row groups in memory.
-What runs beside it:
+Small files of one partition are gathered into bins of about the target's size; each bin is streamed
+into one new file, with the codec of the bin's first; one commit adds the new files, removes the old
+ones and marks the data as unchanged. It runs in this process, without Spark. Beside it
 
-- Appends conflict with nothing: they remove no file, and the bins hold only files that were
-  there at the beginning. The identifiers of batches are in the table's state and stay.
-- An upsert or an overwrite removes files, and whoever commits second fails whole and begins anew.
-- Two compactions of the same files are the danger: `deltalake` lets both of its own commit, since
-  neither changes data, and every row is there twice. Each compaction here therefore commits a
-  number under one transaction identifier, of which Delta lets one win. Compactions by other
-  tools do not know it: let one tool do it.
+- appends do not conflict: they remove no file;
+- of a compaction and an upsert or overwrite, the second to commit fails and starts again;
+- two compactions of the same files would duplicate every row, because `deltalake` accepts both. So
+  each commits a number under one transaction identifier, of which Delta accepts one. Other tools
+  do not use it: use one tool only.
 
-The files replaced stay for readers of older versions until they are collected by age.
+Replaced files stay for readers of older versions until they are collected by age.
 
 Source: the Delta transaction protocol, "Add File and Remove File" (dataChange).
 """
@@ -61,7 +57,7 @@ Partition = tuple[tuple[str, str | None], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """What a compaction did; `version` is the table's version after it."""
+    """Result of a compaction; `version` is the table's version after it."""
 
     files_removed: int
     files_added: int
@@ -70,7 +66,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFile:
-    """A file of a version, as its log names it."""
+    """File of a version, as its log names it."""
 
     path: str
     size_bytes: int
@@ -85,7 +81,7 @@ def compact(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> Compacted | None:
-    """Rewrite small files as files of about `target_bytes`; None when there is no table.
+    """Rewrite small files as files of about `target_bytes`; None if the table does not exist.
 
     At most `COMMIT_FILES_MAX` files are replaced in one commit. A compaction that fails half-way
     leaves whole commits and no lost row.
@@ -124,7 +120,7 @@ def compact(
 
 
 def plan(files: Sequence[TableFile], target_bytes: int) -> list[list[TableFile]]:
-    """Bins of small files of one partition each, in the order given, two files or more in each."""
+    """Return bins of two or more small files of one partition each, in the order given."""
     small: dict[Partition, list[TableFile]] = defaultdict(list)
     for file in files:
         if file.size_bytes < target_bytes * SMALL_SHARE:
@@ -149,7 +145,6 @@ def _bins(files: Sequence[TableFile], target_bytes: int) -> Iterator[list[TableF
 
 
 def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
-    """As many of the bins as one commit takes; always one, as a bin has its own limit."""
     taken: list[list[TableFile]] = []
     for files in bins:
         if taken and sum(map(len, taken)) + len(files) > COMMIT_FILES_MAX:
@@ -159,7 +154,7 @@ def _one_commit(bins: Sequence[list[TableFile]]) -> list[list[TableFile]]:
 
 
 class _Rewriting:
-    """One commit's worth of new files, from the version of the table that is open."""
+    """New files of one commit, from the version of the table that is open."""
 
     def __init__(self, root: str, opened: DeltaTable, directory: str) -> None:
         self._opened = opened
@@ -171,7 +166,7 @@ class _Rewriting:
         self._schema = pa.schema([field for field in whole if field.name not in partitioned])
 
     def run(self, bins: Sequence[Sequence[TableFile]], now_ms: int) -> int:
-        """Write a file for each bin and commit; the number of files added.
+        """Write a file for each bin and commit; return the number of files added.
 
         Raises:
             CommitFailedError: another writer changed the same files; nothing is left behind.
@@ -243,7 +238,7 @@ class _Rewriting:
 
 
 def _written(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
-    """The paths of Parquet columns that may have bounds; of floating types Arrow leaves NaN out."""
+    """Return the paths of Parquet columns that may have bounds; Arrow's of floats lack NaN."""
     for field in fields:
         path, kind = f"{above}{field.name}", field.type
         if pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""What can be wrong between a table and what is written to it, read from it or kept in it."""
+"""Errors of tables: mismatches with the data written to, read from or kept in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.base.errors import InvalidError
 
 
 class QueryChanged(InvalidError):
-    """The application's last batch was committed by another Spark query: another checkpoint."""
+    """Last batch of the application by another Spark query: another checkpoint."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -17,14 +17,14 @@ class QueryChanged(InvalidError):
             f"table {table}: the last batch of application {application!r}, {last_batch}, was "
             f"committed under another checkpoint than that of query {query}. Batch numbers are "
             "compared within one checkpoint only: bring its directory back, or give a query that "
-            "starts anew an application name of its own"
+            "without its old checkpoint an application name of its own"
         )
         self.table = table
         self.application = application
 
 
 class UnreadableTable(InvalidError):
-    """The table uses a feature of Delta that a scan of its Parquet files does not honour."""
+    """Table with a feature of Delta that a scan of its Parquet files does not honour."""
 
     code: ClassVar[str] = "unsupported_version"
 
@@ -37,7 +37,7 @@ class UnreadableTable(InvalidError):
 
 
 class UnwritableTable(InvalidError):
-    """The table uses a feature of Delta that writes here do not keep up."""
+    """Table with a feature of Delta that writes here do not maintain."""
 
     code: ClassVar[str] = "unsupported_version"
 
@@ -50,7 +50,7 @@ class UnwritableTable(InvalidError):
 
 
 class TableOfAnotherTopic(InvalidError):
-    """The table holds records of another topic, or of an earlier one of that name."""
+    """Table with records of another topic, or of an earlier one of that name."""
 
     code: ClassVar[str] = "inconsistent_topic_id"
 
@@ -65,7 +65,7 @@ class TableOfAnotherTopic(InvalidError):
 
 
 class LogStartsAfterTable(InvalidError):
-    """Records between the end of the table and the start of the log are in neither."""
+    """Records between the end of the table and the start of the log that are in neither."""
 
     code: ClassVar[str] = "offset_out_of_range"
 

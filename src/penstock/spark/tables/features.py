@@ -1,4 +1,4 @@
-"""Features of Delta tables that are honoured here: by reads of plain Parquet files, and by writes.
+"""Features of Delta tables that are honoured by reads of plain Parquet files, and by writes.
 
 Source: the Delta transaction protocol, "Protocol Evolution", "Valid Feature Names in Table
 Features".
@@ -24,15 +24,15 @@ WRITTEN_FEATURES: Final = frozenset(
         "invariants", "timestampNtz", "v2Checkpoint",
     }
 )  # fmt: skip
-"""Features of tables that `deltalake` commits to, and whose rules it applies when it merges."""
+"""Features of tables that `deltalake` commits to, with rules that it applies when it merges."""
 APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors"}
 """Features of tables that files can be added to."""
 _IDENTITY_VERSION: Final = 6
-"""The writer version that stands for the feature of identity columns."""
+"""Writer version that implies the feature of identity columns."""
 
 
 def check_readable(opened: DeltaTable, root: str) -> None:
-    """Check that a plain scan of a table's files reads it rightly.
+    """Check that a plain scan of a table's files reads it correctly.
 
     Raises:
         UnreadableTable: it names the features.

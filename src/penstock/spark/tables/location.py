@@ -1,4 +1,4 @@
-"""Where a table is, and how it is opened: one place for paths, URIs and credentials."""
+"""Location of a table, and how it is opened: paths, URIs and credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNUSABLE: Final = re.compile(r"[\[\]^|\\]|%[0-9A-Fa-f]{2}")
 
 
 def absolute(table: str) -> str:
-    """A local path made absolute; a URI as it is.
+    """Return a local path made absolute; a URI as it is.
 
     Raises:
         InvalidOption: a local path with characters that the tables' library cannot open.
@@ -34,7 +34,7 @@ def absolute(table: str) -> str:
 
 
 def filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
-    """The file system that holds a table, and the table's path in it."""
+    """Return the file system that holds a table, and the table's path in it."""
     if "://" in table:
         found, root = pa_fs.FileSystem.from_uri(table)
         return found, root.rstrip("/")
@@ -44,10 +44,10 @@ def filesystem(table: str) -> tuple[pa_fs.FileSystem, str]:
 def open_table(
     table: str, storage_options: Mapping[str, str] | None = None, version: int | None = None
 ) -> DeltaTable | None:
-    """The table as it is now, or was at a version; None when there is none yet.
+    """Return the table as it is now, or was at a version; None if it does not exist.
 
     Raises:
-        deltalake.exceptions.DeltaError: the version is not there, or the log cannot be read.
+        deltalake.exceptions.DeltaError: the version does not exist, or the log cannot be read.
     """
     try:
         return DeltaTable(
@@ -58,6 +58,6 @@ def open_table(
 
 
 def table_version(table: str, storage_options: Mapping[str, str] | None = None) -> int | None:
-    """The latest version of a table; None when there is none yet."""
+    """Return the latest version of a table; None if it does not exist."""
     opened = open_table(table, storage_options)
     return None if opened is None else opened.version()

@@ -1,11 +1,10 @@
-"""A job that keeps a Delta table beside every topic with `table.format=delta`.
+"""Job that keeps a Delta table beside every topic with `table.format=delta`.
 
     Materialiser(spark, bootstrap="localhost:9092", admin_url=…, root="lake").run(stop)
 
-It asks the broker from time to time which topics want a table, starts and stops one query for
-each (`topic_table.py`) as `reconciler.py` decides, and says how each stands. What is wrong with one
-topic stops that topic's table alone. Nothing is remembered outside of tables and their checkpoints:
-the job may be killed at any point and started anywhere that sees the same places.
+It polls the broker for the topics, runs one query for each (`topic_table.py`) as `reconciler.py`
+decides, and reports their states. A failure stops that topic's table alone. All state is in tables
+and their checkpoints, so the job may be killed at any point.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class Stop(Protocol):
-    """Tells that the job is to end, as `threading.Event` does."""
+    """Event that ends the job, as `threading.Event`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it is to end, waiting for at most so many seconds."""
+        """Whether the event is set, waiting for at most so many seconds."""
         ...
 
 
 class Materialiser:
-    """Keeps tables until told to stop; one at a time per set of topics and root."""
+    """Job that keeps tables until stopped; one at a time per set of topics and root."""
 
     def __init__(
         self,
@@ -59,15 +58,14 @@ class Materialiser:
         storage_options: Mapping[str, str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """
-        Args:
-            spark: a session of `penstock.spark.session`, whose listener shows the groups' lag.
-            bootstrap: the brokers.
-            root: directory or URI below which tables without `table.location` are.
-            admin_url: the admin address, for direct reads of segment files.
-            tables_max: most tables kept at once; further topics wait (see `states`).
-            listing_seconds: how often the broker is asked which topics want a table.
-            storage_options: for object stores, as `deltalake` names them.
+        """Args:
+        spark: a session of `penstock.spark.session`, whose listener shows the groups' lag.
+        bootstrap: the brokers.
+        root: directory or URI below which tables without `table.location` are.
+        admin_url: the admin address, for direct reads of segment files.
+        tables_max: most tables kept at once; further topics wait (see `states`).
+        listing_seconds: pause between requests for the topics with a table.
+        storage_options: for object stores, as `deltalake` names them.
         """
         self._spark = spark
         self._bootstrap = bootstrap
@@ -82,14 +80,13 @@ class Materialiser:
         self._listed_at: float | None = None
 
     def states(self) -> tuple[TableState, ...]:
-        """How each topic's table stands, by topic."""
         return tuple(state for _, state in sorted(self._reconciler.states.items()))
 
     def run(self, stop: Stop, *, once: bool = False) -> tuple[TableState, ...]:
-        """Keep the tables until `stop` is set; with `once`, until each has what is there now.
+        """Keep the tables until `stop` is set; with `once`, until each has the present records.
 
         Raises:
-            UnavailableError: with `once`, when the broker does not say which topics there are.
+            UnavailableError: with `once`, if the broker does not return the topics.
         """
         from penstock.client import Client
 
@@ -112,7 +109,6 @@ class Materialiser:
         return self.states()
 
     def make_table(self, wanted: WantedTable) -> TopicTable:
-        """The table of one topic's table."""
         return TopicTable(
             self._spark,
             wanted,
@@ -162,7 +158,7 @@ class Materialiser:
             if error is None and once:
                 self._reconciler.done(topic)
                 continue
-            error = error or RuntimeError("its query was stopped by somebody else")
+            error = error or RuntimeError("its query was stopped from outside this job")
             try:
                 table.check(client)
             except InvalidError as found:
@@ -179,7 +175,6 @@ class Materialiser:
         _LOG.error("topic %s: its table is not kept: %s; %s", topic, error, after)
 
     def _due(self) -> bool:
-        """Whether topics wait for a place that is free by now."""
         running = len(self._tables)
         waiting = any(state.phase == "waiting" for state in self._reconciler.states.values())
         return waiting and running < self._reconciler.tables_max

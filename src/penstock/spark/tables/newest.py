@@ -1,13 +1,12 @@
-"""The newest row of each key, by columns of Arrow: in the tasks of a batch, then on the driver.
+"""Newest row of each key, by columns of Arrow: in the tasks of a batch, then on the driver.
 
-Theory of operation. No row is moved between tasks. Each task keeps the newest rows of what it has
-read, and the driver takes the newest of what the tasks give; a key that several tasks have seen
-goes to the driver several times. What a task keeps is bounded in bytes: beyond that it hands over
-what it has and begins anew, which costs the driver some rows twice and never one.
+No row is moved between tasks. Each task keeps its newest rows, and the driver takes the newest of
+all tasks'. A task that keeps too many bytes returns its rows and starts again, so the driver may
+get several rows of a key.
 
-Arrow tells keys apart by their bytes and sorts by value. Spark's grouping and order agree for the
-types below, with null a key like others. They do not for floats (-0.0 is 0.0, and NaN has many
-forms) and nested types: rows with such a key, or with a nested order, are left to Spark.
+Arrow compares keys by their bytes and sorts by value. Spark's grouping and order agree for the
+types below, with null as a key like others. They do not for floats (-0.0 is 0.0, and NaN has many
+forms) and nested types: such keys, and nested orders, are left to Spark.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ _PLAIN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
-    """Which row of a key is the newest; may be pickled, and given to `mapInArrow`.
+    """Reduction to the newest row of each key; may be pickled, and given to `mapInArrow`.
 
     Args:
-        keys: columns that tell rows apart.
+        keys: columns of the key.
         order: columns by which a later row is greater; a null is the greatest. Of rows that are
             equal in all of them, any.
         reduced_bytes: a task reduces its rows when so many have come, or as many as it keeps.
-        kept_bytes_max: a task that keeps more hands its rows over.
+        kept_bytes_max: a task that keeps more returns its rows.
     """
 
     keys: tuple[str, ...]
@@ -57,7 +56,6 @@ class Newest:
     kept_bytes_max: int = 256 << 20
 
     def of(self, rows: pa.Table) -> pa.Table:
-        """One row of each key, in the order that they have."""
         if rows.num_rows < 2:
             return rows
         oldest_first = pc.sort_indices(rows, [(name, "ascending") for name in self.order])
@@ -73,7 +71,6 @@ class Newest:
         return rows.filter(pa.array(newest))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What a task does."""
         kept: list[pa.RecordBatch] = []
         kept_bytes = come_bytes = 0
         for batch in batches:
@@ -82,7 +79,7 @@ class Newest:
             if come_bytes < max(self.reduced_bytes, kept_bytes):
                 continue
             kept, come_bytes = self.of(pa.Table.from_batches(kept)).to_batches(), 0
-            kept_bytes = sum(one.nbytes for one in kept)
+            kept_bytes = sum(part.nbytes for part in kept)
             if kept_bytes > self.kept_bytes_max:
                 yield from kept
                 kept, kept_bytes = [], 0
@@ -99,7 +96,7 @@ def distinct(keys: pa.Table) -> int:
 
 
 def _same(value: Any) -> Any:
-    """The value with the two zeros of floating types made one."""
+    """Return the value with the two zeros of floating types made one."""
     if isinstance(value, list):
         return [_same(item) for item in value]
     if isinstance(value, dict):
@@ -108,7 +105,7 @@ def _same(value: Any) -> Any:
 
 
 def in_tasks(schema: StructType, *, keys: Sequence[str], order: str) -> bool:
-    """Whether Arrow finds the rows that Spark would, for columns of these types."""
+    """Whether Arrow finds the same rows as Spark, for columns of these types."""
     ordered = schema[order].dataType
     return (_plain(ordered) or isinstance(ordered, FractionalType)) and all(
         _plain(schema[name].dataType) for name in keys

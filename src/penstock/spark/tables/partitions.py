@@ -1,8 +1,8 @@
 """Partition values: texts in the log and in the names of directories.
 
-Both have the same text, as some readers take values from the log and others, such as Polars, from
-directories. It does not depend on the session's zone: a timestamp is written in UTC and says so.
-An empty string is null, as in the protocol, and so is the text that stands for null in a directory.
+Both have the same text, because some readers, such as Polars, take values from directories. It does
+not depend on the session's zone: a timestamp is written in UTC with its zone. An empty string is
+null, as in the protocol, and so is the text of null in a directory.
 
 Source: the Delta transaction protocol, "Partition Value Serialization"; Spark's
 `ExternalCatalogUtils.escapePathName`.
@@ -33,7 +33,7 @@ from penstock.spark.tables.rules import Rule
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
 NAME_BYTES_MAX: Final = 255
-"""Length of a directory's name that file systems take."""
+"""Longest directory name that file systems accept."""
 _ESCAPED: Final = [*range(0x20), 0x7F, *b"\"#%'*/:=?\\{[]^"]
 """Code points that names of directories have as percent codes."""
 _PERCENT: Final = {code: f"%{code:02X}" for code in _ESCAPED}
@@ -64,7 +64,7 @@ def partition_texts(schema: StructType, partition_by: Sequence[str]) -> list[str
 
 
 def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
-    """Return what the values of partition columns must meet, so that all readers read the table.
+    """Return the rules for partition values, by which all readers can read the table.
 
     `deltalake` opens no data of a table with a day outside of the years 1 to 9999 for a partition.
     """
@@ -84,7 +84,7 @@ def partition_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rul
 
 
 def merged_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
-    """Return what values of partition columns must meet where `deltalake` writes them.
+    """Return the rules for partition values that `deltalake` writes.
 
     It names directories by all digits of a number.
     """
@@ -106,7 +106,7 @@ def merged_rules(schema: StructType, partition_by: Sequence[str]) -> list[Rule]:
 
 
 def with_null_texts(batch: DataFrame, partition_by: Sequence[str]) -> DataFrame:
-    """Return a batch with nulls for the texts that stand for null in partition columns."""
+    """Return a batch with nulls instead of the texts of null in partition columns."""
     for field in batch.schema:
         if field.name in partition_by and isinstance(field.dataType, StringType):
             batch = batch.withColumn(field.name, F.expr(_text(field.dataType, quoted(field.name))))
@@ -114,7 +114,7 @@ def with_null_texts(batch: DataFrame, partition_by: Sequence[str]) -> DataFrame:
 
 
 def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
-    """The SQL of values that cannot be a partition's, and the limit; None if all can."""
+    """Return the SQL of values that cannot be a partition's, and the limit; None if all can."""
     name = quoted(column)
     if isinstance(kind, StringType):
         room = NAME_BYTES_MAX - len(f"{column}=".encode())
@@ -136,7 +136,6 @@ def _unfit(column: str, kind: DataType) -> tuple[str, str] | None:
 
 
 def _text(kind: DataType, name: str) -> str:
-    """The SQL of a partition value's text."""
     if isinstance(kind, TimestampType):
         return _utc(name)
     if isinstance(kind, StringType):
@@ -148,7 +147,6 @@ def _text(kind: DataType, name: str) -> str:
 
 
 def _utc(name: str) -> str:
-    """The text of a timestamp, computed without the session's zone."""
     micros = f"unix_micros({name})"
     of_day = f"pmod({micros}, {_DAY_MICROS})"
     days = f"cast(({micros} - {of_day}) div {_DAY_MICROS} as int)"
@@ -188,7 +186,7 @@ def _escaped(text: str) -> str:
 
 
 def texts_of(values: pa.ChunkedArray) -> list[str | None]:
-    """Return partition values as the log has them, of those that `deltalake` read in it."""
+    """Return partition values as the log has them, from those that `deltalake` reads in it."""
     kind = values.type
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     if pa.types.is_timestamp(kind) and kind.tz is not None:

@@ -1,12 +1,9 @@
-"""Up to where a table has a topic: an offset per partition, in the same commit as the rows.
+"""Positions of a topic's table: an offset per partition, in the same commit as the rows.
 
-Theory of operation. A table that is kept beside a topic carries one transaction identifier per
-partition, `penstock.position/<topic id>/<partition>`, whose number is the offset after the last
-record in the table. It moves in the commit that adds the records, so at any version of the table
-rows and offsets agree; it stays in the table's state when old commits are cleaned away. The topic's
-id is part of the name, so that offsets of a topic that was deleted and created again are never
-taken for the new one's. For people the same is in the commit's metadata, as `penstock.positions`,
-with topic, id and leader epochs.
+A table that is kept beside a topic has one transaction identifier per partition,
+`penstock.position/<topic id>/<partition>`: the offset after the last record in the table. So rows
+and offsets agree at any version, even after old commits are deleted. A recreated topic has another
+id. The commit's metadata has the same as `penstock.positions`, with topic, id and leader epochs.
 
 Source: the Delta transaction protocol, "Transaction Identifiers".
 """
@@ -28,21 +25,19 @@ HISTORY_COMMITS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPositions:
-    """The next offset in every partition of one topic."""
+    """Next offset in every partition of one topic."""
 
     topic: str
     topic_id: str
     partitions: Mapping[int, Position]
 
     def marks(self) -> dict[str, int]:
-        """The identifiers to commit."""
         return {
             mark_of(self.topic_id, partition): position.offset
             for partition, position in self.partitions.items()
         }
 
     def metadata(self) -> dict[str, Any]:
-        """What people see in the table's history."""
         return {
             METADATA: {
                 "topic": self.topic,
@@ -56,12 +51,11 @@ class TopicPositions:
 
 
 def mark_of(topic_id: str, partition: int) -> str:
-    """The name of a partition's transaction identifier."""
     return f"penstock.position/{topic_id}/{partition}"
 
 
 def of_topic(topic: str, positions: Positions) -> TopicPositions:
-    """One topic's part of a stream's position.
+    """Return one topic's part of a stream's position.
 
     Raises:
         KeyError: the stream does not read the topic.
@@ -78,7 +72,7 @@ def of_topic(topic: str, positions: Positions) -> TopicPositions:
 
 
 def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> dict[int, int]:
-    """The offset after the last one in the table, for each partition that it has."""
+    """Return the offset after the last one in the table, for each partition that it has."""
     found = {number: opened.transaction_version(mark_of(topic_id, number)) for number in partitions}
     return {number: offset for number, offset in found.items() if offset is not None}
 
@@ -86,7 +80,7 @@ def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> 
 def check_topic(
     opened: DeltaTable, table: str, topic: str, topic_id: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """`table_ends` of a table that must have been kept from this very topic.
+    """Return `table_ends` of a table that must have been kept from this very topic.
 
     Raises:
         TableOfAnotherTopic: it has commits, and none of them is of this topic.
@@ -100,7 +94,7 @@ def check_topic(
 def check_reaches(
     table: str, topic: str, ends: Mapping[int, int], log_starts: Mapping[int, int]
 ) -> None:
-    """Make sure that the log still has what the table does not have yet.
+    """Check that the log still has what the table does not have yet.
 
     Raises:
         LogStartsAfterTable: it names the first partition with a gap, and both offsets.

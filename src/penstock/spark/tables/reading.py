@@ -1,18 +1,12 @@
-"""A Delta table read by Spark itself, without jars: a scan of exactly the files of one version.
+"""Reader of a Delta table by Spark itself, without jars: a scan of the files of one version.
 
     orders = read_table(spark, "lake/orders")
 
-Theory of operation. `deltalake` reads the table's log on the driver and says which Parquet files
-a version consists of; Spark's own Parquet reader scans those and no others, with the table's
-schema, so a file from before a column was added shows nulls there. The list is fixed when this is
-called: commits beside it change nothing, and only a collection by age may take the files away.
-
-Values of partition columns are not in the files. They are in the log, and are joined to the rows
-by the file that a row came from; a file without an entry is an error, not a null. Filters on
-other columns reach the Parquet reader; a filter on a partition column is applied after the scan.
-
-A table whose protocol says more than this honours (rows deleted by vectors, columns under other
-names) is refused by the feature's name.
+`deltalake` reads the table's log on the driver and lists the version's Parquet files; Spark's
+Parquet reader scans those with the table's schema. The list is fixed when this is called; only a
+collection by age may delete the files. Values of partition columns are joined to the rows by file
+from the log, so filters on them apply after the scan; a file without an entry is an error. A table
+with unsupported features (deletion vectors, renamed columns) is rejected by the feature's name.
 
 Source: the Delta transaction protocol, "Add File", "Protocol Evolution", "Partition Value
 Serialization".
@@ -40,7 +34,7 @@ from penstock.spark.tables.location import absolute, open_table
 _FILE: Final = "_penstock_file"
 _SCANNED: Final = "_penstock_scanned"
 _CALENDAR: Final = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
-"""Files that no old Spark wrote have dates of the Gregorian calendar, whatever the session says."""
+"""Option for Gregorian dates, whatever the session's setting, as no old Spark wrote the files."""
 _PATTERN: Final = re.compile(r"[{}\[\]*?\\]")
 _OUTSIDE_URI: Final = re.compile(
     r"[^A-Za-z0-9_\-!.~'()*:@&=+$,;/\xa1-\U0010ffff]|[\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
@@ -54,7 +48,7 @@ def read_table(
     version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The rows of a table as of a version, with its columns in its order.
+    """Return the rows of a table as of a version, with its columns in its order.
 
     Args:
         spark: a session; its file system settings reach the same files as `storage_options`.
@@ -63,7 +57,7 @@ def read_table(
         storage_options: for the log of a table in an object store, as `deltalake` names them.
 
     Raises:
-        InvalidOption: there is no table.
+        InvalidOption: the table does not exist.
         UnreadableTable: the table needs a feature that this scan does not honour.
     """
     opened = open_table(table, storage_options, version)
@@ -73,7 +67,7 @@ def read_table(
 
 
 def scan(spark: SparkSession, opened: DeltaTable, root: str) -> DataFrame:
-    """`read_table` of a table that is open already, at the version it was opened at."""
+    """Scan a table that is open already, at the version it was opened at, as `read_table` does."""
     check_readable(opened, root)
     schema = StructType.fromJson(json.loads(opened.schema().to_json()))
     partition_columns = list(opened.metadata().partition_columns)
@@ -104,7 +98,7 @@ def _partition_values(
     schema: StructType,
     partition_columns: Sequence[str],
 ) -> DataFrame:
-    """One row per file: the file as Spark will name it, and its partition values."""
+    """Return one row per file: the file as Spark will name it, and its partition values."""
     columns: dict[str, Any] = {_FILE: pa.array([_spark_name(path) for path in paths], pa.string())}
     for name in partition_columns:
         columns[name] = actions[f"partition.{name}"]
@@ -113,17 +107,16 @@ def _partition_values(
 
 
 def _file_path(root: str, path: str) -> str:
-    """A file's real path: the log keeps it URL-encoded, and relative to the table as a rule."""
+    """Return a file's real path: the log has it URL-encoded, usually relative to the table."""
     return path if "://" in path else f"{root}/{unquote(path)}"
 
 
 def _as_name(path: str) -> str:
-    """A path that Spark, which takes patterns, takes for itself."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def _spark_name(path: str) -> str:
-    """A file as `_metadata.file_path` names it: a URI quoted as Java's class does.
+    """Return a file as `_metadata.file_path` names it: a URI quoted as Java's class does.
 
     Source: the class documentation of `java.net.URI` ("other" characters, which are neither ASCII
     nor controls nor spaces, stay as they are).

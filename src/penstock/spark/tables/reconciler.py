@@ -1,15 +1,10 @@
-"""Which tables there should be, and what to do about it: the core of the materialiser.
+"""Reconciler of tables: the core of the materialiser, without I/O or clock.
 
-Topics say it themselves, with `table.format` and its neighbours; `TableReconciler` compares that
-with what runs and answers with starts and stops. It asks nobody and starts nothing, and is told the
-time.
-
-Rules. A topic's query runs as long as the topic wants a table; a change of its configuration, or
-another topic of the same name, stops and starts it. A query that failed is started again after a
-growing pause, unless what failed can only be mended by hand: then it waits for a change of the
-topic's configuration or for a new run. At most `tables_max` tables are kept by one job; those
-that run go first, then the names' order decides, and the others wait and say so. Two topics
-cannot share a location.
+Topics request tables by `table.format`; `TableReconciler` compares that with what runs and returns
+starts and stops. A change of a topic's configuration, or a recreated topic, restarts its query. A
+failed query is restarted after a growing pause, or, if only an operator can fix it, after a change
+of the topic's configuration or a new run. One job keeps at most `tables_max` tables; running ones
+have priority, then the names' order. Two topics cannot share a location.
 """
 
 from __future__ import annotations
@@ -26,12 +21,12 @@ RETRY_BACKOFF: Final = Backoff(first_ms=2_000, ceiling_ms=120_000)
 DELTA: Final = "delta"
 
 Phase = Literal["running", "retrying", "stopped", "waiting", "blocked", "done"]
-"""`waiting`: for a place in this job; `blocked`: by another topic's table."""
+"""State of a table. `waiting`: over the job's limit; `blocked`: by another topic's table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTable:
-    """A topic that wants a table, and where it wants it; `problem` is why it cannot be."""
+    """Topic that requests a table, and its location; `problem` is why it cannot be kept."""
 
     topic: str
     topic_id: str
@@ -42,13 +37,13 @@ class WantedTable:
     problem: str | None = None
 
     def same_table(self, other: WantedTable) -> bool:
-        """Whether a query that keeps this one may go on; partitions come by themselves."""
+        """Whether a query that keeps this one may continue; partitions are added by themselves."""
         return replace(self, partitions=()) == replace(other, partitions=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """How it stands with one topic's table."""
+    """State of one topic's table."""
 
     wanted: WantedTable
     phase: Phase
@@ -67,13 +62,13 @@ class Changes:
 
 @dataclass(slots=True)
 class TableReconciler:
-    """What a job keeps; `states` are by topic."""
+    """Tables of a job; `states` are by topic."""
 
     tables_max: int = TABLES_MAX_DEFAULT
     states: dict[str, TableState] = field(default_factory=dict)
 
     def changes(self, wanted: Mapping[str, WantedTable], now: float) -> Changes:
-        """What to stop and to start so that the tables wanted are kept; notes it as done."""
+        """Return and note the stops and starts for the requested tables."""
         stop = self._drop(wanted)
         due = [wanted[name] for name in sorted(wanted) if self._due(wanted[name], now)]
         places = {
@@ -104,7 +99,7 @@ class TableReconciler:
         return Changes(stop=tuple(stop), start=tuple(start))
 
     def failed(self, topic: str, problem: str, *, by_hand: bool, now: float) -> None:
-        """A query ended with an error; `by_hand` says that trying again cannot help."""
+        """Note that a query ended with an error; `by_hand` means that a retry cannot help."""
         state = self.states.get(topic)
         if state is None:
             return
@@ -118,13 +113,13 @@ class TableReconciler:
         )
 
     def worked(self, topic: str) -> None:
-        """A query committed or found nothing to do: an earlier failure is forgotten."""
+        """Note that a query committed or was idle: an earlier failure is forgotten."""
         state = self.states.get(topic)
         if state is not None and state.failures:
             self.states[topic] = replace(state, failures=0, problem=None)
 
     def done(self, topic: str) -> None:
-        """A query that was to take what is there has taken it."""
+        """Note that a query has written all present records and ended."""
         state = self.states.get(topic)
         if state is not None:
             self.states[topic] = replace(state, phase="done", failures=0, problem=None)
@@ -158,10 +153,10 @@ class TableReconciler:
 
 
 def location_of(root: str, topic: str, given: str) -> str:
-    """Where a topic's table is.
+    """Return the location of a topic's table.
 
     Raises:
-        InvalidOption: a location that depends on the directory that the job was started in.
+        InvalidOption: a location that depends on the job's working directory.
     """
     if not given:
         return f"{root.rstrip('/')}/{topic}"

@@ -1,11 +1,9 @@
-"""Rules of a table for the rows that are appended to it, checked by Spark while it writes them.
+"""Rules of a table for its rows, checked by Spark while it writes them.
 
-Theory of operation. `deltalake` commits files without reading them, so what a table demands of its
-rows is counted in the pass that writes them: columns and parts of columns that are never null,
-`CHECK` constraints, invariants, lengths of `varchar`, and generated columns, which a batch that
-lacks them is given. Merges of `deltalake` check most of these themselves, if it can evaluate them.
-Rows that break a rule are found before the commit, and the batch is refused with the rule's name.
-A rule whose condition is null is broken, as for Delta's own writers.
+`deltalake` commits files without reading them, so violations are counted in the pass that writes
+them (columns and parts that are never null, `CHECK` constraints, invariants, lengths of `varchar`);
+generated columns are added to a batch without them. A batch that breaks a rule is rejected before
+the commit with the rule's name. A null condition breaks its rule, as for Delta's own writers.
 
 Source: the Delta transaction protocol, "CHECK Constraints", "Column Invariants", "Generated
 Columns".
@@ -40,7 +38,7 @@ _LENGTH: Final = re.compile(r"(?:var)?char\((\d+)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule in SQL.
+    """Rule in SQL.
 
     `broken` is true for rows that break it, `example` the SQL of a text that shows such a row, and
     `said` names the rule. `condition` is true for other rows, if `deltalake` checks it in merges.
@@ -53,7 +51,6 @@ class Rule:
 
 
 def rules_of(table: DeltaTable | None) -> list[Rule]:
-    """Return the rules that a table has for its rows."""
     if table is None:
         return []
     found: list[Rule] = []
@@ -150,7 +147,7 @@ def check_merged(root: str, table: DeltaTable, rules: Sequence[Rule]) -> None:
 
 @lru_cache(256)
 def _not_merged(columns: str, condition: str) -> str:
-    """Return why `deltalake` refuses a condition over columns; nothing if it does not."""
+    """Return why `deltalake` rejects a condition over columns; empty if it does not."""
     with tempfile.TemporaryDirectory() as directory:
         probe = DeltaTable.create(directory, Schema.from_json(columns))
         try:
@@ -171,7 +168,7 @@ def observed(rules: Sequence[Rule]) -> list[str]:
 
 
 def complaints(rules: Sequence[Rule], found: dict[str, Any]) -> list[str]:
-    """Return a sentence for each rule that rows break, by what `observed` has given."""
+    """Return a sentence for each rule that rows break, by the result of `observed`."""
     return [
         f"{rule.said}; {found[f'broken_{number}']} rows of the batch break that"
         + (f", such as {found[f'example_{number}']!r}" if found[f"example_{number}"] else "")
@@ -187,7 +184,7 @@ def _condition(condition: str, said: str) -> Rule:
 
 
 def _nulls(kind: Any, value: str, depth: int = 0) -> str:
-    """The SQL of whether a value has a null within it that its type forbids; empty if it cannot."""
+    """Return the SQL of whether a value has a forbidden null within it; empty if it cannot."""
     if not isinstance(kind, dict):
         return ""
     item = f"_part{depth}"
@@ -217,6 +214,6 @@ def _nulls(kind: Any, value: str, depth: int = 0) -> str:
 
 
 def _part(kind: Any, value: str, nullable: bool, depth: int) -> list[str]:
-    """The conditions under which a part of a value is broken: it is null, or has a null within."""
+    """Return the conditions under which a part of a value is, or has, a forbidden null."""
     own = "" if nullable else f"{value} is null"
     return [part for part in (own, _nulls(kind, value, depth)) if part]

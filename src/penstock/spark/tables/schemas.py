@@ -1,10 +1,9 @@
-"""Comparison of a batch's schema with its table's, and of its rows with what the table forbids.
+"""Comparison of a batch's schema with its table's, and checks of forbidden nulls.
 
-Theory of operation. Nullability is no part of a type here. Spark marks the result of `split` as a
-list without nulls, and a table made elsewhere may forbid nulls at any depth; the two differ from
-one query to the next, and neither says anything of the rows at hand. So schemas are compared
-without it, tables are made with every column and element nullable, and the values of each batch
-are checked where a table forbids nulls.
+Nullability is ignored in types. Spark marks the result of `split` as a list without nulls, and
+another tool's table may forbid nulls at any depth, neither of which describes the rows. So tables
+are made with everything nullable, and the values of each batch are checked if the table forbids
+nulls.
 
 Source: the Delta transaction protocol, "Schema Serialization Format".
 """
@@ -28,7 +27,7 @@ from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.schema import quoted
 
 RESERVED: Final = "_penstock"
-"""Names of columns that begin so are this package's own."""
+"""Prefix of column names that this package reserves."""
 _NULLABLE: Final = frozenset({"nullable", "containsNull", "valueContainsNull"})
 _PARTS: Final = {"array": ("elementType",), "map": ("keyType", "valueType")}
 _STEPS: Final = {"elementType": "element", "keyType": "key", "valueType": "value"}
@@ -55,12 +54,11 @@ def _is_delta(field: Any) -> bool:
         Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
     except ValueError:
         return False
-    # `deltalake` knows these types, which are the protocol's no more than others.
+    # `deltalake` supports these types, which the protocol lacks.
     return not any(name == "void" or name.startswith("interval") for name in _leaves(field["type"]))
 
 
 def _leaves(kind: Any) -> Iterator[str]:
-    """The types without parts that a type is made of."""
     if not isinstance(kind, dict):
         yield str(kind)
         return
@@ -72,7 +70,7 @@ def _leaves(kind: Any) -> Iterator[str]:
 def with_nulls(frame: DataFrame) -> DataFrame:
     """Return the frame with types that allow nulls at any depth, as PySpark's Arrow needs them.
 
-    It takes no null struct of a type whose fields are never null.
+    Otherwise it rejects null structs with fields that are never null.
     """
     schema = StructType.fromJson(_nullable(frame.schema.jsonValue()))
     return frame.select(
@@ -89,7 +87,7 @@ def check_partitions(names: Sequence[str], schema: StructType) -> None:
     """Check that columns of a batch can be those of a table's partitions.
 
     Raises:
-        InvalidOption: one is of a type with parts, or no other column is left.
+        InvalidOption: a column has a nested type, or no other column is left.
     """
     for name in names:
         kind = schema[name].dataType
@@ -179,7 +177,6 @@ def _type(field: Field) -> Any:
 
 
 def _differences(place: str, table: Any, batch: Any) -> Iterator[tuple[str, str, str]]:
-    """The places at which two types differ, nullability and metadata apart, with both sides."""
     kind = table["type"] if isinstance(table, dict) else table
     if kind != (batch["type"] if isinstance(batch, dict) else batch):
         yield place, _shown(table), _shown(batch)
@@ -198,7 +195,6 @@ def _differences(place: str, table: Any, batch: Any) -> Iterator[tuple[str, str,
 
 
 def _shown(kind: Any) -> str:
-    """A type as Spark's SQL writes it."""
     if not isinstance(kind, dict):
         return str(kind)
     if kind["type"] == "struct":
@@ -213,7 +209,7 @@ def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
     Columns themselves stay nullable, and those that the table lacks stay as they are.
 
     Raises:
-        TableMismatch: a value is null where the table does not let it be.
+        TableMismatch: a value is null where the table forbids it.
     """
     wanted = {field.name: field for field in pa.schema(table.to_arrow())}
     columns: list[pa.ChunkedArray] = []
@@ -234,10 +230,9 @@ def with_one_nan(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _retyped(values: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """The values with a type that differs in nullability and in names of parts at most."""
     if values.type == kind:
         return values
-    # A cast refuses null structs of fields that are never null.
+    # A cast rejects null structs of fields that are never null.
     return pa.chunked_array([_rebuilt(chunk, kind) for chunk in values.chunks], kind)
 
 
@@ -259,7 +254,6 @@ def _rebuilt(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _forbidden_null(place: str, values: pa.ChunkedArray, wanted: pa.Field) -> str | None:
-    """The first place below a column at which a value is null that must not be; None if none is."""
     if not wanted.nullable and values.null_count:
         return place
     kind = wanted.type

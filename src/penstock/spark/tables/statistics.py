@@ -1,11 +1,10 @@
-"""Statistics of files that Spark or Arrow wrote: bounds, by which readers leave files out.
+"""Statistics of files that Spark or Arrow wrote: bounds, by which readers skip files.
 
-Bounds come from Parquet footers, as physical values, so the data is not read again. The columns
-that have them are those of `bounds.is_exact`, in a form that every reader of Delta tables
-understands in the same way; strings are cut off after `TEXT_CHARS_MAX` characters. A new table
-lists these columns, and a file has the bounds of all columns that its table lists, or no bounds at
-all: where a date is outside of the years 1 to 9999, or the table is of another tool and expects
-bounds of floats.
+Bounds come from Parquet footers, as physical values, without reading the data again. The columns
+are those of `bounds.is_exact`, in a form that every reader of Delta tables understands; strings are
+cut after `TEXT_CHARS_MAX` characters. A new table lists these columns. A file has the bounds of all
+columns that its table lists or, if a date is outside of the years 1 to 9999 or the table of another
+tool expects bounds of floats, none.
 
 Source: the Delta transaction protocol, "Per-file Statistics"; the Parquet format, "Logical Types".
 """
@@ -47,7 +46,7 @@ def indexed_columns(
     """Return the columns of which readers expect bounds, or more; nested ones by their first name.
 
     Args:
-        properties: those of the table, as `configuration` gives them for a new one.
+        properties: the table's, as `configuration` returns them for a new one.
     """
     expected = [
         field.name
@@ -68,7 +67,6 @@ def indexed_in(table: DeltaTable) -> list[str]:
 
 
 def _is_unbounded(kind: pa.DataType) -> bool:
-    """Whether no reader expects bounds of the type."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_list(kind) or types.is_map(kind))
 
@@ -95,7 +93,6 @@ def statistics(footer: pq.FileMetaData, indexed: Collection[str]) -> dict[str, A
 
 
 def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple[Any, Any] | None:
-    """The bounds of a column; notes its nulls."""
     column = footer.schema.column(index)
     groups = [footer.row_group(group).column(index) for group in range(footer.num_row_groups)]
     if not all(group.is_stats_set and group.statistics.has_null_count for group in groups):
@@ -117,13 +114,13 @@ def _bounds(footer: pq.FileMetaData, index: int, nulls: dict[str, int]) -> tuple
 
 
 def _above(text: str) -> str:
-    """A text that is not less than this one, and short if it can be."""
+    """Return a text that is not less than this one, and short if possible."""
     cut = text[:TEXT_CHARS_MAX] + _GREATEST
     return cut if text > cut[:-1] and text <= cut else text
 
 
 def _bound(column: pq.ColumnSchema, value: Any) -> Any:
-    """A physical value as statistics show it; None for what they do not show."""
+    """Return a physical value as statistics show it; None if they do not."""
     logical = column.logical_type
     kind = logical.type
     if kind == "STRING":

@@ -1,4 +1,4 @@
-"""How a topic's table stands: its version and size, and how far behind the log it is."""
+"""Status of a topic's table: its version and size, and its lag."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """One topic's table. `version` is None before the first commit; `ends` are the offsets
-    after the last ones in the table; `lag_records` counts offsets of the log after them."""
+    """Status of one topic's table. `version` is None before the first commit.
+
+    `ends` are the offsets after the last ones in the table; `lag_records` counts offsets of the log
+    after them.
+    """
 
     topic: str
     location: str
@@ -38,10 +41,10 @@ class TableStatus:
 def table_status(
     client: Client, wanted: WantedTable, storage_options: Mapping[str, str] | None = None
 ) -> TableStatus:
-    """Look at the table and at the log; what does not fit is told in `problem`.
+    """Compare the table with the log; `problem` reports mismatches.
 
     Raises:
-        UnknownTopic: the topic went away meanwhile.
+        UnknownTopic: the topic was deleted meanwhile.
         deltalake.exceptions.DeltaError: the table cannot be read.
     """
     topic, location = wanted.topic, wanted.location

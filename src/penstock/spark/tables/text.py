@@ -1,9 +1,8 @@
-"""Strings of a batch as UTF-8, whatever bytes a query put into them.
+r"""Strings of a batch as UTF-8, whatever bytes a query put into them.
 
-Spark keeps the bytes of `cast(key as string)` as they are, and writes them into Parquet files that
-no other reader of Delta tables opens. So strings pass through here before they are written: what is
-not UTF-8 becomes U+FFFD, as Spark's `make_valid_utf8` does it. Two keys must stay apart, so a key
-that is not UTF-8 becomes `\\x` and its bytes in hexadecimal, as PostgreSQL shows bytes.
+Spark keeps the bytes of `cast(key as string)` and writes them into Parquet files that no other
+reader opens. So bytes that are not UTF-8 become U+FFFD, as in Spark's `make_valid_utf8`. Two keys
+must stay distinct, so such a key becomes `\x` and its bytes in hexadecimal, as in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def valid_text(batch: DataFrame, keys: Collection[str] = ()) -> DataFrame:
 
 
 def _mended(kind: DataType, value: str, *, key: bool, depth: int = 0) -> str | None:
-    """The SQL of a value of valid strings; None for a type that has no strings."""
+    """Return the SQL of a value of valid strings; None for a type that has no strings."""
     item = f"_item{depth}"
     inner = depth + 1
     if isinstance(kind, StringType):

@@ -1,16 +1,12 @@
-"""A topic's records from its table and, from there on, from the log: one frame, each record once.
+"""History of a topic from its table and, from there on, from the log: each record once.
 
     history(spark, topic="orders", table="lake/orders", bootstrap="localhost:9092",
             admin_url="http://localhost:9644").where("offset >= 0")
 
-Theory of operation. One version of the table is opened and stays the one that is read. The
-offsets that it reaches are in that same version (see `positions.py`), so its rows end exactly
-where the read of the log begins, whatever is committed meanwhile. The ends of the log are fixed
-by then too. The table's part is a native scan of Parquet; the log's part goes through the source.
-
-Retention may take records of the log at any time, but only those below the table's end are
-needed no more: if the log starts above it, records are in neither, and that is an error, here or
-(when retention comes in between) from the source.
+One version of the table is read. Its positions are in that version (see `positions.py`), so its
+rows end exactly where the read of the log begins. The log's ends are fixed, too. If the log starts
+above the table's end, records are in neither, and that is an error, here or (if retention deletes
+them meanwhile) from the source.
 """
 
 from __future__ import annotations
@@ -49,17 +45,16 @@ def history(
     version: int | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The records of a topic with offsets in [start, end), in the source's columns.
+    """Return the records of a topic with offsets in [start, end), in the source's columns.
 
     Args:
         spark: a session that has the source.
         topic: its name.
-        table: where its table is; a topic without a table yet is read from the log alone.
-        bootstrap, admin_url: where the broker is.
-        columns: of the source's; those that are not asked for are not read.
-        start: first offset per partition; partitions left out are read from the table's start.
-        end: offset after the last per partition; partitions left out are read to the log's end
-            as it is now.
+        table: its table's location; a topic without a table yet is read from the log alone.
+        bootstrap, admin_url: the broker's addresses.
+        columns: of the source's; others are not read.
+        start: first offset per partition; other partitions are read from the table's start.
+        end: offset after the last per partition; others are read to the log's present end.
         version: of the table; None is the latest.
         storage_options: for a table in an object store, as `deltalake` names them.
 
@@ -102,15 +97,15 @@ def log_ranges(
     start: Offsets,
     end: Offsets,
 ) -> dict[int, tuple[int, int]]:
-    """The offsets [low, high) of each partition that are to be read from the log.
+    """Return the offsets [low, high) of each partition to read from the log.
 
     Args:
-        first, last: where the log starts and ends.
-        reached: where the table ends; None when there is no table.
-        start, end: what was asked for.
+        first, last: start and end of the log.
+        reached: end of the table; None if it does not exist.
+        start, end: the requested range.
 
     Raises:
-        LogStartsAfterTable, DataLoss: records asked for are in neither.
+        LogStartsAfterTable, DataLoss: requested records are in neither.
         OffsetWentBack: the log ends before the table does.
     """
     ranges: dict[int, tuple[int, int]] = {}
@@ -169,7 +164,6 @@ def _check_ranges(last: Offsets, start: Offsets, end: Offsets) -> None:
 
 
 def _within(partitions: Sequence[int], start: Offsets, end: Offsets) -> Column | None:
-    """The condition on the table's rows; None when all of them are wanted."""
     given = sorted(start.keys() | end.keys())
     if not given:
         return None

@@ -1,13 +1,9 @@
-"""Keeps the table of one topic: a streaming query whose every batch is one commit.
+"""Table of one topic: a streaming query whose every batch is one commit.
 
-Theory of operation. The query reads the topic from its start with every column of the source and
-appends to the table through `DeltaSink`, so a replayed batch does nothing. The checkpoint lies in
-the table's directory, under `_penstock`, which readers of tables pass over: table and checkpoint
-belong together for good, and go together. Spark writes down where a batch ends before it runs it;
-that is read back and committed with the batch's rows (see `positions.py`).
-
-Before a query starts the table is compared with the log: it must be of this very topic, and the
-log must still have what the table lacks. Spark would find out too, at greater length.
+The query reads the topic from its start with every column of the source and appends through
+`DeltaSink`. The checkpoint is in the table's directory, under `_penstock`, which readers of tables
+ignore. A batch's end is read from the checkpoint and committed with its rows (see `positions.py`).
+Before a query starts the table is compared with the log.
 """
 
 from __future__ import annotations
@@ -41,12 +37,11 @@ _OURS: Final = re.compile(r"penstock\.spark\.errors\.(\w+): (.+)")
 
 
 def group_of(topic: str) -> str:
-    """The consumer group that shows a table's progress."""
     return f"penstock-table-{topic}"
 
 
 class TopicTable:
-    """One topic's query. `sink` appends; it is made by `make_sink`."""
+    """Query of one topic. `make_sink` makes `sink`, which appends."""
 
     def __init__(
         self,
@@ -76,7 +71,7 @@ class TopicTable:
         self._raised: Exception | None = None
 
     def make_sink(self, location: str, storage_options: Mapping[str, str] | None) -> DeltaSink:
-        """The sink of the table; its application's name is the topic's id, for good."""
+        """Return the table's sink; its permanent application name is the topic's id."""
         application = f"penstock.table/{self.wanted.topic_id}"
         return DeltaSink(
             location,
@@ -104,7 +99,7 @@ class TopicTable:
         )
 
     def start(self, *, once: bool) -> None:
-        """Start the query; with `once` it ends when it has what is there now."""
+        """Start the query; with `once` it ends when it has written the present records."""
         source = self._spark.readStream.format("penstock").options(**self._options).load()
         writer = (
             source.writeStream.foreachBatch(self._write)
@@ -119,22 +114,20 @@ class TopicTable:
         self._query = writer.start()
 
     def stop(self) -> None:
-        """End the query; a batch under way is dropped and replayed by the next start."""
+        """Stop the query; an interrupted batch is replayed by the next start."""
         if self._query is not None:
             self._query.stop()
 
     @property
     def active(self) -> bool:
-        """Whether the query runs."""
         return self._query is not None and self._query.isActive
 
     @property
     def has_progress(self) -> bool:
-        """Whether the query has finished a trigger."""
         return self._query is not None and self._query.lastProgress is not None
 
     def failure(self) -> Exception | None:
-        """Why the query ended; None when it was stopped or has done all there was."""
+        """Error that ended the query; None if it was stopped or has written everything."""
         if self._query is None or self._query.isActive:
             return None
         reported = self._query.exception()
@@ -152,12 +145,12 @@ class TopicTable:
 
 
 def batch_end(checkpoint: str, batch_id: int, topic: str) -> TopicPositions:
-    """Where a batch ends, as the query's checkpoint has it before the batch runs.
+    """Return the end of a batch, from the query's checkpoint.
 
     The file has a version, a line of Spark's own and a line of the source's.
 
     Raises:
-        InvalidOption: the checkpoint is not one of a query that reads this topic alone.
+        InvalidOption: the checkpoint is of a query with another source.
     """
     found, root = filesystem(checkpoint)
     with found.open_input_stream(f"{root}/offsets/{batch_id}") as file:
@@ -171,7 +164,7 @@ def batch_end(checkpoint: str, batch_id: int, topic: str) -> TopicPositions:
 
 
 def _ours(text: str) -> Exception:
-    """The error that a planner process of ours raised, out of what Spark says of it."""
+    """Return the error that our planner process raised, from Spark's error."""
     found = _OURS.findall(text)
     if found:
         name, message = found[-1]

@@ -1,4 +1,4 @@
-"""Asks a broker which topics want a table, and where their logs begin and end."""
+"""Requests to a broker for the topics that request a table, and for the ends of their logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODEC: Final = "table.codec"
 
 
 def wanted_tables(client: Client, root: str) -> dict[str, WantedTable]:
-    """The topics with `table.format=delta`, by name; one request per topic of the cluster.
+    """Return the topics with `table.format=delta`, by name; one request per topic of the cluster.
 
     Raises:
         BrokerBusy, TimedOut: as every call of a client.
@@ -32,7 +32,7 @@ def wanted_tables(client: Client, root: str) -> dict[str, WantedTable]:
 
 
 def wanted_table(client: Client, topic: TopicMetadata, root: str) -> WantedTable | None:
-    """One topic's table; None when it wants none, or went away meanwhile."""
+    """Return one topic's table; None if it requests none, or was deleted meanwhile."""
     from penstock.client import UnknownTopic
 
     try:

@@ -1,22 +1,17 @@
 """Exactly-once upserts into a Delta table: aggregates in `update` mode, and changes of a database.
 
-This sink keeps one row per key, the latest: each batch is merged into the table in one commit
-that carries the same identifiers as an append does (see `append.py`), so that a replay changes
-nothing. The batch goes through the driver as Arrow and is therefore bounded, in rows here and in
-bytes by Spark (`spark.driver.maxResultSize`); what is large should be appended.
+The table has one row per key, the latest: each batch is merged in one commit with the identifiers
+of an append (see `append.py`). The batch passes through the driver as Arrow and is therefore
+bounded, in rows here and in bytes by Spark (`spark.driver.maxResultSize`).
 
-Theory of operation, with `order_by`. Of a batch's rows of one key the greatest in that order
-remains: each task reduces its rows, and the driver those of all tasks (`newest.py`). Where that
-cannot be, or tasks together give more than `spark.driver.maxResultSize`, Spark moves the rows of a
-key to one task. Against the table a row wins when it is not older than the stored row, whose order
-is kept in the column of that name. `delete_when` turns the row that remains into the removal of
-its key.
+With `order_by` the greatest of a batch's rows of one key remains: each task reduces its rows, and
+the driver those of all tasks (`newest.py`); for unsupported types, or if tasks return more than
+`spark.driver.maxResultSize`, Spark moves the rows of a key to one task. A row replaces the stored
+row unless it is older. With `delete_when` the remaining row removes its key.
 
-A removed key leaves nothing behind. A row of that key that comes in a *later batch* and is older
-than the removal would therefore be stored as new. Where `order_by` is the log's offset and a key
-has one partition, as with Kafka's partitioners, this cannot be: batches take each partition's
-records in the order of offsets. With any other order (an event time, several partitions per key)
-it can, and then a column that marks the row as removed should be kept instead of `delete_when`.
+A removed key leaves no trace, so an older row of it in a *later batch* would be stored as new. That
+cannot happen if `order_by` is the log's offset and a key has one partition, as with Kafka's
+partitioners. With any other order use a column that marks the row as removed, not `delete_when`.
 """
 
 from __future__ import annotations
@@ -81,7 +76,7 @@ from penstock.spark.tables.text import valid_text
 BATCH_ROWS_MAX: Final = 5_000_000
 MERGE_ATTEMPTS_MAX: Final = 5
 INVALID_ROWS: Final = "Invalid data found"
-"""What `deltalake` says of rows that break a constraint."""
+"""Message of `deltalake` about rows that break a constraint."""
 REMOVES: Final = "_penstock_removes"
 _UNORDERED: Final = (CalendarIntervalType, MapType, NullType, VariantType)
 _RESULT_BOUND: Final = "spark.driver.maxResultSize"
@@ -90,7 +85,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 class DeltaUpsert:
-    """Keeps the latest row of every key; pass it to `foreachBatch`."""
+    """Sink that keeps the latest row of every key; pass it to `foreachBatch`."""
 
     def __init__(
         self,
@@ -106,23 +101,22 @@ class DeltaUpsert:
         storage_options: Mapping[str, str] | None = None,
         batch_rows_max: int = BATCH_ROWS_MAX,
     ) -> None:
-        """
-        Args:
-            table: directory or URI of the table; made by the first batch that has rows.
-            application: names the query for good, as its checkpoint does.
-            keys: columns that tell rows apart; never null.
-            order_by: column that says which row of a key is later; never null, and different for
-                two rows of a key, or either may win. None: a batch holds each key at most once
-                and a later batch wins.
-            delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
-            add_columns: take new columns of a batch into the table's schema; refused otherwise.
-            leave_out: columns of a batch that `delete_when` may name and the table does not have.
-            codec: of the files that it writes: none, gzip, snappy, lz4 or zstd. None: snappy.
-            storage_options: for object stores, as `deltalake` names them.
-            batch_rows_max: a batch with more keys is refused.
+        """Args:
+        table: directory or URI of the table; made by the first batch that has rows.
+        application: permanent name of the query, as its checkpoint is.
+        keys: columns of the key; never null.
+        order_by: column by which a later row of a key is greater; never null, and different for
+            two rows of a key, or either may win. None: a batch holds each key at most once
+            and a later batch wins.
+        delete_when: SQL condition on a batch's row; where it holds, the key's row is removed.
+        add_columns: add new columns of a batch to the table's schema; rejected otherwise.
+        leave_out: columns of a batch that `delete_when` may name and the table does not have.
+        codec: of the files that it writes: none, gzip, snappy, lz4 or zstd. None: snappy.
+        storage_options: for object stores, as `deltalake` names them.
+        batch_rows_max: a batch with more keys is rejected.
         """
         if not keys:
-            raise InvalidOption("keys", keys, "name the columns that tell rows apart")
+            raise InvalidOption("keys", keys, "name the columns of the key")
         if order_by in keys:
             raise InvalidOption("order_by", order_by, "is one of the keys, which do not change")
         self._sink = DeltaSink(table, application=application, storage_options=storage_options)
@@ -136,7 +130,6 @@ class DeltaUpsert:
         self._storage_options = dict(storage_options or {}) or None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """`foreachBatch` calls this."""
         self.write(batch, batch_id)
 
     def write(self, batch: DataFrame, batch_id: int) -> Written:
@@ -147,11 +140,11 @@ class DeltaUpsert:
         return self.stage(batch, batch_id).commit()
 
     def stage(self, batch: DataFrame, batch_id: int) -> Staged[Written]:
-        """Bring the rows that are to be merged into memory; nothing is changed yet.
+        """Load the rows to merge into memory; nothing is changed yet.
 
         Raises:
-            TableMismatch: the columns differ from the table's, the batch is too large, or its
-                keys or order do not tell rows apart.
+            TableMismatch: the columns differ from the table's, the batch is too large, or its keys
+                or order are not unique.
             QueryChanged: the table has batches of this application from another checkpoint.
         """
         commit = Commit(
@@ -172,9 +165,9 @@ class DeltaUpsert:
 
         Raises:
             InvalidOption: a column cannot be a key or an order, as the option's name says.
-            TableMismatch: the table does not take them.
+            TableMismatch: the table rejects them.
             UnwritableTable: the table has features that this sink cannot write.
-            AnalysisException, ParseException: Spark refuses `delete_when`.
+            AnalysisException, ParseException: Spark rejects `delete_when`.
         """
         table = self._sink.open()
         batch = generated(batch, table)
@@ -192,7 +185,7 @@ class DeltaUpsert:
         )
 
     def _gather(self, batch: DataFrame, table: DeltaTable | None) -> tuple[pa.Table, bool]:
-        """One row per key, and what is to become of it; and whether each row was read once."""
+        """Return one row per key with its action, and whether each row was read once."""
         # A limit in Spark would move all rows into one task first.
         partitions = _partitions(table, batch.columns)
         marked = self._marked(batch, partitions)
@@ -230,12 +223,11 @@ class DeltaUpsert:
         # Without rows Spark may leave the counting out.
         if rows.num_rows and (broken := complaints(kept, counted.get)):
             raise TableMismatch(
-                f"table {self._sink.table}: {broken[0]}. Drop these rows, or mend them"
+                f"table {self._sink.table}: {broken[0]}. Drop these rows, or fix them"
             )
         return rows
 
     def _marked(self, batch: DataFrame, partitions: Sequence[str]) -> DataFrame:
-        """The batch with `REMOVES`, and without what is left out."""
         removes = F.lit(False) if self._delete_when is None else F.expr(self._delete_when)
         text = valid_text(with_null_texts(batch, partitions), self._keys)
         marked = text.withColumn(REMOVES, F.coalesce(removes, F.lit(False)))
@@ -244,7 +236,6 @@ class DeltaUpsert:
         return with_nulls(marked.drop(*self._leave_out))
 
     def _sorted(self, marked: DataFrame, order: Column) -> DataFrame:
-        """The newest rows, found by Spark; a null is the greatest order."""
         row = F.struct(*(_column(name) for name in marked.columns))
         rank = F.struct(order.isNull(), order, F.col(REMOVES))
         return (
@@ -254,7 +245,7 @@ class DeltaUpsert:
         )
 
     def _schema(self, table: DeltaTable | None, batch: StructType) -> Schema:
-        """The table's schema when it has the batch; raises as `check` does."""
+        """Return the table's schema once it has the batch; raise as `check` does."""
         needed = {"keys": self._keys, "order_by": (self._order_by,) if self._order_by else ()}
         for option, names in needed.items():
             for name in names:
@@ -277,7 +268,7 @@ class DeltaUpsert:
         return Schema([*there.fields, *added])
 
     def _fitted(self, rows: pa.Table, schema: Schema) -> pa.Table:
-        """The rows as the table has them; those that remove a key have nothing but it."""
+        """Return the rows as the table has them; those that remove a key have only the key."""
         for name in filter(None, (*self._keys, self._order_by)):
             at = rows.schema.get_field_index(name)
             rows = rows.set_column(at, name, with_one_nan(rows[name]))
@@ -316,12 +307,12 @@ class DeltaUpsert:
             )
         if twice := len(rows) - distinct(rows.select(self._keys)):
             raise TableMismatch(
-                f"{what} has {twice} rows more than keys; say with order_by which row of a key is "
-                "the later one"
+                f"{what} has {twice} rows more than keys; set order_by to the "
+                "column by which a later row of a key is greater"
             )
 
     def _commit(self, rows: pa.Table, commit: Commit) -> int | None:
-        """The version that has the batch; None when another attempt had committed it."""
+        """Return the version that has the batch; None if another attempt had committed it."""
         for attempt in range(1, MERGE_ATTEMPTS_MAX + 1):
             table = self._sink.open()
             if in_table(table, commit):
@@ -335,20 +326,20 @@ class DeltaUpsert:
             except (CommitFailedError, DeltaError) as error:
                 if INVALID_ROWS in str(error):
                     raise self._unfit(table, error) from error
-                # Compaction, or another attempt, was faster; the merge is made anew on its table.
+                # Compaction, or another attempt, was faster; the merge is repeated on its table.
                 if attempt == MERGE_ATTEMPTS_MAX:
                     raise
                 _LOG.info("table %s: batch %s: %s", self._sink.table, commit.batch_id, error)
         return None
 
     def _unfit(self, table: DeltaTable | None, error: Exception) -> TableMismatch:
-        """The error for rows that break a constraint of the table."""
+        """Return the error for rows that break a constraint of the table."""
         facts = {} if table is None else table.metadata().configuration
         rules = {name.removeprefix(CONSTRAINT): text for name, text in facts.items()
                  if name.startswith(CONSTRAINT)}  # fmt: skip
         listed = ", ".join(f"{name} ({text})" for name, text in rules.items())
         return TableMismatch(
-            f"table {self._sink.table}: the batch has rows that the table's constraints refuse: "
+            f"table {self._sink.table}: the batch has rows that the table's constraints reject: "
             f"{listed or 'those of generated columns or invariants'}; {error}"
         )
 
@@ -403,18 +394,15 @@ class DeltaUpsert:
 
 
 def _partitions(table: DeltaTable | None, names: Sequence[str]) -> list[str]:
-    """The partition columns of a table that are among some columns."""
     known = () if table is None else table.metadata().partition_columns
     return [name for name in known if name in names]
 
 
 def _done(batch_id: int, *, replayed: bool = True) -> Written:
-    """What there is to say of a batch without anything to merge."""
     return Written(batch_id=batch_id, rows=0, files=0, version=None, replayed=replayed)
 
 
 def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """The newest rows, found by tasks and then here."""
     # PySpark reads the names of columns that go through Arrow as SQL.
     names = {name: f"c{number}" for number, name in enumerate(rows.columns)}
     numbered = rows.toDF(*names.values())
@@ -427,7 +415,7 @@ def _reduced(rows: DataFrame, keys: Sequence[str], order: Sequence[str]) -> pa.T
 
 
 def _incomparable(kind: DataType) -> str:
-    """Why values of a type, or of types within it, cannot be keys or orders; empty if they can."""
+    """Return why values of a type, or within it, cannot be keys or orders; else empty."""
     if isinstance(kind, StringType) and not kind.isUTF8BinaryCollation():
         return f"is {kind.simpleString()}"
     if isinstance(kind, ArrayType):
@@ -442,7 +430,6 @@ def _of(side: str, name: str) -> str:
 
 
 def _named(name: str) -> str:
-    """A column's name in the SQL of `deltalake`."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,4 +1,4 @@
-"""The frame protocol: a 16-byte prelude, a Protobuf header, an opaque payload."""
+"""Frame protocol of the host socket; `codec.py` has its layout."""
 
 from penstock.wire.frames.codec import (
     FLAG_PAYLOAD_CRC,

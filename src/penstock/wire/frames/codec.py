@@ -5,16 +5,15 @@ The prelude, 16 bytes, big endian:
     at  bytes  field
      0      4  frame length         header and payload, without the prelude
      4      2  header length
-     6      1  flags                bit 0: the payload checksum is set; bit 1: the payload lies
+     6      1  flags                bit 0: the payload checksum is set; bit 1: the payload is
                                     in the ring that was passed with HELLO, not on the stream
      7      1  reserved             0
      8      4  CRC32C of the header
     12      4  CRC32C of the payload, 0 unless bit 0 is set
     16      …  header (Protobuf, `header.proto`), then payload
 
-A reader knows from these 16 bytes alone whether to go on: everything that can be refused is
-refused before memory is taken for the frame. The header's checksum guards against our own
-mistakes (a truncated buffer, a reader that lost its place), since the stream itself is reliable.
+A reader rejects an invalid frame by these 16 bytes, before it allocates memory. The header's
+checksum detects bugs (a truncated buffer, a reader at a wrong position).
 
 Source: `host-ipc.txt`, the wire protocol. It counts 16 bytes and lists 12; the last four are the
 payload checksum that it reserves.
@@ -41,7 +40,7 @@ _PRELUDE: Final = Struct(">IHBBII")
 
 
 class Prelude(NamedTuple):
-    """The 16 bytes as numbers, checked."""
+    """Checked numbers of the 16 bytes."""
 
     frame_bytes: int
     header_bytes: int
@@ -51,7 +50,7 @@ class Prelude(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame; `payload` is a view of the buffer that it was read from."""
+    """Frame whose `payload` is a view of the buffer that it was read from."""
 
     header: Header
     payload: memoryview
@@ -64,7 +63,7 @@ def decode_prelude(buffer: Readable, offset: int, frame_bytes_max: int) -> Prelu
 
     Raises:
         MalformedFrame: a length over the limit, a header longer than the frame, an unknown flag,
-            a reserved byte that is not zero, or a checksum that nothing announces.
+            a reserved byte that is not zero, or a checksum without its flag.
     """
     frame_bytes, header_bytes, flags, reserved, header_crc, payload_crc = _PRELUDE.unpack_from(
         buffer, offset
@@ -86,7 +85,7 @@ def decode_prelude(buffer: Readable, offset: int, frame_bytes_max: int) -> Prelu
     if flags & FLAG_PAYLOAD_IN_RING and frame_bytes != header_bytes:
         raise MalformedFrame(
             f"{frame_bytes - header_bytes} payload bytes on the stream of a frame whose payload"
-            " is said to lie in the ring"
+            " is flagged as in the ring"
         )
     return Prelude(frame_bytes, header_bytes, flags, header_crc, payload_crc)
 
@@ -95,7 +94,7 @@ def decode_body(prelude: Prelude, body: memoryview) -> Frame:
     """Read the header and cut off the payload of a body of `prelude.frame_bytes` bytes.
 
     Raises:
-        MalformedFrame: a checksum that does not match, or a header that is no Protobuf.
+        MalformedFrame: a checksum that does not match, or a header that is not Protobuf.
     """
     header = _header(bytes(body[: prelude.header_bytes]), prelude.header_crc)
     payload = body[prelude.header_bytes :]
@@ -138,7 +137,7 @@ def decode(
 
     Returns:
         The frame and its size with the prelude; or None and the number of bytes, from `offset`,
-        that are needed before this call can say more.
+        that the next call needs.
 
     Raises:
         MalformedFrame: the stream cannot be trusted any more.
@@ -176,7 +175,7 @@ def decode(
 def decode_parts(
     buffer: Readable, offset: int, frame_bytes_max: int
 ) -> tuple[tuple[memoryview, memoryview], int] | tuple[None, int]:
-    """As `decode`, of a frame whose header is no Protobuf: header and payload as they lie.
+    """Read a frame with an opaque header: return header and payload bytes as `decode` does.
 
     Raises:
         MalformedFrame: the stream cannot be trusted any more.
@@ -197,7 +196,7 @@ def decode_parts(
 
 
 def encode_parts(header: bytes, payload_bytes: int) -> bytes:
-    """Prelude and header of a frame whose payload follows it on the stream, without a checksum.
+    """Return prelude and header of a frame whose payload follows it, without a checksum.
 
     Raises:
         MalformedFrame: a header of no bytes, or of more than 65,535.
@@ -222,10 +221,10 @@ def encode(
     in_ring: bool = False,
     checksum: bool = False,
 ) -> bytes:
-    """Write the prelude and header of a frame; the payload's pieces follow it on the stream.
+    """Return prelude and header of a frame; the payload's pieces follow it on the stream.
 
-    `payload_bytes` is the size of `payload` where the caller knows it. With `in_ring` the payload
-    does not follow on the stream. With `checksum` the prelude carries the payload's CRC32C.
+    `payload_bytes` is the size of `payload` if the caller has it. With `in_ring` the payload is not
+    on the stream. With `checksum` the prelude carries the payload's CRC32C.
 
     Raises:
         MalformedFrame: a header longer than 65,535 bytes.

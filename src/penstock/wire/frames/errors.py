@@ -1,4 +1,4 @@
-"""What can be wrong with a frame."""
+"""Errors of the frame protocol."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from penstock.base.errors import CorruptError
 
 
 class MalformedFrame(CorruptError):
-    """Bytes that are no frame: the stream cannot be trusted any more and has to be closed."""
+    """Invalid frame: the stream cannot be trusted any more and has to be closed."""

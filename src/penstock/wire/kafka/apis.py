@@ -1,30 +1,26 @@
-"""The one table of API keys that the broker serves.
+"""Table of the API keys that the broker serves.
 
-The dispatcher, the ApiVersions answer and `docs/reference/api-keys.md` are made from this table,
-so nothing is advertised that is not implemented. Version ranges are as wide as kio's schemas,
-but for InitProducerId, whose version 6 is for transactions in two phases (KIP-939), which Apache
-Kafka 4.3 does not advertise either, ListTransactions, whose version 2 matches ids by a regular
-expression of whoever asks.
-Two numbers may differ from kio's range:
+The dispatcher, the ApiVersions response and `docs/reference/api-keys.md` are made from this table.
+Version ranges are kio's, except InitProducerId version 6 (KIP-939, two-phase transactions, which
+Apache Kafka 4.3 does not advertise either) and ListTransactions version 2 (a client's regular
+expression). Two numbers may differ from kio's range:
 
-- `minimum` is what ApiVersions advertises, `served_from` what is really served. Produce is
-  advertised from version 0, because librdkafka turns compression off when it does not see the
-  old versions; versions 0 to 2 (which carry message formats older than RecordBatch v2) are
-  answered with an error. So is version 0 of SaslHandshake, after which SASL goes on outside of
-  Kafka's frames: librdkafka 2.0 knows by it alone that there is SASL, and then asks by version 1.
-- `flexible_from` is the first version with tagged fields (KIP-482); a request header must be
-  read before any schema is loaded, so the number stands here, and a test compares it with kio.
+- `minimum` is what ApiVersions advertises, `served_from` what is served. Produce is advertised from
+  version 0, because librdkafka otherwise turns compression off; versions 0 to 2 (older message
+  formats) return an error. So does version 0 of SaslHandshake, by which librdkafka 2.0 detects
+  SASL before it sends version 1.
+- `flexible_from` is the first version with tagged fields (KIP-482); request headers are read before
+  any schema is loaded, so it is repeated here, and a test compares it with kio.
 
-`checks` say what a principal must be allowed to do, in the order in which it is asked
-(`broker/access.py` enforces them):
+`checks` are the required permissions, in order (`broker/access.py` enforces them):
 
-- `whole`: what a request names, all of it; else the request is refused as a whole;
-- `each`: each element of the request on its own; those that are refused are taken out of it;
-- `listed`: each element of the answer; those that are refused are left out of it;
-- `asked`: the handler asks, because what is named depends on what it knows.
+- `whole`: on everything that a request names; else the whole request is rejected;
+- `each`: on each element of the request; unauthorized elements are removed from it;
+- `listed`: on each element of the response; unauthorized elements are left out;
+- `asked`: checked by the handler, because the resources depend on its state.
 
 `handler` names a function in `penstock.broker.handlers` as `module:function`; it is text because
-`wire` knows nothing of the broker, and because handlers are imported at first use.
+`wire` must not import the broker, and because handlers are imported at first use.
 
 Source: Kafka's `clients/src/main/resources/common/message/*.json` as generated in kio; KIP-35,
 KIP-482, KIP-511.
@@ -48,13 +44,13 @@ Operation = Literal[
     "idempotent_write",
 ]
 Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
-"""`config` is what an element with `resource_type` and `resource_name` is about."""
+"""Type of the resource; `config` is the element's `resource_type` and `resource_name`."""
 Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 _SERVED_FROM: Final = {PRODUCE: 3, SASL_HANDSHAKE: 1}
-"""Where that is not what is advertised."""
+"""First served version, if it differs from the advertised one."""
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
@@ -66,16 +62,16 @@ NEVER_FLEXIBLE: Final = VERSION_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that a principal must be allowed to do."""
+    """Permission that a principal needs."""
 
     scope: Scope
     operation: Operation
     resource: Resource
     unless: Operation | None = None
-    """It is not asked of who may do this on the cluster."""
+    """Permission on the cluster that replaces this one."""
     since: int = 0
     until: int = VERSION_MAX
-    """The versions in which it is asked."""
+    """Last version in which it is checked."""
 
     def asked_of(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -91,7 +87,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """One API key: what is advertised, what is served, who handles it, what it needs."""
+    """API key with its versions, handler and permissions."""
 
     key: int
     name: str
@@ -101,7 +97,7 @@ class Api:
     flexible_from: int
     handler: str
     checks: tuple[Check, ...]
-    """Of no API without any is anything asked, so the few that have none are named in a test."""
+    """Required permissions; a test names the few APIs without any."""
 
     def serves(self, version: int) -> bool:
         return self.served_from <= version <= self.maximum
@@ -110,7 +106,7 @@ class Api:
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """ApiVersions always answers with header 0, so that old clients can read it (KIP-511)."""
+        """Header version of a response; always 0 for ApiVersions (KIP-511)."""
         if self.key == API_VERSIONS:
             return 0
         return 1 if version >= self.flexible_from else 0
@@ -341,15 +337,15 @@ BY_NAME: Final[dict[str, Api]] = {api.name: api for api in APIS.values()}
 
 
 def reference_page() -> str:
-    """The text of `docs/reference/api-keys.md`."""
     lines = [
         "# API keys",
         "",
         "Generated from `penstock.wire.kafka.apis`; do not edit.",
         "",
-        "What a principal must be allowed to do, in the order in which it is asked: *whole*, on all"
-        " that the request names; *each*, elements that are refused get an error of their own;"
-        " *listed*, what is refused is left out of the answer; *asked*, what the request leads to.",
+        "Permissions that a principal needs, in the order of the checks: *whole*, on everything"
+        " that the request names; *each*, unauthorized elements get an error of their own;"
+        " *listed*, unauthorized elements are left out of the response; *asked*, on resources that"
+        " the handler finds.",
         "",
         "| key | name | versions | flexible from | needs |",
         "|---:|---|---|---:|---|",
@@ -357,7 +353,7 @@ def reference_page() -> str:
     for api in APIS.values():
         served = f"{api.served_from}–{api.maximum}"
         if api.served_from != api.minimum:
-            served += f" (advertised from {api.minimum}, refused below {api.served_from})"
+            served += f" (advertised from {api.minimum}, rejected below {api.served_from})"
         flexible = "never" if api.flexible_from == NEVER_FLEXIBLE else str(api.flexible_from)
         needs = "; ".join(map(str, api.checks)) or "nothing"
         lines.append(f"| {api.key} | {api.name} | {served} | {flexible} | {needs} |")

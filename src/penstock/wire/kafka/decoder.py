@@ -1,9 +1,8 @@
-"""Decoders compiled from schemas, for bytes that nobody vouches for.
+"""Decoders compiled from schemas, for untrusted bytes.
 
-kio's native readers are fast, but they reserve memory for as many elements as an array claims
-to have: a frame of 20 bytes that claims 2^31 - 1 elements ends the process. So what comes from
-the network is read by functions that are generated here, from the same schemas, and that yield
-kio's own dataclasses. They refuse, before anything is allocated,
+kio's native readers reserve memory for as many elements as an array claims: 20 bytes can end the
+process. So requests are read by functions generated here, from the same schemas, that return kio's
+own dataclasses. They reject, before anything is allocated,
 
 - an array that claims more elements than the bytes that are left can hold,
 - a message with more than `ELEMENTS_MAX` array elements altogether,
@@ -64,19 +63,18 @@ _FIXED: Final[dict[str, tuple[str, int, str]]] = {
 
 @cache
 def decoder(api_name: str, version: int, kind: MessageKind) -> Decoder:
-    """The compiled decoder of a message body: `(buffer, offset) -> (entity, end offset)`.
+    """Return the compiled decoder of a message body: `(buffer, offset) -> (entity, end offset)`.
 
-    The decoder raises `MalformedRequest` for bytes that do not follow the schema. It copies what
-    it returns; nothing refers to the buffer afterwards.
+    The decoder raises `MalformedRequest` for bytes that do not follow the schema. It copies what it
+    returns; nothing refers to the buffer afterwards.
 
     Raises:
-        UnsupportedVersion: there is no schema of this version.
+        UnsupportedVersion: no schema has this version.
     """
     return compile_decoder(load_struct(api_name, version, kind))
 
 
 def compile_decoder(schema: Struct) -> Decoder:
-    """Generate and compile the decoder of one schema."""
     source = _Source()
     source.line("def decode(buffer, offset):")
     source.indent += 1
@@ -145,8 +143,6 @@ def _refuse_tag(name: str) -> None:
 
 
 class _Source:
-    """Source under construction; values are read into local names, entities built at the end."""
-
     def __init__(self) -> None:
         self.indent = 0
         self._lines: list[str] = []
@@ -186,7 +182,6 @@ class _Source:
         return decode
 
     def flush(self) -> None:
-        """Read the fixed fields that wait with one unpack."""
         if not self._waiting:
             return
         unpacker = struct_module.Struct(">" + "".join(form for form, _ in self._waiting))
@@ -200,7 +195,6 @@ class _Source:
         self._converted.clear()
 
     def struct(self, schema: Struct) -> str:
-        """Read a struct; returns the name that holds the entity."""
         targets = {field.name: self.name("value") for field in schema.fields}
         for field in schema.plain_fields:
             self._field(field, targets[field.name], flexible=schema.flexible)
@@ -246,7 +240,7 @@ class _Source:
         self.indent -= 1
 
     def _length(self, target: str, form: str, *, flexible: bool) -> None:
-        """Read a length; -1 stands for null in both encodings."""
+        """Read a length; -1 is null in both encodings."""
         self.flush()
         if flexible:
             self.line(f"{target} = buffer[offset]")

@@ -1,4 +1,4 @@
-"""Errors of the wire: what a frame can do wrong, and what a value to be sent can do wrong."""
+"""Errors of the wire protocol: malformed frames, and values that cannot be encoded."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from penstock.base.errors import BugError, InvalidError
 
 
 class MalformedRequest(InvalidError):
-    """The bytes of a message do not follow its schema."""
+    """Message whose bytes do not follow its schema."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class UnsupportedVersion(InvalidError):
-    """An API key or version that is not served."""
+    """API key or version that is not served."""
 
     code: ClassVar[str] = "unsupported_version"
 
 
 class UnencodableResponse(BugError):
-    """A value that does not fit the schema it is to be written by."""
+    """Value that does not fit its schema."""

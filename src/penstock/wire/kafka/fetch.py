@@ -1,4 +1,4 @@
-"""Hand-made codec of Fetch: answers are lists of buffers, the records are never copied.
+"""Hand-made codec of Fetch: responses are lists of buffers, the records are never copied.
 
     request    [replica id i32 (-14)] max wait i32, min bytes i32, max bytes i32, isolation i8,
                session id i32 (7+), session epoch i32 (7+), [topic [partition]],
@@ -11,8 +11,7 @@
                log start i64 (5+), aborted [producer id i64, first offset i64],
                preferred replica i32 (11+), records bytes
 
-Compact lengths and tagged fields from version 12 on. Everything is checked against kio byte for
-byte in the tests.
+Compact lengths and tagged fields from version 12 on. Tests compare every byte with kio's.
 
 Source: `FetchRequest.json`, `FetchResponse.json`; KIP-227 (sessions), KIP-392, KIP-516, KIP-903.
 """
@@ -66,7 +65,7 @@ _FLEXIBLE_ABORTED = struct.Struct(">qqx")
 
 
 class FetchRequest:
-    """A decoded request; nothing of it refers to the frame."""
+    """Decoded request that does not refer to the frame."""
 
     __slots__ = (
         "forgotten", "isolation_level", "max_bytes", "max_wait_ms", "min_bytes", "rack",
@@ -88,7 +87,7 @@ class FetchRequest:
 
 @dataclass(slots=True)
 class PartitionAnswer:
-    """One partition of a response. `buffers` are whole batches of `size_bytes` together."""
+    """Partition of a response. `buffers` are whole batches of `size_bytes` together."""
 
     index: int
     error: int = 0
@@ -98,17 +97,17 @@ class PartitionAnswer:
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
     aborted: Sequence[Aborted] | None = None
-    """The aborted transactions among the records; readers of committed get a list, others null."""
+    """Aborted transactions among the records; a list for readers of committed ones, else null."""
     preferred_replica: int = -1
-    """The broker that the consumer should rather ask; its records are then left out."""
+    """Broker that the consumer should fetch from instead; then there are no records."""
     leader: Leader | None = None
-    """Who leads the partition, where this broker does not."""
+    """The partition's leader, if it is not this broker."""
     parts: tuple[int, int] | None = None
-    """Where the log parts from what the client has: an epoch, and its end (from version 12)."""
+    """Epoch and end offset where the log diverges from the client's (from version 12)."""
 
 
 def throttled(pieces: list[Buffer], throttle_ms: int) -> None:
-    """Say in the pieces of a body how long the client has to wait; it is their first field."""
+    """Set the throttle time in the pieces of a body; it is their first field."""
     pieces[0] = _I32.pack(throttle_ms) + pieces[0][_I32.size :]
 
 
@@ -119,8 +118,8 @@ def decode_request(frame: memoryview, offset: int, version: int) -> FetchRequest
     """Read the body of a request of version 4 to 18 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema. Bytes that follow the request are
-            ignored, as Apache Kafka ignores them.
+        MalformedRequest: the bytes do not follow the schema. Bytes behind the request are ignored,
+            as in Apache Kafka.
     """
     try:
         request, _ = _decode(frame, offset, version)
@@ -231,7 +230,6 @@ def _count(frame: memoryview, offset: int, budget: int, *, flexible: bool) -> tu
 
 
 def _key(frame: memoryview, offset: int, version: int) -> tuple[bytes, int]:
-    """A topic's name or id, as bytes."""
     if version >= TOPIC_IDS_FROM:
         length = 16
     elif version >= FLEXIBLE_FROM:
@@ -262,7 +260,6 @@ def _field(frame: memoryview, offset: int, length: int) -> memoryview:
 
 
 def _request_tags(frame: memoryview, offset: int, version: int, request: FetchRequest) -> int:
-    """The request's own tagged fields; of these only the replica's state (tag 1) matters."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
         tag, offset = read_uvarint(frame, offset)
@@ -275,7 +272,7 @@ def _request_tags(frame: memoryview, offset: int, version: int, request: FetchRe
 
 
 class ResponseWriter:
-    """Builds the pieces of one response body; adjoining header pieces are joined."""
+    """Builder of the pieces of one response body; adjacent header pieces are joined."""
 
     __slots__ = ("_flexible", "_pending", "_pieces", "_version", "size_bytes")
 
@@ -294,10 +291,7 @@ class ResponseWriter:
         session_id: int = 0,
         endpoints: Sequence[Endpoint] = (),
     ) -> list[Buffer]:
-        """The pieces of the body, record buffers among them as they are.
-
-        `endpoints` are of the leaders that it names.
-        """
+        """Return the pieces of the body; `endpoints` are of the leaders it names."""
         pending = self._pending
         if self._version >= 7:
             pending.append(struct.pack(">ihi", 0, error, session_id))
@@ -363,11 +357,11 @@ class ResponseWriter:
         if self._flexible and answer.parts is not None:
             pending.append(diverging_epoch(answer.parts))
         elif self._flexible:
-            told = answer.leader is not None and self._version >= LEADERS_FROM
-            pending.append(current_leader(1, answer.leader) if told else b"\0")
+            named = answer.leader is not None and self._version >= LEADERS_FROM
+            pending.append(current_leader(1, answer.leader) if named else b"\0")
 
     def _with_aborted(self, answer: PartitionAnswer, aborted: Sequence[Aborted]) -> None:
-        """What comes before the records of a partition of which some are aborted."""
+        """Return the fields before the records of a partition with aborted transactions."""
         pending, version = self._pending, self._version
         head = answer.index, answer.error, answer.high_watermark, answer.last_stable_offset
         pending.append(_RESULT_HEAD.pack(*head))
@@ -375,7 +369,7 @@ class ResponseWriter:
             pending.append(_I64.pack(answer.log_start_offset))
         pending.append(self._length(len(aborted)))
         entry = _FLEXIBLE_ABORTED if self._flexible else _ABORTED
-        pending += [entry.pack(*one) for one in aborted]
+        pending += [entry.pack(*transaction) for transaction in aborted]
         if version >= 11:
             pending.append(_I32.pack(answer.preferred_replica))
         pending.append(self._length(answer.size_bytes))

@@ -5,8 +5,7 @@
                | tagged fields, from header version 2 on
     response   correlation id i32 | tagged fields, from header version 1 on
 
-The client id keeps its old encoding in every header version. Headers are read by hand: it is
-done for every request, before any schema is known.
+The client id keeps its old encoding in every header version.
 
 Source: Kafka's protocol guide; `RequestHeader.json`, `ResponseHeader.json`; KIP-511.
 """
@@ -33,14 +32,14 @@ _LENGTH = struct.Struct(">i")
 
 
 class UntrustworthyFrame(InvalidError):
-    """A frame length that cannot be meant: the connection can only be closed."""
+    """Invalid frame length: the connection can only be closed."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @dataclass(slots=True)
 class RequestHeader:
-    """The header of a request; `body_offset` is where its body starts in the frame."""
+    """Header of a request; `body_offset` is where its body starts in the frame."""
 
     api_key: int
     api_version: int
@@ -50,7 +49,7 @@ class RequestHeader:
 
 
 def check_length(length: int, limit: int) -> None:
-    """Refuse the length of a frame before anything is allocated for it.
+    """Check the length of a frame before anything is allocated for it.
 
     Raises:
         UntrustworthyFrame: negative, shorter than a header, or above `limit`; a TLS hello sent
@@ -76,7 +75,7 @@ def check_length(length: int, limit: int) -> None:
 def read_request_header(frame: memoryview | bytes) -> RequestHeader:
     """Read the header of a request, from a frame without its length.
 
-    An unknown key is returned as it is, its header read as version 1.
+    An unknown key is returned unchanged, its header read as version 1.
 
     Raises:
         MalformedRequest: the frame ends within the header, or the client id is not UTF-8.
@@ -107,7 +106,7 @@ def read_request_header(frame: memoryview | bytes) -> RequestHeader:
 
 
 def response_prefix(correlation_id: int, header_version: int, body_bytes: int) -> bytes:
-    """The length and the header in front of a response body of `body_bytes`."""
+    """Return the length and the header in front of a response body of `body_bytes`."""
     if header_version == 0:
         return _LENGTH_AND_CORRELATION.pack(4 + body_bytes, correlation_id)
     return _LENGTH_AND_CORRELATION.pack(5 + body_bytes, correlation_id) + b"\0"
@@ -116,7 +115,7 @@ def response_prefix(correlation_id: int, header_version: int, body_bytes: int) -
 def request_frame(
     api_key: int, version: int, correlation_id: int, client_id: bytes, body: bytes
 ) -> bytes:
-    """A whole request frame, for clients."""
+    """Return a whole request frame, for clients."""
     tags = b"\0" if APIS[api_key].request_header_version(version) == 2 else b""
     header = _PREFIX.pack(api_key, version, correlation_id, len(client_id)) + client_id + tags
     return _LENGTH.pack(len(header) + len(body)) + header + body

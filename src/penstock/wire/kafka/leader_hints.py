@@ -1,8 +1,8 @@
-"""The tagged fields by which an error names the leader that should be asked, and its address.
+"""Tagged fields by which an error names the partition's leader and its address.
 
     partition   tag 0 (Produce) or 1 (Fetch): leader id i32, leader epoch i32
-                tag 0 (Fetch): an epoch i32, and where it ends i64 in a log that parts there from
-                what was fetched
+                tag 0 (Fetch): an epoch i32, and its end offset i64 in a log that diverges there
+                from the fetching one
     response    tag 0: [node id i32, host string, port i32, rack string or null]
 
 Source: KIP-951, KIP-595; `ProduceResponse.json` (from version 10), `FetchResponse.json` (from
@@ -20,7 +20,6 @@ from penstock.wire.kafka.primitives import uvarint
 Leader = tuple[int, int]
 """A broker's id, and the epoch in which it leads."""
 Endpoint = tuple[int, str, int, str | None]
-"""A broker's id, host, port and rack."""
 
 _LEADER: Final = struct.Struct(">BBBiix")
 _DIVERGING: Final = struct.Struct(">BBBiqx")
@@ -28,17 +27,17 @@ _I32: Final = struct.Struct(">i")
 
 
 def current_leader(tag: int, leader: Leader | None) -> bytes:
-    """The section of tagged fields of a partition."""
+    """Return the section of tagged fields of a partition."""
     return b"\0" if leader is None else _LEADER.pack(1, tag, 9, *leader)
 
 
 def diverging_epoch(parts: tuple[int, int]) -> bytes:
-    """The section of tagged fields of a fetched partition whose log parts from what was fetched."""
+    """Return the section of tagged fields of a fetched partition whose log diverges."""
     return _DIVERGING.pack(1, 0, 13, *parts)
 
 
 def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
-    """The section of tagged fields of a response."""
+    """Return the section of tagged fields of a response."""
     if not endpoints:
         return b"\0"
     field = endpoint_array(endpoints)
@@ -46,7 +45,6 @@ def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
 
 
 def endpoint_array(endpoints: Sequence[Endpoint]) -> bytes:
-    """The addresses as a compact array."""
     pieces = [uvarint(len(endpoints) + 1)]
     for node_id, host, port, rack in endpoints:
         pieces += (_I32.pack(node_id), compact_text(host), _I32.pack(port), compact_text(rack))
@@ -55,7 +53,6 @@ def endpoint_array(endpoints: Sequence[Endpoint]) -> bytes:
 
 
 def compact_text(text: str | None) -> bytes:
-    """A nullable text with a compact length."""
     if text is None:
         return b"\0"
     encoded = text.encode()

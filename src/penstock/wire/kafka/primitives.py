@@ -1,7 +1,7 @@
-"""Small pieces that generated codecs and hand-made ones share: varints, times, ids.
+"""Primitives of generated and hand-made codecs: varints, times, ids.
 
 uvarint    7 bits a byte, least significant group first, high bit = more follows; at most
-           5 bytes for the lengths and tags that the protocol has
+           5 bytes for the lengths and tags of the protocol
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ _SHORT: Final = tuple(bytes([value]) for value in range(128))
 
 
 def uvarint(value: int) -> bytes:
-    """Write an unsigned varint."""
     if value < 128:
         return _SHORT[value]
     pieces = bytearray()
@@ -31,7 +30,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
-    """Read an unsigned varint: the value, and the offset behind it.
+    """Return an unsigned varint, and the offset behind it.
 
     Raises:
         MalformedRequest: more than five bytes.
@@ -52,7 +51,7 @@ def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
-    """Step over a section of tagged fields, none of which is known; the offset behind it.
+    """Skip a section of unknown tagged fields; return the offset behind it.
 
     Raises:
         MalformedRequest: a field reaches beyond the buffer.
@@ -72,14 +71,14 @@ def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
 
 
 def milliseconds(value: int | timedelta) -> int:
-    """A duration as milliseconds; kio holds durations as `timedelta`."""
+    """Return a duration as milliseconds; kio holds durations as `timedelta`."""
     if isinstance(value, int):
         return value
     return round(value.total_seconds() * 1000)
 
 
 def timestamp_ms(value: int | datetime | None) -> int:
-    """A point in time as milliseconds since the epoch, -1 for none; kio holds `datetime`s."""
+    """Return a time as milliseconds since the epoch, -1 for none; kio holds `datetime`s."""
     if value is None:
         return -1
     if isinstance(value, int):
@@ -88,14 +87,14 @@ def timestamp_ms(value: int | datetime | None) -> int:
 
 
 def uuid_bytes(value: Any) -> bytes:
-    """A UUID as its 16 bytes, zeros for none."""
+    """Return a UUID as its 16 bytes, zeros for none."""
     if value is None:
         return ZERO_UUID
     return value if isinstance(value, bytes) else value.bytes
 
 
 def read_uuid(value: bytes) -> UUID | None:
-    """16 bytes as a UUID, none for zeros."""
+    """Return 16 bytes as a UUID, none for zeros."""
     return None if value == ZERO_UUID else UUID(bytes=value)
 
 

@@ -5,9 +5,9 @@
     response   [topic [index i32, error i16, base offset i64, append time i64 (2+),
                log start i64 (5+), record errors (8+), error message (8+)]] throttle i32 (1+)
 
-Strings, arrays and records have compact lengths from version 9 on, and structs a section of
-tagged fields. Versions 0 to 2 are refused, but in their own shape: their responses are written
-here too. Everything is checked against kio byte for byte in the tests.
+Strings, arrays and records have compact lengths from version 9 on, and structs a section of tagged
+fields. Versions 0 to 2 are rejected with responses of their own format. Tests compare every byte
+with kio's.
 
 Source: `ProduceRequest.json`, `ProduceResponse.json`; KIP-467 (record errors), KIP-516 (ids).
 """
@@ -31,7 +31,7 @@ TOPIC_IDS_FROM: Final = 13
 
 Partition = tuple[int, memoryview | None]
 Topic = tuple[bytes, list[Partition]]
-"""A topic by the bytes of its name or of its id, and its partitions' records."""
+"""Topic by the bytes of its name or of its id, and its partitions' records."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _I16 = struct.Struct(">h")
@@ -47,7 +47,7 @@ _SINGLE_HEAD = struct.Struct(">xhiBB")
 
 
 class ProduceRequest:
-    """A decoded request; `topics` hold views of the frame."""
+    """Decoded request; `topics` hold views of the frame."""
 
     __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
 
@@ -62,7 +62,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class PartitionResult:
-    """What became of one partition's records. `error` is 0 when they were appended."""
+    """Result of one partition's append. `error` is 0 for success."""
 
     index: int
     error: int = 0
@@ -72,7 +72,7 @@ class PartitionResult:
     message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
     leader: Leader | None = None
-    """Who leads the partition, where this broker does not."""
+    """The partition's leader, if it is not this broker."""
 
 
 TopicResult = tuple[bytes, list[PartitionResult]]
@@ -82,8 +82,8 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     """Read the body of a request of version 3 to 13 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema. Bytes that follow the request are
-            ignored, as Apache Kafka ignores them.
+        MalformedRequest: the bytes do not follow the schema. Bytes behind the request are ignored,
+            as in Apache Kafka.
     """
     try:
         if version >= FLEXIBLE_FROM:
@@ -103,9 +103,9 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
 
 
 def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceRequest | None:
-    """The most frequent shape: not transactional, one topic, one partition, no tagged fields.
+    """Read the most frequent shape: not transactional, one topic, one partition, no tagged fields.
 
-    None for any other shape, and for bytes that are cut off; the full decoder judges those.
+    None for any other shape, and for truncated bytes; the full decoder handles those.
     """
     size = len(frame)
     if size < offset + 9:
@@ -123,7 +123,7 @@ def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceReque
     (index,) = _I32.unpack_from(frame, end + 1)
     length, records_at = read_uvarint(frame, end + 5)
     records_end = records_at + length - 1
-    # What follows must be the three empty sections of tagged fields, and nothing else.
+    # The rest must be the three empty sections of tagged fields.
     if not length or records_end + 3 != size:
         return None
     if frame[records_end] or frame[records_end + 1] or frame[records_end + 2]:
@@ -230,7 +230,6 @@ def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
 
 @cache
 def _single_packer(version: int, key_bytes: int) -> struct.Struct:
-    """The whole frame of an answer to one partition: length, header, body."""
     key = f"{key_bytes}s" if version >= TOPIC_IDS_FROM else f"B{key_bytes}s"
     return struct.Struct(f">iixB{key}BihqqqBxxxxxxxx")
 
@@ -238,7 +237,7 @@ def _single_packer(version: int, key_bytes: int) -> struct.Struct:
 def encode_single_frame(
     version: int, correlation_id: int, key: bytes, result: PartitionResult
 ) -> bytes | None:
-    """The whole frame for one partition that was appended; None where `encode_response` must."""
+    """Return the response frame of one appended partition; None: use `encode_response`."""
     size = len(key)
     if version < FLEXIBLE_FROM or result.error or size > 126:
         return None
@@ -264,7 +263,7 @@ def encode_response(
     endpoints: Sequence[Endpoint] = (),
     throttle_ms: int = 0,
 ) -> bytes:
-    """Write the body of a response of version 0 to 13; `endpoints` are of leaders it names."""
+    """Return the body of a response of version 0 to 13; `endpoints` are of leaders it names."""
     if version >= FLEXIBLE_FROM:
         return _encode_flexible(version, topics, endpoints, throttle_ms)
     pieces = [_I32.pack(len(topics))]

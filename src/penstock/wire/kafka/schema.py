@@ -1,13 +1,9 @@
 """Message schemas, read from kio's generated dataclasses when they are first needed.
 
 kio generates one dataclass per message, version and nested struct from Kafka's own schema files,
-and keeps each field's wire type in its metadata. This module turns such a class into a `Struct`
-of `Field`s, from which the encoder and the decoder compile their source. A schema's module is
-imported at its first use, so a broker is up before any of them is loaded.
-
-kio's own base module imports Hypothesis when that is installed, to register strategies; this
-costs two seconds and 200 MiB that a server should not pay, so the import is held back unless
-something else has loaded Hypothesis already.
+with each field's wire type in its metadata. This module turns such a class into a `Struct` of
+`Field`s, from which encoder and decoder are compiled. kio's base module imports Hypothesis if it is
+installed, for two seconds and 200 MiB, so that import is suppressed unless it is loaded already.
 
 Source: KIP-482 (tagged fields), KIP-893 (nullable structs); kio's `kio.schema` package.
 """
@@ -35,7 +31,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One field of a struct. `kind` is kio's wire type, or `struct`."""
+    """Field of a struct. `kind` is kio's wire type, or `struct`."""
 
     name: str
     kind: str
@@ -48,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struct:
-    """A message or a nested struct, as one version of its schema has it."""
+    """Message or nested struct, as one version of its schema has it."""
 
     name: str
     flexible: bool
@@ -86,13 +82,13 @@ def _base_loaded() -> None:
 
 @cache
 def error_codes() -> Any:
-    """kio's `ErrorCode` enum, loaded at the first error."""
+    """Return kio's `ErrorCode` enum, loaded at the first error."""
     _base_loaded()
     return importlib.import_module("kio.schema.errors").ErrorCode
 
 
 def module_name(api_name: str) -> str:
-    """`ListOffsets` as kio names its package: `list_offsets`."""
+    """Return `ListOffsets` as kio names its package: `list_offsets`."""
     return _WORDS.sub("_", api_name).lower()
 
 
@@ -101,7 +97,7 @@ def load_module(api_name: str, version: int, kind: MessageKind) -> ModuleType:
     """Import the generated module of a message.
 
     Raises:
-        UnsupportedVersion: there is no schema of this version.
+        UnsupportedVersion: no schema has this version.
     """
     _base_loaded()
     try:
@@ -112,10 +108,10 @@ def load_module(api_name: str, version: int, kind: MessageKind) -> ModuleType:
 
 @cache
 def load_entity(api_name: str, version: int, kind: MessageKind) -> type[Any]:
-    """The dataclass of a whole message.
+    """Return the dataclass of a whole message.
 
     Raises:
-        UnsupportedVersion: there is no schema of this version.
+        UnsupportedVersion: no schema has this version.
     """
     module = load_module(api_name, version, kind)
     entity: type[Any] = getattr(module, f"{api_name}{kind.capitalize()}")
@@ -124,16 +120,16 @@ def load_entity(api_name: str, version: int, kind: MessageKind) -> type[Any]:
 
 @cache
 def load_struct(api_name: str, version: int, kind: MessageKind) -> Struct:
-    """The schema of a whole message.
+    """Return the schema of a whole message.
 
     Raises:
-        UnsupportedVersion: there is no schema of this version.
+        UnsupportedVersion: no schema has this version.
     """
     return struct_of(load_entity(api_name, version, kind))
 
 
 def struct_of(entity: Any) -> Struct:
-    """Read the schema of one generated dataclass, its nested structs included."""
+    """Return the schema of one generated dataclass, its nested structs included."""
     return Struct(
         name=entity.__name__,
         flexible=entity.__flexible__,

@@ -1,4 +1,4 @@
-"""Hand-made encoder of ShareFetch's answers: lists of buffers, the records are never copied.
+"""Hand-made encoder of ShareFetch's responses: lists of buffers, the records are never copied.
 
     response   throttle i32, error i16, message string?, lock timeout i32, [topic [partition]],
                endpoints [id i32, host string, port i32, rack string?]
@@ -6,7 +6,7 @@
                leader id i32, leader epoch i32, records bytes, acquired [first i64, last i64,
                deliveries i16]
 
-Compact lengths and tagged fields everywhere. Checked against kio byte for byte in the tests.
+Compact lengths and tagged fields everywhere. Tests compare every byte with kio's.
 
 Source: `ShareFetchResponse.json`; KIP-932, KIP-951 (endpoints).
 """
@@ -33,7 +33,7 @@ _ACQUIRED: Final = struct.Struct(">qqhx")
 
 @dataclass(slots=True)
 class SharePartitionAnswer:
-    """One partition of a response. `buffers` are whole batches of `size_bytes` together.
+    """Partition of a response. `buffers` are whole batches of `size_bytes` together.
 
     `acquired` are first and last offsets, and how often they were delivered.
     """
@@ -55,26 +55,26 @@ def encode_response(
     lock_timeout_ms: int,
     endpoints: Sequence[Endpoint] = (),
 ) -> list[Buffer]:
-    """The pieces of a response's body, versions 1 and 2, record buffers among them as they are."""
+    """Return the pieces of a response's body, versions 1 and 2, with unchanged record buffers."""
     pieces: list[Buffer] = []
     pending = [_HEAD.pack(0, 0), b"\0", _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
     for topic_id, partitions in topics:
         pending += (topic_id, uvarint(len(partitions) + 1))
-        for one in partitions:
+        for partition in partitions:
             pending += (
-                _PARTITION.pack(one.index, one.error),
-                compact_text(one.message),
-                _I16.pack(one.acknowledge_error),
-                compact_text(one.acknowledge_message),
-                _LEADER.pack(*one.leader),
-                uvarint(one.size_bytes + 1),
+                _PARTITION.pack(partition.index, partition.error),
+                compact_text(partition.message),
+                _I16.pack(partition.acknowledge_error),
+                compact_text(partition.acknowledge_message),
+                _LEADER.pack(*partition.leader),
+                uvarint(partition.size_bytes + 1),
             )
-            if one.size_bytes:
+            if partition.size_bytes:
                 pieces.append(b"".join(pending))
                 pending.clear()
-                pieces += one.buffers
-            pending.append(uvarint(len(one.acquired) + 1))
-            pending += [_ACQUIRED.pack(*acquired) for acquired in one.acquired]
+                pieces += partition.buffers
+            pending.append(uvarint(len(partition.acquired) + 1))
+            pending += [_ACQUIRED.pack(*acquired) for acquired in partition.acquired]
             pending.append(b"\0")
         pending.append(b"\0")
     pending += (endpoint_array(endpoints), b"\0")

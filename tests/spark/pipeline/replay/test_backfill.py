@@ -1,4 +1,4 @@
-"""A sink that joins later gets what came before, once, while the pipeline goes on."""
+"""Backfills: a sink that joins later gets the earlier records once, while the pipeline runs."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_late_sink_gets_everything_once(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        backfill.run(Start(), by="ada", chunk_records=12, told=told)
+        backfill.run(Start(), by="ada", chunk_records=12, report=told)
     # The next chunk is written, and then it dies before that is noted.
     with monkeypatch.context() as broken:
         broken.setattr(Backfill, "_write", interrupted)
@@ -159,7 +159,7 @@ def test_a_batch_under_way_belongs_to_the_new_sinks_history(
     assert Backfill(spec, pipeline.spark, "second").look(Start()).records == 62
     for _ in range(2):
         Backfill(spec, pipeline.spark, "out").run(Start(), by="ada", chunk_records=20)
-    sent = Counter(int(one["value"]) for one in pipeline.records(out))
+    sent = Counter(int(record["value"]) for record in pipeline.records(out))
     assert sent == values(pipeline, "first")
     Backfill(spec, pipeline.spark, "second").run(Start(), by="ada")
     assert values(pipeline, "second") == values(pipeline, "first")
@@ -167,7 +167,7 @@ def test_a_batch_under_way_belongs_to_the_new_sinks_history(
 
 
 @pytest.mark.long
-def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
+def test_the_live_pipeline_continues(pipeline: Pipeline) -> None:
     topic, text = joined_late(pipeline)
     spec = pipeline.write(text.replace('"once"', '"now"'))
     runner = PipelineRunner(spec, pipeline.spark)
@@ -183,7 +183,7 @@ def test_the_live_pipeline_goes_on(pipeline: Pipeline) -> None:
             sent[0] += 10
 
         done = Backfill(spec, pipeline.spark, "second").run(
-            Start(), by="ada", chunk_records=20, told=more
+            Start(), by="ada", chunk_records=20, report=more
         )
         assert done.done == done.chunks == 3
         expected = {2 * n for n in range(sent[0])} - {2 * n for n in range(13, sent[0], 4)}

@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.replay import dead_letters
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange
 from penstock.spark.pipeline.replay.dead_letters import DeadLetters
-from penstock.spark.pipeline.replay.letters import Filters, OffsetRange
 from penstock.spark.pipeline.replay.locking import Busy, locked
 from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.log_sink import LogSink
@@ -64,7 +64,7 @@ class Shop:
         return DeadLetters(self.spec, self.pipeline.spark)
 
     def values(self, topic: str) -> Counter[bytes]:
-        return Counter(one["value"] for one in self.pipeline.records(topic))
+        return Counter(record["value"] for record in self.pipeline.records(topic))
 
     def audit(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = (
@@ -74,7 +74,7 @@ class Shop:
 
 
 def headers(record: dict[str, Any]) -> dict[str, str]:
-    return {one["key"]: one["value"].decode() for one in record["headers"]}
+    return {header["key"]: header["value"].decode() for header in record["headers"]}
 
 
 def large(first: int = 100, last: int = 105) -> Counter[bytes]:
@@ -85,7 +85,10 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
     letters = shop.letters()
     found = letters.look(Filters())
-    groups = {(one["rule"], one["topic"]): (one["letters"], one["going"]) for one in found.groups}
+    groups = {
+        (group["rule"], group["topic"]): (group["letters"], group["going"])
+        for group in found.groups
+    }
     assert groups == {
         ("small", shop.orders): (6, 6),
         ("undecodable", shop.orders): (1, 1),
@@ -99,18 +102,18 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     (done,) = letters.replay(Filters(rule="small"), by="ada")
     assert (done.records, done.resumed) == (6, False)
     back = pipeline.records(shop.orders)
-    new = [one for one in back if one not in before]
-    assert Counter(one["value"] for one in new) == large()
+    new = [copy for copy in back if copy not in before]
+    assert Counter(copy["value"] for copy in new) == large()
     assert len(back) == len(before) + 6
     for key in (b"a", b"b"):
-        in_log = [one["value"] for one in new if one["key"] == key]
+        in_log = [copy["value"] for copy in new if copy["key"] == key]
         assert in_log == sorted(in_log)
-    old = {one["value"]: one for one in before}
-    for one in new:
-        first = old[one["value"]]
-        told = headers(one)
-        assert one["key"] == first["key"]
-        assert one["partition"] == first["partition"]
+    old = {original["value"]: original for original in before}
+    for copy in new:
+        first = old[copy["value"]]
+        told = headers(copy)
+        assert copy["key"] == first["key"]
+        assert copy["partition"] == first["partition"]
         assert (told["penstock.replay.id"], told["penstock.replay.by"]) == (done.id, "ada")
         assert told["penstock.replay.attempt"] == "1"
         assert told["penstock.replay.from"].startswith(f"{shop.dead}-")
@@ -122,7 +125,9 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
         ("small", shop.orders, "ada", done.id)
     }
     assert {(row["partition"], row["offset"]) for row in rows} == {
-        (one["partition"], one["offset"]) for one in before if one["value"] in large()
+        (original["partition"], original["offset"])
+        for original in before
+        if original["value"] in large()
     }
     assert letters.replay(Filters(rule="small"), by="ada") == ()
 
@@ -162,17 +167,17 @@ def test_filters(pipeline: Pipeline) -> None:
     assert going(rule="no such rule") == 0
     assert going(limit=3) == 3
     dead = pipeline.records(shop.dead)
-    newest = max(one["timestamp"] for one in dead)
+    newest = max(letter["timestamp"] for letter in dead)
     at_ms = int(newest.timestamp() * 1000) if hasattr(newest, "timestamp") else newest
     assert going(since_ms=at_ms) >= 1
     assert going(since_ms=at_ms + 1) == 0
     for partition in (0, 1):
-        here = [one["offset"] for one in dead if one["partition"] == partition]
+        here = [letter["offset"] for letter in dead if letter["partition"] == partition]
         if here:
             whole = OffsetRange(partition=partition, first=min(here), last=max(here))
             assert going(offsets=(whole,)) == len(here)
-            one = OffsetRange(partition=partition, first=max(here), last=max(here))
-            assert going(offsets=(one,)) == 1
+            last = OffsetRange(partition=partition, first=max(here), last=max(here))
+            assert going(offsets=(last,)) == 1
     # Letters of other pipelines in the same topic are not ours.
     other = pipeline.write(shop.text.replace('name = "again', 'name = "other'))
     assert DeadLetters(other, pipeline.spark).look(Filters()).going == 0
@@ -205,9 +210,9 @@ def test_an_interrupted_replay_is_finished_first(
     assert (first.records, first.resumed) == (6, True)
     assert second.resumed is False
     back = [
-        one["value"]
-        for one in pipeline.records(shop.orders)
-        if headers(one).get("penstock.replay.id") == first.id
+        record["value"]
+        for record in pipeline.records(shop.orders)
+        if headers(record).get("penstock.replay.id") == first.id
     ]
     assert Counter(back) == large()
     by = Counter(row["by"] for row in shop.audit())

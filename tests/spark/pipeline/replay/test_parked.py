@@ -1,4 +1,4 @@
-"""Parked records: what is shown of them, and one key of several let go or given up."""
+"""Parked records: their listing, and the release or dead-lettering of one key of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a backfill reads and which sinks it is for: no Spark, no broker."""
+"""Ranges and sinks of backfills, without Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def test_chunks_hold_every_offset_once(ranges: Any, size: int) -> None:
     count = chunk_count(ranges, size)
     chunks = [chunk(ranges, number, count) for number in range(count)]
     assert (count == 0) is (records_in(ranges) == 0)
-    partitions = sum(len(one) for one in ranges.values())
+    partitions = sum(len(offsets) for offsets in ranges.values())
     for topic, offsets in ranges.items():
         for at, (first, end) in offsets.items():
-            taken = [offset for one in chunks for offset in range(*one[topic][at])]
+            taken = [offset for part in chunks for offset in range(*part[topic][at])]
             assert taken == (list(range(first, end)) if count else [])
-    assert all(records_in(one) <= size + partitions for one in chunks)
+    assert all(records_in(part) <= size + partitions for part in chunks)
 
 
 def test_where_to_begin() -> None:

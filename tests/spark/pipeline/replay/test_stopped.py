@@ -62,7 +62,7 @@ def stops(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
 
 
 def unwatched(pipeline: Pipeline, text: str) -> QueryState:
-    """Run to the end with nobody looking after the query, who might wake it at a lucky moment."""
+    """Run to the end without a watcher, which might wake the query by chance."""
     runner = PipelineRunner(pipeline.write(text), pipeline.spark)
     runner.start()
     try:

@@ -1,6 +1,4 @@
-"""Records that go through a pipeline again: dead letters, parked ones, and what a sink missed.
+"""Second passes through a pipeline: replay of dead letters, release of parked records, backfills.
 
-`letters.py` puts dead letters back on the topics they came from, `parked.py` asks a pipeline to
-let go of what waits, `backfill.py` gives a sink that joined later what came before. Each of them
-first shows what it would do; what it does, it does once, whenever it is interrupted.
+Each command first shows what it would do, and does it once, even if it is interrupted.
 """

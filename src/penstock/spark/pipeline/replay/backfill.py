@@ -1,14 +1,10 @@
-"""Gives a sink that joined a pipeline later what came before, while the pipeline goes on.
+"""Backfill of a sink that was added to a running pipeline, with the records before its start.
 
-Theory of operation. Where a sink joined is written down (`pipeline/joining.py`), so history ends
-exactly where the running pipeline begins. The offsets before it are cut into chunks, once, and the
-cut is kept in a file; each chunk is read, opened, judged and led through the steps as a batch is,
-and written by the sink under a name of its own, `<pipeline>.<query>.<sink>.backfill`, with the
-chunk's number. A chunk that comes again, after a crash, has the same rows and is found written.
-
-Records that break a rule as it is now are left out, and so are those that were waiting when the
-sink joined: they reach it through the pipeline. Versions of tables that are read are those of the
-moment at which the backfill was begun.
+History ends at the sink's start positions (`pipeline/joining.py`). The offsets before are cut into
+chunks, once; each is processed as a batch and written by the sink under the application name
+`<pipeline>.<query>.<sink>.backfill` with the chunk's number, so a repeated chunk is skipped.
+Records that break a present rule are left out, and so are those held when the sink joined, which
+reach it through the pipeline. Versions of tables are fixed when the backfill begins.
 
     <state>/backfills/<query>/<sink>.json
 """
@@ -50,12 +46,12 @@ CHUNK_RECORDS: Final = 1_000_000
 QUERY_ID: Final = "sql.streaming.queryId"
 _PLACE: Final = ("topic", "partition", "offset")
 
-Told = Callable[["Progress"], None]
+Report = Callable[["Progress"], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A backfill: what it reads, fixed when it was begun, and how many chunks are written.
+    """Backfill's fixed ranges, and the number of chunks written.
 
     `ranges` has offsets [first, end) by topic and partition; `id` is None before it is begun.
     """
@@ -77,12 +73,12 @@ class Progress:
 
     @property
     def records(self) -> int:
-        """Offsets to read, of which some may have no record."""
+        """Number of offsets to read, some of which may have no record."""
         return records_in(self.ranges)
 
 
 class Backfill:
-    """The backfill of one sink."""
+    """Backfill of one sink."""
 
     def __init__(
         self,
@@ -93,10 +89,9 @@ class Backfill:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        """
-        Raises:
-            CannotBackfill: there is no such sink, or it cannot be given rows late.
-            PipelineInvalid, InvalidFormat: of the pipeline.
+        """Raises:
+        CannotBackfill: the sink does not exist, or cannot get rows late.
+        PipelineInvalid, InvalidFormat: of the pipeline.
         """
         check_sink(spec, sink)
         inferred = schemas.inferred(spec, spark, keep=False)
@@ -119,15 +114,15 @@ class Backfill:
     def look(
         self, start: Start, *, history: str | None = None, chunk_records: int = CHUNK_RECORDS
     ) -> Progress:
-        """The backfill under way; if none was begun, what it would be.
+        """Return the open backfill or, if none was begun, a new one.
 
         Args:
-            start: where history begins; counts for a backfill that is begun now.
+            start: where history begins; used if a backfill is begun now.
             history: a table kept from the topic, which is read as far as it goes.
             chunk_records: offsets that are read and written at once.
 
         Raises:
-            CannotBackfill: it is not known where the sink joined, or another start was given.
+            CannotBackfill: the sink's start is unknown, or another start was given.
         """
         history = None if history is None else absolute(history)
         known = self._read()
@@ -137,7 +132,7 @@ class Backfill:
             raise CannotBackfill(
                 f"{self._path}: the backfill of sink {known.sink} was begun with --from "
                 f"{known.start}" + (f" --history {known.history}" if known.history else "")
-                + ": leave these options out to go on with it"
+                + ": leave these options out to continue it"
             )  # fmt: skip
         return known
 
@@ -148,18 +143,18 @@ class Backfill:
         by: str,
         history: str | None = None,
         chunk_records: int = CHUNK_RECORDS,
-        told: Told = lambda _: None,
+        report: Report = lambda _: None,
     ) -> Progress:
-        """Begin the backfill or go on with it, to its end.
+        """Begin or continue the backfill, to its end.
 
         Args:
-            told: called after each chunk.
+            report: called after each chunk.
 
         Raises:
             CannotBackfill: as `look`.
-            Busy: another process does it.
-            AnalysisException: of Spark; with `DataLoss` in it when retention took records that
-                are to be read (`fail_on_data_loss = false` goes on without them).
+            Busy: another process runs it.
+            AnalysisException: of Spark; with `DataLoss` in it when retention deleted records that
+                are to be read (`fail_on_data_loss = false` continues without them).
         """
         with locked(self._path.with_suffix(".lock"), f"backfill of sink {self._sink.name}"):
             progress = self.look(start, history=history, chunk_records=chunk_records)
@@ -174,7 +169,7 @@ class Backfill:
                 rows = self._write_chunk(progress, number)
                 progress = replace(progress, done=number + 1, rows=progress.rows + rows)
                 self._write(progress)
-                told(progress)
+                report(progress)
             return progress
 
     # What is read
@@ -227,7 +222,6 @@ class Backfill:
         )
 
     def _views(self) -> tuple[str, ...]:
-        """The views that the sink's view is made of, each after those that it reads."""
         needed: set[str] = set()
         left = [self._sink.view]
         while left:
@@ -285,9 +279,8 @@ class Backfill:
         return self._without_held(progress, found)
 
     def _without_held(self, progress: Progress, records: DataFrame) -> DataFrame:
-        """Without those that waited when the sink joined, and reach it otherwise."""
-        lot = RetryStore(PipelinePaths(self._spec).held(self._plan.name), application="")
-        held: pa.Table = lot.load(progress.held_version).select(list(_PLACE))
+        store = RetryStore(PipelinePaths(self._spec).held(self._plan.name), application="")
+        held: pa.Table = store.load(progress.held_version).select(list(_PLACE))
         if not held.num_rows:
             return records
         waiting = F.broadcast(self._spark.createDataFrame(held))
@@ -296,7 +289,6 @@ class Backfill:
     def _make_views(
         self, views: dict[str, DataFrame], progress: Progress, records: DataFrame
     ) -> None:
-        """Make and register the views, as a batch does; `views` takes them one by one."""
         batch = records.select(*COLUMN_NAMES)
         keys = keys_of(self._spec)
         for name in self._views():
@@ -322,7 +314,7 @@ class Backfill:
 
     @contextmanager
     def _as_query(self, owner: str) -> Iterator[None]:
-        """Let sinks take the backfill for the owner of its numbers, as they do with queries."""
+        """Make sinks accept the backfill as the owner of its batch numbers."""
         context = self._spark.sparkContext
         before = context.getLocalProperty(QUERY_ID)
         context.setLocalProperty(QUERY_ID, owner)

@@ -1,7 +1,4 @@
-"""Offsets cut into chunks, by arithmetic alone: the same cut whenever it is asked for.
-
-A chunk takes the same share of every partition, so that chunks follow the log's course.
-"""
+"""Deterministic division of offsets into chunks; each has the same share of every partition."""
 
 from __future__ import annotations
 
@@ -12,18 +9,16 @@ if TYPE_CHECKING:
 
 
 def records_in(ranges: Ranges) -> int:
-    """How many offsets there are."""
     return sum(end - first for partitions in ranges.values() for first, end in partitions.values())
 
 
 def chunk_count(ranges: Ranges, records: int) -> int:
-    """How many chunks of about so many records there are; one may be empty, none is larger
-    than `records` by more than one for each partition."""
+    """Return the number of chunks of about `records`; one may be empty."""
     return -(-records_in(ranges) // max(1, records))
 
 
 def chunk(ranges: Ranges, number: int, count: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """The offsets of chunk `number` of `count`."""
+    """Return the offsets of chunk `number` of `count`."""
 
     def cut(first: int, end: int) -> tuple[int, int]:
         span = end - first

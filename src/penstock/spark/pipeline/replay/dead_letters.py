@@ -1,17 +1,15 @@
-"""Puts dead letters back on the topics they came from, each once, and keeps a record of it.
+"""Replay of dead letters to their original topics, each once, with a table of replays.
 
-Theory of operation. A replay is written down before it begins (`open.json`: which letters, as
-filters over fixed offsets and a fixed version of the table of replays; a batch number; who and
-when). Then the records are appended in one commit of the log under that number, then a row for
-each letter is appended to the table of replays under the same number, then the file is put
-aside. Each of the two knows the number when it comes again, so an interrupted replay is finished
-by the next call, whatever that asks for, before anything else. A letter with a row in the table
-is left out of later replays.
+A replay is written down before it begins (`open.json`: filters over fixed offsets and a fixed
+version of the table of replays, a batch number, who and when). Then the records are appended in one
+commit under that number, a row per dead letter is appended to the table of replays under the same
+number, and the file is renamed. An interrupted replay is finished by the next call before anything
+else. A dead letter with a row in the table is left out of later replays.
 
-    <state>/replaying/owner.json     who the batch numbers belong to, and the next one
-    <state>/replaying/open.json      the replay under way
-    <state>/replaying/<id>.json      those that are done
-    <state>/replays                  a Delta table: a row for each letter that went back
+    <state>/replaying/owner.json     the owner of the batch numbers, and the next number
+    <state>/replaying/open.json      the open replay
+    <state>/replaying/<id>.json      completed replays
+    <state>/replays                  a Delta table: a row for each replayed dead letter
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from penstock.records.columnar.fitting import WithoutHeaders
 from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import UnknownTopics
 from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.replay import letters
-from penstock.spark.pipeline.replay.letters import Filters, OffsetRange, Stamp
+from penstock.spark.pipeline.replay import dead_letter_rows
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange, Stamp
 from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.spec import PipelineSpec
 from penstock.spark.sink.errors import CommitRefused, InvalidRows, SinkOwnerChanged
@@ -50,14 +48,14 @@ Offsets = Mapping[int, int]
 
 
 class NoDeadLetters(InvalidError):
-    """The pipeline has no dead-letter topic."""
+    """Pipeline without a dead-letter topic."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A replay that was decided on: all that says which letters go back, and as what."""
+    """Replay that was begun: its selection of dead letters, and its stamp."""
 
     id: str
     batch: int
@@ -74,15 +72,16 @@ class Replay:
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Replay:
         given = dict(body["filters"])
-        given["offsets"] = tuple(OffsetRange(**one) for one in given["offsets"])
+        given["offsets"] = tuple(OffsetRange(**offsets) for offsets in given["offsets"])
         return cls(**{**body, "filters": Filters(**given)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The letters that are meant: counts by rule and topic, and the first ones that would go.
+    """Selected dead letters: counts by rule and topic, and the first ones to be replayed.
 
-    A group has `rule`, `topic`, `letters`, `replayed` before, `stuck` (cannot go back) and `going`.
+    A group has `rule`, `topic`, `letters`, `replayed` before, `stuck` (cannot be replayed) and
+    `going`.
     """
 
     groups: tuple[Mapping[str, Any], ...]
@@ -95,7 +94,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """A replay that is done. `resumed`: it had been begun by an earlier call."""
+    """Completed replay. `resumed`: it was begun by an earlier call."""
 
     id: str
     records: int
@@ -103,7 +102,7 @@ class Replayed:
 
 
 class DeadLetters:
-    """The dead letters of one pipeline."""
+    """Dead letters of one pipeline."""
 
     def __init__(
         self,
@@ -113,9 +112,8 @@ class DeadLetters:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
     ) -> None:
-        """
-        Raises:
-            NoDeadLetters: the file names no topic for them.
+        """Raises:
+        NoDeadLetters: the file names no topic for them.
         """
         if spec.errors.dead_letters is None:
             raise NoDeadLetters(f"{spec.file}: errors.dead_letters names no topic to read")
@@ -128,7 +126,7 @@ class DeadLetters:
         self._table = str(PipelinePaths(spec).replays)
 
     def look(self, wanted: Filters) -> Found:
-        """What a replay with these filters would put back. A `limit` counts for all groups."""
+        """Return what a replay with these filters would write. A `limit` counts for all groups."""
         replay = self._decide(wanted, by="", batch=0, owner="")
         frame = self._marked(replay).persist()
         try:
@@ -137,23 +135,23 @@ class DeadLetters:
             frame.unpersist()
 
     def replay(self, wanted: Filters, *, by: str) -> tuple[Replayed, ...]:
-        """Put letters back; first finish what an earlier call began.
+        """Replay dead letters; first finish what an earlier call began.
 
         Returns:
-            What was done, in order; a replay of no letters is not begun.
+            The completed replays, in order; a replay of no dead letters is not begun.
 
         Raises:
-            InvalidRows, UnknownTopics, CommitRefused: the log refuses the records; nothing is
+            InvalidRows, UnknownTopics, CommitRefused: the log rejects the records; nothing is
                 written.
-            SinkOwnerChanged: the log knows of replays that this state directory does not.
-            AdminUnavailable, CommitUnfinished: call again, it will be finished.
+            SinkOwnerChanged: the log has replays that this state directory lacks.
+            AdminUnavailable, CommitUnfinished: call again to finish it.
             Busy: another process replays.
         """
         with locked(self._folder / "lock", f"replay of dead letters of {self._spec.name}"):
-            done = [self._run(one, resumed=True) for one in self._open()]
+            done = [self._run(begun, resumed=True) for begun in self._open()]
             owner, batch = self._numbers()
             replay = self._decide(wanted, by=by, batch=batch, owner=owner)
-            if not letters.chosen(self._marked(replay), wanted).isEmpty():
+            if not dead_letter_rows.chosen(self._marked(replay), wanted).isEmpty():
                 write_durably(self._folder / OPEN, json.dumps(asdict(replay)).encode())
                 done.append(self._run(replay, resumed=False))
             return tuple(done)
@@ -186,20 +184,24 @@ class DeadLetters:
             "startingOffsets": json.dumps({replay.topic: replay.start}),
             "endingOffsets": json.dumps({replay.topic: replay.end}),
             "includeHeaders": "true",
-            # What retention took while a replay was interrupted can be waited for in vain.
+            # Retention may have deleted records while a replay was interrupted.
             "failOnDataLoss": "false",
         }
         if self._spec.run.admin_url:
             options["penstock.admin.url"] = self._spec.run.admin_url
         records = self._spark.read.format("penstock").options(**options).load()
-        found = letters.letters(records, pipeline=self._spec.name, topic_id=replay.topic_id)
+        found = dead_letter_rows.dead_letters(
+            records, pipeline=self._spec.name, topic_id=replay.topic_id
+        )
         replays = None
         if replay.audit_version is not None:
             replays = read_table(self._spark, self._table, version=replay.audit_version)
-        return letters.marked(letters.meant(found, replay.filters), replays, self._spec)
+        return dead_letter_rows.marked(
+            dead_letter_rows.meant(found, replay.filters), replays, self._spec
+        )
 
     def _run(self, replay: Replay, *, resumed: bool) -> Replayed:
-        going = letters.chosen(self._marked(replay), replay.filters).persist()
+        going = dead_letter_rows.chosen(self._marked(replay), replay.filters).persist()
         application = f"{self._spec.name}.replay.{replay.topic}"
         stamp = Stamp(replay_id=replay.id, by=replay.by, at_ms=replay.at_ms)
         try:
@@ -207,12 +209,12 @@ class DeadLetters:
                 application=application,
                 bootstrap=self._spec.run.bootstrap,
                 admin_url=self._spec.run.admin_url,
-                shorten=WithoutHeaders(prefix=letters.REPLAY_PREFIX),
+                shorten=WithoutHeaders(prefix=dead_letter_rows.REPLAY_PREFIX),
             )
             with self._put_aside_when_refused(replay):
-                log.write(letters.put_back(going, stamp), replay.batch, owner=replay.owner)
+                log.write(dead_letter_rows.put_back(going, stamp), replay.batch, owner=replay.owner)
             audit = DeltaSink(self._table, application=application)
-            audit.write(letters.audit_rows(going, stamp, batch=replay.batch), replay.batch)
+            audit.write(dead_letter_rows.audit_rows(going, stamp, batch=replay.batch), replay.batch)
             records = going.count()
         finally:
             going.unpersist()
@@ -221,7 +223,7 @@ class DeadLetters:
 
     @contextmanager
     def _put_aside_when_refused(self, replay: Replay) -> Iterator[None]:
-        """A replay that can never be written must not stand in the way of others."""
+        """Rename a rejected replay, so that it does not block others."""
         try:
             yield
         except (InvalidRows, UnknownTopics, CommitRefused, SinkOwnerChanged) as error:
@@ -256,7 +258,11 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
         F.count_if("replayed").alias("replayed"),
         F.count_if(~F.col("open")).alias("stuck"),
     )
-    going = letters.chosen(frame, wanted).groupBy("rule", "topic").agg(F.count("*").alias("going"))
+    going = (
+        dead_letter_rows.chosen(frame, wanted)
+        .groupBy("rule", "topic")
+        .agg(F.count("*").alias("going"))
+    )
     same = F.col("l.rule").eqNullSafe(F.col("r.rule")) & F.col("l.topic").eqNullSafe(
         F.col("r.topic")
     )
@@ -266,7 +272,7 @@ def _groups(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
 
 
 def _examples(frame: DataFrame, wanted: Filters) -> tuple[Mapping[str, Any], ...]:
-    first = letters.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
+    first = dead_letter_rows.chosen(frame, wanted).orderBy("letter_partition", "letter_offset")
     shown = first.limit(EXAMPLES).select(
         "letter_partition", "letter_offset", "letter_time", "topic", "partition", "offset", "rule",
         "reason", F.col("key").cast("string"), F.col("value").cast("string"), "attempt",

@@ -1,4 +1,4 @@
-"""One process at a time: a locked file, whose lock goes with the process."""
+"""File lock that is released when its process ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.base.errors import InvalidError
 
 
 class Busy(InvalidError):
-    """Another process does this now."""
+    """Lock that another process holds."""
 
     code: ClassVar[str] = "invalid_request"
 

@@ -1,8 +1,7 @@
-"""What waits in a pipeline, and requests to let it go.
+"""Held records of a pipeline, and requests to release them.
 
-A request is a file that the pipeline picks up: within a moment when it runs, otherwise when it is
-started. It says who asked and when; once a batch has taken it, it lies in the folder `done` with
-the number of that batch and of the records that went.
+A request is a file with user and time that the pipeline reads while it runs or when it starts; the
+batch that carries it out moves it to the folder `done`, with its number and the released records.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ _FACTS: Final = ("offset", "rule", "reason", "otherwise", "attempt", "held_ms", 
 
 
 class NothingParked(InvalidError):
-    """No parked record is meant."""
+    """Selection without a parked record."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What waits in one query. `total` counts records; `keys` has a row for each key.
+    """Held records of one query. `total` counts records; `keys` has a row for each key.
 
     A row has `topic`, `partition` and `key`, of the key's first record `offset`, `rule`, `reason`,
-    `otherwise`, `attempt`, `held_ms` and `due_ms`, and `behind`, how many wait behind it. A record
-    without a key has a row for itself.
+    `otherwise`, `attempt`, `held_ms` and `due_ms`, and `behind`, the number of records queued
+    behind it. A record without a key has a row for itself.
     """
 
     query: str
@@ -51,10 +50,10 @@ class Waiting:
 def waiting(
     spec: PipelineSpec, *, query: str | None = None, keys: Sequence[bytes] = ()
 ) -> tuple[Waiting, ...]:
-    """What waits, by query; of all keys, or of some.
+    """Return the held records by query; of all keys, or of some.
 
     Raises:
-        NothingParked: the pipeline has no such query, or that never held anything.
+        NothingParked: the pipeline has no such query, or it never held a record.
     """
     names = _queries(spec)
     if query is not None:
@@ -75,17 +74,17 @@ def ask(
     clock: Clock = SYSTEM_CLOCK,
     randomness: Randomness = SYSTEM_RANDOMNESS,
 ) -> dict[str, str]:
-    """Ask to let parked records go: those of some keys, or with None all.
+    """Request the release of parked records: those of some keys, or with None all.
 
     Args:
-        by: who asks.
-        dead_letter: give them up rather than try them again.
+        by: the requesting user.
+        dead_letter: dead-letter them instead of trying them again.
 
     Returns:
-        The ids of the requests, by query. A query without such records is not asked.
+        The ids of the requests, by query, for queries with such records.
 
     Raises:
-        NothingParked: there is no such record.
+        NothingParked: no such record exists.
         InvalidError: too many keys, or dead letters without a topic for them.
     """
     if dead_letter and spec.errors.dead_letters is None:
@@ -124,8 +123,8 @@ def _queries(spec: PipelineSpec) -> tuple[str, ...]:
 
 
 def _held(spec: PipelineSpec, query: str) -> pa.Table:
-    lot = RetryStore(PipelinePaths(spec).held(query), application="")
-    return lot.load(lot.version())
+    store = RetryStore(PipelinePaths(spec).held(query), application="")
+    return store.load(store.version())
 
 
 def _waiting(spec: PipelineSpec, query: str, keys: Sequence[bytes]) -> Waiting:

@@ -1,4 +1,4 @@
-"""Which sinks can be given rows late, and why others cannot; filters that mean nothing."""
+"""Checks of backfills and of replay filters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from penstock.base.errors import InvalidError
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.replay.letters import Filters
+from penstock.spark.pipeline.replay.dead_letter_rows import Filters
 from penstock.spark.pipeline.rules import UNDECODABLE
 from penstock.spark.pipeline.spec import (
     ConsoleSink,
@@ -19,25 +19,24 @@ from penstock.spark.pipeline.spec import (
 
 
 class CannotBackfill(InvalidError):
-    """A sink that cannot be backfilled, or not as it was asked for."""
+    """Rejection of a backfill: by its sink, or by its options."""
 
     code: ClassVar[str] = "invalid_request"
 
 
-class NoSuchLetters(InvalidError):
-    """A filter that no dead letter meets, of a name that is not in the file either."""
+class NoSuchDeadLetters(InvalidError):
+    """Filter that matches no dead letter and nothing in the file."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
-    """Refuse names that are not in the file, where no dead letter was found.
+    """Reject names that are not in the file, when no dead letter was found.
 
-    Letters may come from rules and sources that are in the file no more, so names are looked at
-    only then.
+    Dead letters may come from rules and sources that were removed from the file.
 
     Raises:
-        NoSuchLetters: with what is there.
+        NoSuchDeadLetters: with the existing names.
     """
     parts: tuple[Source | Step, ...] = (*spec.sources.values(), *spec.steps.values())
     rules = (*(rule.name for part in parts for rule in part.rules), UNDECODABLE)
@@ -46,14 +45,14 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
         if given is not None and given not in there:
             close = nearest(given, there)
             fix = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
-            raise NoSuchLetters(
+            raise NoSuchDeadLetters(
                 f"{spec.file}: --{option}: no dead letter is of {option} {given!r}, and the file "
                 f"has no such {option}; {fix}"
             )
 
 
 def check_sink(spec: PipelineSpec, name: str) -> None:
-    """Refuse a sink to which older rows must not come after newer ones.
+    """Reject a sink that must not get older rows after newer ones.
 
     Raises:
         CannotBackfill: with the reason.

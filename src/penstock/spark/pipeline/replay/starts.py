@@ -1,4 +1,4 @@
-"""Where a backfill begins: words of the command line to offsets."""
+"""Start of a backfill: from words of the command line to offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Start:
 
 
 def moment_ms(text: str) -> int:
-    """A time in ISO 8601, UTC unless it says otherwise, as milliseconds since 1970.
+    """Return a time in ISO 8601, UTC by default, as milliseconds since 1970.
 
     Raises:
         ValueError: it is none.
@@ -38,7 +38,7 @@ def moment_ms(text: str) -> int:
 
 
 def parse(text: str | None) -> Start:
-    """Read `--from`.
+    """Parse `--from`.
 
     Raises:
         ValueError: neither `earliest`, a time, nor offsets as JSON.
@@ -65,19 +65,19 @@ def lows(
     *,
     with_history: bool,
 ) -> dict[str, dict[str, tuple[int, int]]]:
-    """Offsets [first, end) of every partition.
+    """Return the offsets [first, end) of every partition.
 
     Args:
         ends: where history ends.
-        topic_ids: of the topics when that was noted.
-        with_history: a table has what the log may no longer have.
+        topic_ids: topic ids when that was noted.
+        with_history: a table has records that the log may no longer have.
 
     Raises:
-        CannotBackfill: a topic was made anew, offsets of others are given, or a time with a table.
+        CannotBackfill: a topic was recreated, offsets of others are given, or a time with a table.
     """
     if with_history and start.time_ms is not None:
         raise CannotBackfill(
-            f"--from {start.text}: with --history, say where to begin by offsets: the log may not "
+            f"--from {start.text}: with --history, give the start as offsets: the log may not "
             "have the records of that time any more"
         )
     if unknown := sorted(set(start.offsets or ()) - set(topic_ids)):
@@ -88,8 +88,8 @@ def lows(
     for topic, topic_id in topic_ids.items():
         if str(client.describe_topic(topic).topic_id) != topic_id:
             raise CannotBackfill(
-                f"topic {topic} was deleted and made anew since the sink joined: what came before "
-                "is gone"
+                f"topic {topic} was deleted and created again since the sink joined: "
+                "its earlier records are gone"
             )
         # Offsets cannot be looked up by a time before 1970: all records come into question then.
         time_ms = -1 if start.time_ms is None else start.time_ms

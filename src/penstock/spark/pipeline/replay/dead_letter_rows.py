@@ -1,14 +1,14 @@
-"""Dead letters as columns: where each came from, why, and what goes back.
+"""Dead letters as columns: origin, reason, and the record to replay.
 
-A letter's headers say where it came from (`pipeline/dead_letters.py`). What goes back is the
-record as it was, without those headers, with some that say how it came:
+A dead letter's headers name its origin (`pipeline/dead_letters.py`). The original record is written
+without those headers, but with
 
-    penstock.replay.id, .from (topic-partition@offset of the letter), .attempt (1 for the first
-    time), .at (milliseconds), .by, .timestamp (that of the record when it first came, milliseconds)
+    penstock.replay.id, .from (topic-partition@offset of the dead letter), .attempt (1 for the first
+    time), .at (milliseconds), .by, .timestamp (that of the original record, milliseconds)
 
-Its timestamp is that of the replay: with its old one, retention by time could take it at once. The
-headers are left out where the record fits its topic only without them. A letter that was cut, as
-its topic did not take it, cannot go back: it says where the original lies.
+Its timestamp is that of the replay, because retention by time could delete an older one at once.
+The headers are left out if the record fits its topic only without them. A truncated dead letter
+cannot be replayed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.spark.schema import HEADERS, spark_schema
 
 REPLAY_PREFIX: Final = "penstock.replay."
 LETTER: Final = ("letter_topic_id", "letter_partition", "letter_offset")
-"""What tells letters apart, in a topic that may have been made anew under its name."""
+"""Columns that identify a dead letter, even if its topic was deleted and created again."""
 AUDITED: Final = (
     "rule", "letter_topic", *LETTER, "topic", "partition", "offset", "attempt",
 )  # fmt: skip
@@ -36,7 +36,7 @@ AUDITED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Letters of one partition of the dead-letter topic, both ends included."""
+    """Offsets of one partition of the dead-letter topic, both ends included."""
 
     partition: int
     first: int
@@ -45,9 +45,9 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Which letters are meant. `topic` is where they came from; `again` takes replayed ones too.
+    """Selection of dead letters. `topic` is the original one; `again` includes replayed ones.
 
-    `limit` takes the first letters, by partition and offset.
+    `limit` selects the first ones, by partition and offset.
     """
 
     rule: str | None = None
@@ -60,20 +60,20 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Which replay it is, whose, and when."""
+    """Id, user and time of a replay."""
 
     replay_id: str
     by: str
     at_ms: int
 
 
-def letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
-    """The letters of a pipeline among the records of its dead-letter topic.
+def dead_letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
+    """Return the dead letters of a pipeline among the records of its dead-letter topic.
 
     Columns: `key`, `value`, `headers` (those that the record had), `rule`, `reason`, `query`,
     `topic`, `partition`, `offset` and `first_ms` (of the record), `whole`, `letter_topic`,
-    `letter_topic_id`, `letter_partition`, `letter_offset`, `letter_time`, and `attempt`, the
-    number of its next replay.
+    `letter_topic_id`, `letter_partition`, `letter_offset`, `letter_time`, and `attempt`, the number
+    of its next replay.
     """
     mine = records.where(_text("pipeline") == pipeline)
     attempt = _text("attempt", REPLAY_PREFIX).try_cast("int")
@@ -96,7 +96,7 @@ def letters(records: DataFrame, *, pipeline: str, topic_id: str) -> DataFrame:
 
 
 def meant(found: DataFrame, wanted: Filters) -> DataFrame:
-    """The letters that filters leave; `again` and `limit` are not looked at."""
+    """Return the dead letters that match the filters, except `again` and `limit`."""
     conditions: list[Column] = []
     if wanted.rule is not None:
         conditions.append(F.col("rule") == wanted.rule)
@@ -110,10 +110,9 @@ def meant(found: DataFrame, wanted: Filters) -> DataFrame:
 
 
 def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> DataFrame:
-    """The letters with two more columns: `replayed` before, and `open`, whether they can go back.
+    """Return the dead letters with two more columns: `replayed` before, and `open`, if replayable.
 
-    A letter cannot when its headers do not say where to, when it was cut, or when it came from an
-    outbox: what is rejected there are lines of payloads, and the topic has pointers to payloads.
+    Those without an origin in their headers, truncated ones, and lines of outbox payloads are not.
     """
     placed = F.col("topic").isNotNull() & F.col("partition").isNotNull() & F.col("whole")
     outboxes = [source for source in spec.sources.values() if source.outbox is not None]
@@ -132,7 +131,7 @@ def marked(found: DataFrame, replays: DataFrame | None, spec: PipelineSpec) -> D
 
 
 def chosen(frame: DataFrame, wanted: Filters) -> DataFrame:
-    """The letters of a marked frame that go back; the same ones whenever it is asked."""
+    """Return the dead letters of a marked frame to replay; always the same ones."""
     going = frame.where(F.col("open"))
     if not wanted.again:
         going = going.where(~F.col("replayed"))
@@ -142,9 +141,9 @@ def chosen(frame: DataFrame, wanted: Filters) -> DataFrame:
 
 
 def put_back(going: DataFrame, stamp: Stamp) -> DataFrame:
-    """Letters as the records that are written, those of a key in the order they once had.
+    """Return dead letters as records to write, those of a key in their original order.
 
-    A record with a key goes where its key belongs now, one without into its old partition.
+    A record with a key goes to its key's present partition, one without to its old partition.
     """
     place = F.concat(
         "letter_topic", F.lit("-"), F.col("letter_partition").cast("string"),
@@ -173,7 +172,6 @@ def put_back(going: DataFrame, stamp: Stamp) -> DataFrame:
 
 
 def audit_rows(going: DataFrame, stamp: Stamp, *, batch: int) -> DataFrame:
-    """Letters as rows of the table of replays."""
     return going.select(
         F.lit(stamp.replay_id).alias("replay_id"),
         F.lit(batch).cast("bigint").alias("batch"),
@@ -184,14 +182,12 @@ def audit_rows(going: DataFrame, stamp: Stamp, *, batch: int) -> DataFrame:
 
 
 def _text(name: str, prefix: str = ERROR_PREFIX) -> Column:
-    """A header's newest value as text; null where there is none."""
+    """Return a header's newest value as text; null if there is none."""
     found = F.filter(F.col(HEADERS), lambda one: one["key"] == prefix + name)
     return F.try_element_at(found, F.lit(-1))["value"].cast("string")
 
 
 def _own_headers() -> Column:
-    """The headers without those that say what happened to the record."""
-
     def own(one: Column) -> Column:
         prefixes: Sequence[str] = (ERROR_PREFIX, REPLAY_PREFIX)
         return ~reduce(Column.__or__, [one["key"].startswith(prefix) for prefix in prefixes])

@@ -1,8 +1,7 @@
-"""Options as Spark gives them: names in any case, values as text, checked by their declarations.
+"""Options as Spark passes them: names in any case, values as text, checked by their declarations.
 
-An option that is not known is refused by name: a misspelt limit that is silently ignored is found
-in production. Options are declared as settings are (`penstock.base.settings`), and
-`docs/reference/spark-options.md` is made of the declarations.
+Unknown options are rejected by name. Options are declared as settings are
+(`penstock.base.settings`); `docs/reference/spark-options.md` is generated from the declarations.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ _ENVIRONMENT: Final = {
 def named(
     kinds: Iterable[type[Any]], raw: Mapping[str, str], aliases: Mapping[str, str], unknown: str
 ) -> dict[str, str]:
-    """Options by the names that they are declared with, gaps filled from the environment.
+    """Return options by their declared names, with defaults from the environment.
 
     Raises:
-        InvalidOption: there is no such option (`unknown` says so), or one is given twice.
+        InvalidOption: the option is unknown (`unknown` begins the message), or given twice.
     """
     known = [name for kind in kinds for name in by_name(kind)]
     canonical = {name.lower(): name for name in (*known, *aliases)}
@@ -53,7 +52,7 @@ def named(
 
 
 def checked(kind: type[T], given: Mapping[str, object]) -> T:
-    """The options of one class; those that are not given keep their defaults.
+    """Return the options of one class; options that are not given keep their defaults.
 
     Raises:
         InvalidOption: values that are not allowed, all of them.
@@ -74,8 +73,6 @@ def checked(kind: type[T], given: Mapping[str, object]) -> T:
 
 
 def whole(least: int = 1, most: int = LONG_MAX) -> Kind:
-    """A whole number, as text or a number."""
-
     def convert(value: object) -> int:
         text = "" if isinstance(value, (bool, float)) else str(value).strip()
         if not text.isdecimal() or not least <= int(text) <= most:
@@ -86,8 +83,6 @@ def whole(least: int = 1, most: int = LONG_MAX) -> Kind:
 
 
 def word_of(*words: str) -> Kind:
-    """A word of a few, in any case."""
-
     def convert(value: object) -> str:
         word = str(value).strip().lower()
         if word not in words:
