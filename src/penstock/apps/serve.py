@@ -5,8 +5,8 @@ is mostly imports. One line goes to stdout when clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes it has an address of each broker, separated by commas. The line ends with a note if
-every caller on this machine may do everything over the admin interface, ACLs or not.
+With several processes it has an address of each broker, separated by commas. The line ends with a
+note if every caller on this machine may do everything over the admin interface, ACLs or not.
 
 SIGTERM and SIGINT stop it in good order with status 0; a second one ends it at once. It ends
 with an error when another process has registered under its node.id.

@@ -73,8 +73,8 @@ class Ready:
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
 ) -> BrokerServer:
-    """Build a broker as `build`; if journal or checkpoint are damaged, first ask the control plane which
-    partitions have replicas on other brokers.
+    """Build a broker as `build`; if journal or checkpoint are damaged, first ask the control plane
+    which partitions have replicas on other brokers.
 
     Raises:
         PenstockError: as `build`; or the control plane does not answer.

@@ -2,7 +2,8 @@
 
 An own broker is `penstock serve` with its defaults, on a free port of loopback, in a temporary
 directory. It does not see the settings that the environment has for other brokers. Its settings
-(URLs, options, possibly secrets) are in a file that only its owner may read, not on its command line.
+(URLs, options, possibly secrets) are in a file that only its owner may read, not on its command
+line.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _LISTENING: Final = "0A"
 
 
 class OwnBroker:
-    """`penstock serve` as a child process, by default without its admin interface; `stop` ends it."""
+    """`penstock serve` as a child process, by default without its admin interface; `stop` ends
+    it."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         self._said = directory / "stderr"

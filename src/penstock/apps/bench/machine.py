@@ -1,8 +1,8 @@
 """Limits of this machine, which a broker's figures are compared with.
 
-The loopback limit is bytes over TCP to a process that discards them. Those of the disk are a sync of
-4 KiB over a file that was written before, which is what the journal does, and appending to a file
-that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
+The loopback limit is bytes over TCP to a process that discards them. Those of the disk are a sync
+of 4 KiB over a file that was written before, which is what the journal does, and appending to a
+file that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
 """
 
 from __future__ import annotations

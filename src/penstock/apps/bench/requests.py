@@ -1,8 +1,8 @@
 """Benchmark of small requests per second from many producers.
 
 Every connection has one request in flight, as a producer that waits for its acknowledgement. The
-figure therefore covers the broker's whole path from the socket to the synced journal and back, with as many
-requests in one commit as there are connections. A connection whose answer has arrived sends
+figure therefore covers the broker's whole path from the socket to the synced journal and back, with
+as many requests in one commit as there are connections. A connection whose answer has arrived sends
 its request again; written and read data is checked for errors every time.
 """
 
@@ -91,7 +91,8 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
 def _asked_again(
     crowd: selectors.BaseSelector, timeout_ms: int, at_least: int, until: float
 ) -> int:
-    """Receive answers, and send each request again, until both bounds are reached; return their number.
+    """Receive answers, and send each request again, until both bounds are reached; return their
+    number.
 
     Retriable rejections, as of a broker that does not know the new topic, do not count.
 

@@ -1,7 +1,7 @@
 """Receiver of the loopback measurement: a process that reads and discards.
 
-It connects to the given port, once for each run, reads to the end and answers with one byte, so that
-the sender knows that everything has arrived. It ends when the port is closed.
+It connects to the given port, once for each run, reads to the end and answers with one byte, so
+that the sender knows that everything has arrived. It ends when the port is closed.
 
     python -m penstock.apps.bench.sink PORT
 """

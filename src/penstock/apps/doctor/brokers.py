@@ -251,7 +251,8 @@ def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mappin
 
 
 def _from_here(listener: str, scheme: str, node: Node) -> str | None:
-    """Return the address of a broker's admin listener from here; None if it is off or out of reach."""
+    """Return the address of a broker's admin listener from here; None if it is off or out of
+    reach."""
     host, _, port = listener.rpartition(":")
     if port in ("", "0"):
         return None

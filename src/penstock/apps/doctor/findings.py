@@ -1,7 +1,7 @@
 """Findings, and parallel checks with time limits, each on a thread of its own.
 
-A call that hangs in the kernel (a lost file system, a resolver) cannot be ended: its finding reports
-it, and its thread ends with the process.
+A call that hangs in the kernel (a lost file system, a resolver) cannot be ended: its finding
+reports it, and its thread ends with the process.
 """
 
 from __future__ import annotations

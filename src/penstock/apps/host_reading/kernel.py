@@ -190,7 +190,8 @@ _TIME_ERROR: Final = 5
 
 
 def ask_clock() -> tuple[bool, float, float] | None:
-    """Return whether the clock is synchronised, its offset and estimated error in ms; None: no answer.
+    """Return whether the clock is synchronised, its offset and estimated error in ms; None: no
+    answer.
 
     With no mode set, adjtimex(2) reads and changes nothing.
     """

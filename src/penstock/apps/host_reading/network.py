@@ -1,8 +1,8 @@
 """The interface of received packets, its driver's counters, and the kernel's.
 
-Files of /sys and /proc have most of it. Only `ethtool` has ring sizes, the possible number of queues and
-the driver's counters: if it is not installed, or the driver does not answer, this is noted and nothing
-is guessed.
+Files of /sys and /proc have most of it. Only `ethtool` has ring sizes, the possible number of
+queues and the driver's counters: if it is not installed, or the driver does not answer, this is
+noted and nothing is guessed.
 
 Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
 """
@@ -144,7 +144,8 @@ def _drops(tree: Tree, place: str, counters: dict[str, int]) -> dict[str, int] |
 
 
 class _Answers:
-    """Answers of ethtool about one interface; reasons for missing ones go into the tree's notebook."""
+    """Answers of ethtool about one interface; reasons for missing ones go into the tree's
+    notebook."""
 
     def __init__(self, tree: Tree, interface: str, ask: Ask | None) -> None:
         self._tree = tree

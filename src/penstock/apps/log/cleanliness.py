@@ -1,4 +1,5 @@
-"""Cleanliness of compacted logs, reported by their leaders or read from the files of a directory."""
+"""Cleanliness of compacted logs, reported by their leaders or read from the files of a
+directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of printed records: kcat's format strings and JSON envelope.
+r"""Formats of printed records: kcat's format strings and JSON envelope.
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
     %K key bytes   %S value bytes   %% percent   \n \r \t \0 \xNN escapes

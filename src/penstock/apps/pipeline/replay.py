@@ -4,8 +4,8 @@
     --parked          release them; the pipeline tries them again
     --sink NAME       fill a sink that was added to the pipeline later
 
-Without --execute the command only shows the records. Each record is replayed once: the same command continues
-where it was interrupted, and then finds nothing left to do.
+Without --execute the command only shows the records. Each record is replayed once: the same command
+continues where it was interrupted, and then finds nothing left to do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`penstock pipeline run`: run a pipeline until it ends or is stopped.
 
-On a terminal it shows a live table; otherwise stdout gets JSON lines. The first one has the URL of the
-status page:
+On a terminal it shows a live table; otherwise stdout gets JSON lines. The first one has the URL of
+the status page:
 
     {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
 

@@ -1,7 +1,7 @@
 """`penstock plan check-host`: find the layer of this host that saturates first. It changes nothing.
 
-`host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of a
-broker and of an agent.
+`host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of
+a broker and of an agent.
 """
 
 from __future__ import annotations
