@@ -1,9 +1,8 @@
-"""How commands ask the admin interfaces of brokers.
+"""Requests of commands to the admin interfaces of brokers.
 
-An address is HOST:PORT, or a URL where it has TLS. Over https:// each request has the credentials
+An address is HOST:PORT, or a URL if it has TLS. Over https:// each request has the credentials
 of the client's options of security. Without TLS they are sent to this machine alone, and only
-after the interface has refused to answer without, or has hidden the causes of failed checks: one
-that needs none may not take them there.
+after the interface has rejected a request without them, or has hidden the causes of failed checks.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ def ask_admin(
     timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
     repeated: bool = False,
 ) -> Answer:
-    """What an admin interface answers; `repeated` goes on while the broker is away.
+    """Return the answer of an admin interface; `repeated` retries while the broker is away.
 
     Raises:
-        InvalidError: the address is none, the options of security are wrong, or credentials are
-            needed that must not go there.
+        InvalidError: the address is invalid, the options of security are wrong, or credentials are
+            needed that must not be sent there.
         AdminUnavailable: there is no answer.
     """
     from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity

@@ -57,7 +57,7 @@ class InvalidConfiguration(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectorySettings:
-    """Where a broker keeps everything, and how many share it."""
+    """The broker's directory, and the number of processes that share it."""
 
     log_dirs: str = setting(
         DEFAULT_DIRECTORY, "Directory of the log, the journal and the control database; one"
@@ -77,7 +77,7 @@ class DirectorySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceSettings:
-    """Where metadata and the objects of diskless topics are kept."""
+    """Locations of metadata and of the objects of diskless topics."""
 
     control_url: str = setting(
         "", "Database of topics, groups and the diskless index, as postgresql://user@host/name;"
@@ -141,7 +141,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Everything a broker process is told; `notes` are on settings that have no effect yet."""
+    """Configuration of a broker process; `notes` are about settings without effect."""
 
     broker: BrokerSettings
     storage: StorageSettings
@@ -223,7 +223,7 @@ def load_all(
 def gather(
     kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> dict[str, Given]:
-    """What is given, by its dotted name.
+    """Gather the given settings, by dotted name.
 
     Raises:
         InvalidConfiguration: the file cannot be read.
@@ -260,7 +260,7 @@ def take_overrides(given: dict[str, Given]) -> dict[str, dict[str, object]]:
 def load_given(
     kinds: Kinds, given: Mapping[str, Given]
 ) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
-    """As `load_all`, of what was gathered."""
+    """Load gathered settings, as `load_all`."""
     known = {name: info for kind in kinds for name, info in by_name(kind).items()}
     wrong, notes, loaded = list[str](), list[str](), dict[type[Any], Any]()
     for name, item in given.items():

@@ -1,8 +1,8 @@
-"""What processes that serve have in common: logging, signals, and words to their supervisor.
+"""Shared parts of serving processes: logging, signals, and messages to their supervisor.
 
-Logging goes to stderr, as text or as one JSON object a line. A unit of systemd's `Type=notify` has
-started when the daemon says so over a datagram socket that is named in its environment; without
-that name, under any other supervisor, nothing happens.
+Logging goes to stderr, as text or as one JSON object a line. A systemd unit of `Type=notify` has
+started when the process sends so over a datagram socket that the environment names; without
+that name, nothing is sent.
 
 Source: `sd_notify(3)`, the section on implementing the protocol without its library.
 """
@@ -102,7 +102,7 @@ def _on_signal(stop: asyncio.Event) -> None:
 
 
 def notify_ready(environment: Mapping[str, str] = os.environ) -> bool:
-    """Say that clients can connect; True if a supervisor was told."""
+    """Report that clients can connect; return True if a supervisor was notified."""
     return notify(READY, environment=environment)
 
 
@@ -113,9 +113,9 @@ def notify_stopping(within_ms: int, environment: Mapping[str, str] = os.environ)
 
 
 def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `states` as one message; True if a supervisor was told.
+    """Send `states` as one message; return True if a supervisor was notified.
 
-    Never blocks and never raises: a supervisor that is gone is no reason to stop serving.
+    Never blocks and never raises: serving continues without a supervisor.
     """
     address = environment.get(VARIABLE, "")
     if not address.startswith(("/", "@")):

@@ -98,7 +98,7 @@ def list_keys(state: State, place: KeyPlace, limit: int) -> None:
 @_ring
 @output_option
 def rotate(state: State, place: KeyPlace) -> None:
-    """Wrap all keys by a new master key, while whatever uses the ring goes on.
+    """Wrap all keys with a new master key, while users of the ring continue.
 
     Copies of the ring from before are worthless without the old master key. A master key in the
     environment is followed by the one in the variable of the same name with _NEXT behind it.

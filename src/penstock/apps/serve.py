@@ -1,15 +1,15 @@
-"""`penstock serve`: run a broker until it is told to stop.
+"""`penstock serve`: run a broker until a signal stops it.
 
-Nothing is imported here that a broker does not need: the time from the command to the ready line
-is mostly imports. One line goes to stdout, when clients can connect:
+Only modules that a broker needs are imported here: the time from the command to the ready line
+is mostly imports. One line goes to stdout when clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes there is an address of each broker, with commas between. The line says at its
-end where whoever asks from this machine may do everything over the admin interface, ACLs or not.
+With several processes it has an address of each broker, separated by commas. The line ends with a
+note if every caller on this machine may do everything over the admin interface, ACLs or not.
 
-SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once. It ends on its
-own, with an error, when another process has registered under its node.id.
+SIGTERM and SIGINT stop it in good order with status 0; a second one ends it at once. It ends
+with an error when another process has registered under its node.id.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def run(configuration: Configuration) -> None:
 
 
 def _check_alone(configuration: Configuration) -> None:
-    """Where several processes have shared the directory, see that one has all that there is."""
+    """Check that one process has the whole directory, after several have shared it."""
     if configuration.places.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held

@@ -1,4 +1,4 @@
-"""What every client command shares: where the brokers are, how results are written.
+"""Shared parts of client commands: addresses of brokers, and output of results.
 
 Sources of a setting, first wins: a flag of the command, a flag before the command, `-X`, the
 environment, the profile, the default. The profile file is TOML:
@@ -71,7 +71,7 @@ class Number(click.FloatRange):
 
 
 class BadInput(click.ClickException):
-    """What was given to a command is wrong, on its line or in a file: one line, status 2."""
+    """Invalid input of a command, on its line or in a file: one line, status 2."""
 
     exit_code = 2
 
@@ -80,7 +80,7 @@ class BadInput(click.ClickException):
 
 
 def to_stderr(line: str) -> None:
-    """One line on stderr."""
+    """Write a line to stderr."""
     click.echo(line, err=True)
 
 
@@ -139,13 +139,13 @@ class State:
         return self.setting("output", self.output, "table") == "json"
 
     def client(self, subject: str = "", **options: Any) -> WatchedClient:
-        """A client of the brokers named; calls that no broker answers give up after a few seconds.
+        """Create a client of the chosen brokers; calls without an answer fail after a few seconds.
 
-        In its `with` block it says on stderr what it waits for, if that takes long; `subject` is
+        In its `with` block it reports on stderr what it waits for, if that takes long; `subject` is
         what the lines are about.
 
         Raises:
-            InvalidError: an address or a timeout that is none.
+            InvalidError: an invalid address or timeout.
         """
         from penstock.apps.waiting import Silence, WatchedClient
 
@@ -266,7 +266,7 @@ def client_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def write_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Write one JSON document to stdout."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 

@@ -86,7 +86,7 @@ def run(
 def status(state: State, root: str) -> None:
     """Show each table's version, size, end offsets and lag behind the log.
 
-    Changes nothing and needs no Spark. Status 1 when a table cannot go on as it is.
+    Changes nothing and needs no Spark. Status 1 if a table cannot be updated.
     """
     from penstock.spark.tables.status import table_status
     from penstock.spark.tables.topics import wanted_tables

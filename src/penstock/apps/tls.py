@@ -20,7 +20,7 @@ DEFAULT_ADMIN: Final = "127.0.0.1:9644"
 
 @click.group("tls", short_help="Certificates: a CA for development, check, reload.")
 def tls() -> None:
-    """Brokers load PEM files anew within seconds of a change; nothing has to be restarted."""
+    """Certificates. Brokers reload PEM files within seconds of a change, without a restart."""
 
 
 @tls.command("dev-ca", short_help="Make certificates for development.")
@@ -37,10 +37,10 @@ def tls() -> None:
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int
 ) -> None:
-    """Make an authority in DIRECTORY, unless it has one, and keystores that it signs.
+    """Create an authority in DIRECTORY, unless it has one, and keystores that it signs.
 
-    ca.pem is the truststore of everybody, broker.pem the keystore of brokers. Whoever reads
-    ca-key.pem can be anybody: not for production.
+    ca.pem is the truststore of all, broker.pem the keystore of brokers. A reader of ca-key.pem can
+    impersonate anybody: not for production.
     """
     from penstock.security.data.secret_files import write_private
     from penstock.security.development_ca import authority_in, common_name

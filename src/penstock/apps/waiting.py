@@ -1,13 +1,13 @@
-"""What client commands say on stderr while nothing comes: what they wait for, and why.
+"""Messages on stderr about what a command waits for, and why.
 
     client.waits() ──┐
                      ├─> Silence.look(now, …) ──> a line, or none      every LOOK_SECONDS
     progress, idle ──┘
 
-`Silence` decides and has no clock. A wait is one failure that is tried again, one call that is not
-answered, or nothing to do; it begins when that is first seen and ends with the next progress. The
-first line comes after `first_seconds`, others every `every_seconds`. Where there may be nothing to
-do, a call is blamed for the silence after half of `first_seconds`: a long poll is answered before.
+`Silence` decides and has no clock. A wait is one failure that is retried, one call without an
+answer, or nothing to do; it begins when it is first seen and ends with the next progress. The
+first line comes after `first_seconds`, others every `every_seconds`. If there may be nothing to
+do, a call counts as the cause after half of `first_seconds`: a long poll is answered before.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Silence:
         return f"% waiting for {now - self._since:.0f} s{about}: {cause}"
 
     def progressed(self) -> None:
-        """Whatever was waited for is over."""
+        """End the wait."""
         self._since = self._said = None
         self._asked = {}
 

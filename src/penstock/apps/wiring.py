@@ -73,11 +73,11 @@ class Ready:
 async def opened(
     configuration: Configuration, notices: SocketNotices | None = None
 ) -> BrokerServer:
-    """As `build`; where journal or checkpoint are damaged, the control plane is asked first of
-    which partitions other brokers have copies.
+    """Build a broker as `build`; if journal or checkpoint are damaged, first ask the control plane
+    which partitions have replicas on other brokers.
 
     Raises:
-        PenstockError: as `build`; the control plane cannot say that.
+        PenstockError: as `build`; or the control plane does not answer.
     """
     from penstock.storage import CorruptLog
 
@@ -171,7 +171,7 @@ def build(
 
 
 def _authoriser(settings: BrokerSettings) -> Authoriser:
-    """What decides who may do what."""
+    """Return the authoriser."""
     from penstock.broker.settings import super_users_of
     from penstock.security import PERMISSIVE, AclAuthoriser
 
@@ -246,7 +246,7 @@ def _diskless(
 
 
 def url_signer(settings: BrokerSettings, url: str, options: Mapping[str, str]) -> UrlSigner | None:
-    """What signs the URLs of extents, where there are to be some and they can be signed."""
+    """Return the signer of extents' URLs, if URLs are enabled and can be signed."""
     from penstock.objects import StoreRefused, is_local, signer_of
 
     wanted = settings.authorizer_class_name and settings.extents_direct_files_enable != "false"
@@ -277,7 +277,7 @@ def _tiers(
 
 
 def _audit_topic(settings: AuditSettings) -> AuditTopic | None:
-    """What takes lines for the audit log's topic, if it has one."""
+    """Return the writer of the audit log's topic, if there is one."""
     from penstock.broker.audit_topic import AuditTopic
 
     if not settings.topic:
@@ -335,7 +335,7 @@ def _check_store(configuration: Configuration) -> None:
 
 
 def store_url(configuration: Configuration) -> str:
-    """Where diskless topics are stored: as told, else below `log.dirs`."""
+    """Return the URL of the diskless store: the configured one, else one below `log.dirs`."""
     directory = configuration.directory / "objects"
     return configuration.places.diskless_storage_url or directory.absolute().as_uri()
 
@@ -418,7 +418,7 @@ async def start(server: BrokerServer) -> Ready:
 
 
 def unbound(settings: BrokerSettings, error: OSError) -> str:
-    """Which address could not be bound, why, and the flag that names another."""
+    """Return an error with the address that could not be bound, the reason, and its option."""
     said = error.strerror or str(error)
     pairs = re.findall(r"\('([^']*)', (\d+)", said)
     cause = os.strerror(error.errno) if pairs and error.errno else said
@@ -430,7 +430,7 @@ def unbound(settings: BrokerSettings, error: OSError) -> str:
 
 
 def trusted_note(trusted: bool) -> str:
-    """What the ready line says at its end where this machine may do everything."""
+    """Return the end of the ready line where this machine may do everything."""
     return " admin.loopback.trusted=true" if trusted else ""
 
 

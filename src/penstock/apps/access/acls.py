@@ -60,9 +60,9 @@ def _words(words: tuple[str, ...], begin: int) -> click.Choice[str]:
 
 @click.group("acl", short_help="ACLs: who may do what: list, add, remove.")
 def acl() -> None:
-    """Who may do what on which resources, where authorizer.class.name is set.
+    """Access rules: who may do what on which resources, if authorizer.class.name is set.
 
-    What denies wins; read, write, delete and alter allow describe, alter-configs allows
+    Deny takes precedence; read, write, delete and alter imply describe, alter-configs implies
     describe-configs. Changes are in force on every broker within a second.
     """
 
@@ -134,7 +134,7 @@ def add_acls(
 
 
 def _check(bindings: list[AclBinding]) -> None:
-    """What would never decide anything is most likely a mistake."""
+    """Reject an entry that could never decide anything: it is most likely a mistake."""
     for one in bindings:
         known = SUPPORTED[one.resource_type]
         if one.operation != "all" and one.operation not in known:

@@ -36,7 +36,7 @@ STDIN: Final = "-"
 
 
 class Users(Protocol):
-    """Where users are kept."""
+    """Store of users."""
 
     def list_users(self) -> dict[str, dict[str, int]]: ...
     def set_password(

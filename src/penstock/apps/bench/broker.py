@@ -1,9 +1,9 @@
-"""The broker that is measured: one of our own in a process of its own, or one that runs already.
+"""The measured broker: one of our own in a process of its own, or a running one.
 
-A broker of our own is `penstock serve` with its defaults, on a free port of loopback, in a
-directory that goes with it. It does not see the settings that the environment has for other
-brokers, and what it is told (URLs, options, which may be secrets) stands in a file that only its
-owner may read, not on its command line.
+An own broker is `penstock serve` with its defaults, on a free port of loopback, in a temporary
+directory. It does not see the settings that the environment has for other brokers. Its settings
+(URLs, options, possibly secrets) are in a file that only its owner may read, not on its command
+line.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _LISTENING: Final = "0A"
 
 
 class OwnBroker:
-    """`penstock serve` as a child, without its admin interface unless told; `stop` ends it."""
+    """`penstock serve` as a child process, by default without its admin interface; `stop` ends
+    it."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         self._said = directory / "stderr"
@@ -191,7 +192,7 @@ class Bed:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What this host knows of a broker that runs already."""
+    """Facts about a running broker that this host can see."""
 
     here: bool
     pid: int | None

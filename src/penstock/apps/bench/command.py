@@ -49,7 +49,7 @@ class Result:
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """As it is written: a calibration, with ratios and notes beside."""
+        """Return the document to be written: a calibration, with ratios and notes."""
         from penstock.apps.bench.steps import ratios
 
         return calibration_document(self.calibration) | {
@@ -149,7 +149,7 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr while it is a terminal; what is returned is told what begins."""
+    """Show a bar on stderr on a terminal; the returned function takes the label of what begins."""
     if not sys.stderr.isatty():
         yield lambda label: None
         return

@@ -1,4 +1,4 @@
-"""What a broker does with many records: throughput in both directions, and its CPU for it.
+"""Benchmark of many records: throughput in both directions, and the broker's CPU time.
 
 Throughput is that of the columnar client, in bytes of record values; client and broker share this
 host's cores.
@@ -60,7 +60,7 @@ class Load:
         self._rate = 0.0
 
     def run(self, seconds: float) -> Figures:
-        """As much as lasts about so long."""
+        """Run for about the given time."""
         if not self._rate:
             self._pilot(seconds)
         share = 2 if self._read else 1

@@ -1,8 +1,8 @@
-"""What this machine can do at all: the limits that a broker's figures stand beside.
+"""Limits of this machine, which a broker's figures are compared with.
 
-The loopback limit is bytes over TCP to a process that forgets them. Those of the disk are a sync of
-4 KiB over a file that was written before, which is what the journal does, and appending to a file
-that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
+The loopback limit is bytes over TCP to a process that discards them. Those of the disk are a sync
+of 4 KiB over a file that was written before, which is what the journal does, and appending to a
+file that grows, with a sync after every 8 MiB, which is what a log without a journal would do.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def processor() -> str:
 
 
 def filesystem(directory: Path) -> str:
-    """The type of the file system that a directory lies on; empty where nobody says."""
+    """Return the type of a directory's file system; empty if it is unknown."""
     mount = mount_of(Tree(), str(directory.resolve()))
     return mount.kind if mount is not None else ""
 
 
 def host_facts(directory: Path) -> dict[str, Any]:
-    """What the figures were measured on."""
+    """Return the facts about the measured host."""
     return {
         "cores": usable_cores(),
         "memory_bytes": memory_bytes(),

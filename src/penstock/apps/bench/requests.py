@@ -1,9 +1,9 @@
-"""How many small requests a broker answers in a second, when many producers ask at once.
+"""Benchmark of small requests per second from many producers.
 
-Every connection has one request under way, as a producer that waits for its acknowledgement: so the
-figure is of the broker's whole path from the socket to the synced journal and back, with as many
-requests to gather in one commit as there are connections. A connection whose answer has come sends
-its request again; what was written and read is checked for errors every time.
+Every connection has one request in flight, as a producer that waits for its acknowledgement. The
+figure therefore covers the broker's whole path from the socket to the synced journal and back, with
+as many requests in one commit as there are connections. A connection whose answer has arrived sends
+its request again; written and read data is checked for errors every time.
 """
 
 from __future__ import annotations
@@ -91,12 +91,13 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
 def _asked_again(
     crowd: selectors.BaseSelector, timeout_ms: int, at_least: int, until: float
 ) -> int:
-    """Take answers, and send each request anew, until both bounds are reached; how many came.
+    """Receive answers, and send each request again, until both bounds are reached; return their
+    number.
 
-    What is refused only for now, as by a broker that does not know the new topic yet, counts not.
+    Retriable rejections, as of a broker that does not know the new topic, do not count.
 
     Raises:
-        PenstockError: one was refused, or too few came within the timeout.
+        PenstockError: a request was rejected, or too few answers came within the timeout.
     """
     from penstock.client.errors import broker_error, is_retriable
     from penstock.client.produce import read_acknowledgements

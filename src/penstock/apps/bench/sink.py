@@ -1,7 +1,7 @@
-"""The other end of the loopback measurement: a process that reads and forgets.
+"""Receiver of the loopback measurement: a process that reads and discards.
 
-It connects to the port that it is told of, once for each run, reads to the end and answers with one
-byte, so that the sender knows that all has arrived. It ends when nobody listens any more.
+It connects to the given port, once for each run, reads to the end and answers with one byte, so
+that the sender knows that everything has arrived. It ends when the port is closed.
 
     python -m penstock.apps.bench.sink PORT
 """

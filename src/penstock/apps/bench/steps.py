@@ -29,7 +29,7 @@ _SIGNIFICANT: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One measurement.
+    """Step of a measurement.
 
     `run` takes the seconds of one run and returns its figures; `hows` has the words of how for
     every figure that it may return; `share` is compared with those of the other steps.
@@ -59,16 +59,16 @@ RATIOS: Final = (
 
 
 def runs_of(seconds: float) -> int:
-    """How many rounds so much time is cut into."""
+    """Return the number of rounds in a time."""
     return QUICK_RUNS if seconds < QUICK_BELOW_SECONDS else RUNS
 
 
 def measure(
     steps: Sequence[Step], *, seconds: float, runs: int, begin: Callable[[str], None]
 ) -> dict[str, Measured]:
-    """Run all steps in turn, `runs` times over, and take the median of each figure.
+    """Run all steps in turn, `runs` times, and return the median of each figure.
 
-    `begin` is told the label of each step before it runs. Time for preparations comes on top.
+    `begin` is called with the label of each step before it runs. Time for preparations is extra.
     """
     shares = sum([step.share for step in steps])
     found: dict[str, list[float]] = defaultdict(list)

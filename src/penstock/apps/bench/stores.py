@@ -1,7 +1,6 @@
-"""Writing and reading objects, the largest part of a diskless topic's latency.
+"""Writing and reading of objects, the largest part of a diskless topic's latency.
 
-Everything that is made lies in a place of its own, a directory or prefix below the store's URL,
-which is emptied in the end.
+Everything is written below a directory or prefix of the store's URL, which is emptied in the end.
 """
 
 from __future__ import annotations

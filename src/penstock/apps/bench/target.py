@@ -1,7 +1,7 @@
-"""What is measured, put together: places that go when all is done, a broker, and the steps.
+"""Assembly of a measurement: temporary directories, a broker, and the steps.
 
-With a broker of our own everything is of this host. Of a broker that runs already only what can be
-seen from here is measured, and a note says what cannot.
+With an own broker everything is of this host. Of a running broker only what is visible from here is
+measured, and a note lists what is not.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CURE: Final = "choose another with --data-dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to measure. Empty is: a broker, a store and a database of our own."""
+    """Locations to measure. Empty means a broker, a store and a database of our own."""
 
     data_dir: Path
     bootstrap: str = ""
@@ -113,10 +113,10 @@ def _removed(directory: Path) -> None:
 
 @contextmanager
 def target(state: State, places: Places, directory: Path) -> Iterator[Target]:
-    """All that can be measured, ready to run; everything is gone when the context ends.
+    """Prepare everything that can be measured; it is removed when the context ends.
 
     Raises:
-        PenstockError: a broker, store or database that was named cannot be used.
+        PenstockError: a named broker, store or database cannot be used.
     """
     with ExitStack() as stack:
         if places.bootstrap:

@@ -51,7 +51,7 @@ diskless.add_command(consolidate)
 
 
 class Status(NamedTuple):
-    """What `status` shows."""
+    """Status that `status` shows."""
 
     totals: list[ObjectTotals]
     backlogs: list[Backlog]
@@ -194,7 +194,7 @@ async def _object(
 
 
 async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
-    """What a sealed segment is shown as; empty for an object that is none."""
+    """Return the columns of a sealed segment; empty for another object."""
     from penstock.records import HEADER_BYTES, decode_header
 
     if size_bytes is None or size_bytes < HEADER_BYTES:

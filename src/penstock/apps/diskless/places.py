@@ -126,7 +126,7 @@ async def partition_names(places: Places) -> dict[PartitionKey, str]:
 
 
 async def wanted_partitions(places: Places, topic: str | None) -> dict[PartitionKey, str]:
-    """Those of one topic, or of all.
+    """Return the partitions of one diskless topic, or of all.
 
     Raises:
         click.UsageError: there is no such diskless topic.

@@ -251,7 +251,8 @@ def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mappin
 
 
 def _from_here(listener: str, scheme: str, node: Node) -> str | None:
-    """Where a broker's admin listener is for us; None where it is turned off, or not for us."""
+    """Return the address of a broker's admin listener from here; None if it is off or out of
+    reach."""
     host, _, port = listener.rpartition(":")
     if port in ("", "0"):
         return None
@@ -312,10 +313,10 @@ def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> F
 
 
 def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
-    """How far a clock certainly is from ours, that wrote a date into its answer to us.
+    """Return the certain difference between a clock and ours, from the date in its HTTP answer.
 
-    The date has whole seconds, and was written at some time between request and answer: only what
-    lies outside of that is a difference of clocks, however long the answer took.
+    The date has whole seconds, and was written between request and answer: only a difference
+    beyond that counts, however long the answer took.
     """
     return max(asked_ms - (date_ms + 1000), date_ms - answered_ms, 0.0)
 

@@ -145,7 +145,7 @@ def _here(
 
 
 def _host_checks(file: Path | None) -> list[Check]:
-    """Those of the host agent that a file and the environment tell of."""
+    """Return the checks of the host agent by its file and the environment."""
     from penstock.apps.host.wiring import configure_host
 
     try:

@@ -1,4 +1,4 @@
-"""Compacted topics: whether every broker goes on compacting its logs."""
+"""Compacted topics: check that every broker compacts its logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME: Final = "compaction"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for all logs of a broker whose passes have failed."""
+    """Return one finding for all logs of a broker whose compaction has failed."""
     failed = answer["uncleanable"]
     if not failed:
         return []

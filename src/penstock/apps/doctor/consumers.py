@@ -1,7 +1,7 @@
-"""Consumers that stand in front of a batch that none can read, and the way past it.
+"""Consumers that are stuck at a batch that none can read, and the way past it.
 
-For every partition that a group has not read to its end, the next batches behind its committed
-offset are looked at, as many as one fetch brings.
+For every partition that a group has not read to its end, the next batches after its committed
+offset are checked, as many as one fetch returns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME: Final = "consumers"
 
 
 def consumers(state: State) -> Check:
-    """Whether a group's next batches can be read."""
+    """Check that a group's next batches can be read."""
     return Check(NAME, lambda: _look(state))
 
 

@@ -14,7 +14,7 @@ NAME: Final = "copies"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for each reason; those that are not named have one of them."""
+    """Return one finding for each reason, with the number of further copies."""
     alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in answer["troubled"]:
         alike[row["why"]].append(row)

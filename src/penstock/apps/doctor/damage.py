@@ -13,7 +13,7 @@ NAME: Final = "stored records"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for all damaged logs of a broker, one for what its starts have set aside."""
+    """Return one finding for all damaged logs of a broker, and one for quarantined files."""
     check, found = f"{NAME} of broker {answer['node_id']}", []
     if damaged := answer["partitions"]:
         found.append(

@@ -21,7 +21,7 @@ FIXES: Final = {
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for each group and topic, with one of the reasons."""
+    """Return one finding for each group and topic, with one of the reasons."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in answer["troubles"]:
         alike[row["group"], row["letter_topic"]].append(row)

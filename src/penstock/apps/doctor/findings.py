@@ -1,7 +1,7 @@
-"""Findings, and how checks are run: side by side, each on a thread that nobody waits for too long.
+"""Findings, and parallel checks with time limits, each on a thread of its own.
 
-What hangs in the kernel (a file system that is gone, a resolver) cannot be ended: its finding says
-so, and its thread ends with the process.
+A call that hangs in the kernel (a lost file system, a resolver) cannot be ended: its finding
+reports it, and its thread ends with the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at; `run` may block, and may raise what a finding is made of."""
+    """Check; `run` may block, and may raise the error that becomes a finding."""
 
     name: str
     run: Callable[[], Sequence[Finding]]

@@ -45,7 +45,7 @@ def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:
 
 
 def described(loss: dict[str, Any]) -> str:
-    """One of them in words."""
+    """Describe a loss in words."""
     at = datetime.fromtimestamp(loss["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
     return (
         f"{loss['topic']}-{loss['partition']} from offset {loss['from_offset']} of epoch"

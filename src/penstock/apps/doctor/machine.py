@@ -60,7 +60,7 @@ def _writable(directory: Path) -> Finding:
 
 
 def space(name: str, directory: Path) -> Finding:
-    """What is free where a directory is, or would be."""
+    """Check the free space of a directory, or of its future location."""
     free = shutil.disk_usage(existing(directory)).free
     status: Status = "ok"
     if free < FREE_BYTES_WARN:
@@ -74,7 +74,7 @@ def space(name: str, directory: Path) -> Finding:
 
 
 def sync(name: str, directory: Path) -> Finding:
-    """How long a sync takes where a directory is, or would be."""
+    """Measure a sync in a directory, or in its future location."""
     at = existing(directory)
     try:
         times = sync_times_ms(at, SYNC_ROUNDS)

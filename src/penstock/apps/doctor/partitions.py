@@ -23,7 +23,7 @@ NAMED_MAX: Final = 5
 
 
 class Trouble(NamedTuple):
-    """What several partitions have in common."""
+    """Problem that several partitions share."""
 
     state: str
     gone: tuple[int, ...]
@@ -34,7 +34,7 @@ class Trouble(NamedTuple):
 
 
 def partitions(state: State) -> Check:
-    """Whether every partition has a leader and all of its copies in sync."""
+    """Check that every partition has a leader and all of its replicas in sync."""
     return Check(NAME, lambda: _look(state))
 
 

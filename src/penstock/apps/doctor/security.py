@@ -1,7 +1,6 @@
-"""What is open that should not be: by a broker's configuration or a host agent's, and by the files
-that they name.
+"""Security of a broker's or a host agent's configuration, and of the files that it names.
 
-Nothing is asked of either. Files are looked at as far as whoever asks may look.
+Neither is asked. Files are checked as far as this user may read them.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def security_checks(configuration: Configuration) -> list[Check]:
 
 
 def _listeners(configuration: Configuration) -> list[Listener]:
-    """Those of Kafka's protocol, and the admin interface."""
+    """Return the listeners of Kafka's protocol, and the admin interface."""
     broker = configuration.broker
     found = parse_listeners(broker.listeners, broker.listener_security_protocol_map)
     if broker.admin_listener:
@@ -80,7 +79,7 @@ def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]
 
 
 def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
-    """Whether a listener's certificate is its key's, and for how long it holds."""
+    """Check that a listener's certificate belongs to its key, and its remaining time."""
     name = f"certificate of {listener}"
     files = TlsFiles(
         keystore=settings.ssl_keystore_location,
@@ -134,7 +133,7 @@ def _key_file(settings: ListenerSettings) -> str:
 
 
 def _files(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Whether files with keys and passwords are readable by everybody."""
+    """Check that files with keys and passwords are not readable by everybody."""
     name = "files with secrets"
     paths = sorted({path for path in _secret_files(configuration, listeners) if path})
     there = [path for path in paths if Path(path).exists()]
@@ -155,7 +154,7 @@ def _readable_by_all(path: Path) -> bool:
 
 
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Listeners on all addresses that let in whoever comes."""
+    """Check for listeners on all addresses without authentication."""
     name = "listeners"
     kafka = [one for one in listeners if one.name != ADMIN]
     opened = [
@@ -181,7 +180,7 @@ def _authenticates(configuration: Configuration, listener: Listener) -> bool:
 
 
 def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Whether ACLs decide, and for whom they cannot."""
+    """Check that ACLs are used, and for which clients they cannot work."""
     name, broker = "ACLs", configuration.broker
     if not broker.authorizer_class_name:
         fix = "set authorizer.class.name where others than you reach the broker"
@@ -206,7 +205,7 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
 
 
 def _admin(configuration: Configuration) -> list[Finding]:
-    """Whether the admin interface lets others in than it should."""
+    """Check the access to the admin interface."""
     name, broker = "admin interface", configuration.broker
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
@@ -240,7 +239,7 @@ def host_checks(configuration: HostConfiguration) -> list[Check]:
 
 
 def _host_http(configuration: HostConfiguration) -> list[Finding]:
-    """Whether a host agent's HTTP front lets others in than it should."""
+    """Check the access to a host agent's HTTP front."""
     host, security = configuration.host, configuration.http_security
     if not host.http_listener:
         return _one(HOST_HTTP, "skip", "none is configured (--agent-config, host.http.listener)")

@@ -15,7 +15,7 @@ FAILURES_MAX: Final = 3
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """What is wrong on one broker."""
+    """Return the findings about one broker's tiers."""
     broker, rows = answer["node_id"], answer["partitions"]
     findings = []
     if rows and not answer["enabled"]:

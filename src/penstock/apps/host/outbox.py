@@ -41,16 +41,16 @@ class OwnedOutboxSink(OutboxSink):
         await self._writer.start()
 
     async def check(self) -> None:
-        """Whether there is room here and on the disk, and the topic of the pointers.
+        """Check for room here and on the disk, and for the pointers' topic.
 
         Raises:
-            PenstockError: something of it is not there.
+            PenstockError: one of them is missing.
         """
         await super().check()
         await self._writer.check(self.frame_bytes_max)
         await self._publisher.check()
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Settle what is under way, then close the writer."""
+        """Complete pending frames, then close the writer."""
         await super().stop(deadline_seconds)
         await self._writer.stop(deadline_seconds)

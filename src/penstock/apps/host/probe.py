@@ -34,7 +34,7 @@ _TOKEN: Final = 0x70656E73746F636B
 
 
 class NotHealthy(UnavailableError):
-    """There is no agent, or none that takes producers in; `there`: somebody listens."""
+    """No agent serves there, or none that accepts producers; `there`: a process listens."""
 
     code: ClassVar[str] = "network_exception"
 
@@ -45,7 +45,7 @@ class NotHealthy(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What a probe found."""
+    """Result of a probe."""
 
     path: str
     state: str
@@ -59,10 +59,10 @@ class Probed:
 def probe(
     path: str, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Clock = SYSTEM_CLOCK
 ) -> Probed:
-    """Connect and PING.
+    """Connect and send PING.
 
     Raises:
-        NotHealthy: nobody listens, or nobody answers in time.
+        NotHealthy: no process listens, or none answers in time.
     """
     began = clock.monotonic()
     by = began + timeout_seconds

@@ -150,7 +150,7 @@ def _ended(future: PublishFuture, seconds: float) -> bool:
 
 
 def _why(path: str) -> str:
-    """What an agent says of itself when it does not accept."""
+    """Return the agent's own account of why it does not accept."""
     from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
     try:

@@ -37,7 +37,7 @@ class SinkIncomplete(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfiguration:
-    """Everything an agent process is told."""
+    """Configuration of an agent process."""
 
     host: HostSettings
     http_security: HttpSecuritySettings
@@ -138,7 +138,7 @@ def _outbox(configuration: HostConfiguration) -> ChunkSink:
 
 
 def _retained_bytes(host: HostSettings) -> int:
-    """All that credit lets in: what connections share, and what the HTTP front has."""
+    """Return the bytes that all credit allows: of connections, and of the HTTP front."""
     return host.credit_total_bytes + host.credit_bytes
 
 

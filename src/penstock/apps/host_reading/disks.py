@@ -31,9 +31,9 @@ def existing(directory: Path) -> Path:
 
 
 def sync_times_ms(directory: Path, rounds: int, clock: Clock = SYSTEM_CLOCK) -> list[float]:
-    """How long each of `rounds` syncs of 4 KiB takes in this directory, in ms, sorted.
+    """Measure `rounds` syncs of 4 KiB in this directory; return their milliseconds, sorted.
 
-    Fewer when they take longer than `SYNC_SECONDS_MAX` together.
+    Fewer if they take longer than `SYNC_SECONDS_MAX` together.
 
     Raises:
         OSError: nothing can be written there.
@@ -57,7 +57,7 @@ def quantile(ordered: list[float], share: float) -> float:
 
 
 def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
-    """What can be known of a data directory, or of where it would be if it is not there yet."""
+    """Return the facts about a data directory, or about its future location."""
     at = existing(directory)
     times = _measured(tree, at, sync_rounds)
     mount = mount_of(tree, str(at.resolve()))

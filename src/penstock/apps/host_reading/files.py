@@ -31,7 +31,7 @@ class Tree:
         return self.root == Path("/")
 
     def path(self, name: str) -> Path:
-        """Where a file of the host stands."""
+        """Return the path of a host's file."""
         return self.root / name.lstrip("/")
 
     def of_process(self, name: str) -> str:
@@ -103,7 +103,7 @@ CPUS_MAX: Final = 1 << 16
 
 
 class Mount(NamedTuple):
-    """One mount: the part of its file system that is seen, where, and with which options."""
+    """Mount: the visible part of its file system, its mount point and options."""
 
     root: str
     point: str

@@ -26,7 +26,7 @@ _V1_UNLIMITED: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the files of one controller are, innermost group first."""
+    """Location of one controller's files, innermost group first."""
 
     version: str
     folders: tuple[str, ...]

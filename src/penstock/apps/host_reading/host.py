@@ -1,4 +1,4 @@
-"""All facts of a host at once."""
+"""Reading of all facts of a host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.planner.host_check import HostFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to look at: `process` is a process id, or `self`."""
+    """Scope of a reading: `process` is a process id, or `self`."""
 
     data_directory: Path
     root: Path = Path("/")

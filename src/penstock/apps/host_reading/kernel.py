@@ -153,7 +153,7 @@ def _chosen(text: str | None) -> str | None:
 
 
 def read_clock(tree: Tree) -> ClockState:
-    """What the clock counts by; on this host also what its discipline knows."""
+    """Return the clock's source; on this host also its discipline."""
     source = tree.text(
         "/sys/devices/system/clocksource/clocksource0/current_clocksource", "clocksource"
     )
@@ -190,7 +190,8 @@ _TIME_ERROR: Final = 5
 
 
 def ask_clock() -> tuple[bool, float, float] | None:
-    """Whether the clock is synchronised, its offset and estimated error in ms; None: no answer.
+    """Return whether the clock is synchronised, its offset and estimated error in ms; None: no
+    answer.
 
     With no mode set, adjtimex(2) reads and changes nothing.
     """

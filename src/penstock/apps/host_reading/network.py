@@ -1,8 +1,8 @@
-"""The interface that packets come in by, its driver's counters, and the kernel's.
+"""The interface of received packets, its driver's counters, and the kernel's.
 
-Files of /sys and /proc say most of it. Ring sizes, the number of queues that there could be and
-the counters of the driver only `ethtool` tells: where it is not installed, or the driver does not
-answer, that is noted and nothing is guessed.
+Files of /sys and /proc have most of it. Only `ethtool` has ring sizes, the possible number of
+queues and the driver's counters: if it is not installed, or the driver does not answer, this is
+noted and nothing is guessed.
 
 Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
 """
@@ -46,7 +46,7 @@ class NoInterface(InvalidError):
 
 
 class NoEthtool(Exception):
-    """It is not installed, or it does not answer; the message says which."""
+    """`ethtool` is not installed, or does not answer; the message has which."""
 
 
 def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) -> str:
@@ -102,7 +102,7 @@ def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Inte
 
 
 def _default_interface(tree: Tree) -> str | None:
-    """Of the default route; else the first that is up and no loopback."""
+    """Return the interface of the default route; else the first that is up and no loopback."""
     for line in (tree.text(tree.of_process("net/route")) or "").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000":
@@ -144,7 +144,8 @@ def _drops(tree: Tree, place: str, counters: dict[str, int]) -> dict[str, int] |
 
 
 class _Answers:
-    """What ethtool says of one interface; reasons for silence go into the tree's notebook."""
+    """Answers of ethtool about one interface; reasons for missing ones go into the tree's
+    notebook."""
 
     def __init__(self, tree: Tree, interface: str, ask: Ask | None) -> None:
         self._tree = tree
@@ -177,7 +178,7 @@ class _Answers:
         return None, None
 
     def counters(self) -> dict[str, int] | None:
-        """All counters of the driver."""
+        """Return all counters of the driver."""
         text = self._text("-S")
         if text is None:
             return None

@@ -1,11 +1,10 @@
-"""The least that two processes can do over a Unix stream socket: take bytes, or echo them.
+"""Baseline of a Unix stream socket between two processes: receive bytes, or echo them.
 
     python -m penstock.apps.loads.unix_socket MODE PATH
 
-`take` reads as many bytes as it is told into one buffer, again and again, and says when it has
-them: the limit that a protocol over such a socket cannot exceed. `blocking` sends back what it
-reads from a blocking socket, `uvloop` does the same from uvloop: the shortest round trips there
-are.
+`take` reads the requested number of bytes into one buffer, again and again, and reports when it has
+them: the limit that a protocol over such a socket cannot exceed. `blocking` echoes from a blocking
+socket, `uvloop` from uvloop: the shortest possible round trips.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What loads are made of: bytes that nothing compresses, tables of values, one record."""
+"""Data of loads: incompressible bytes, tables of values, one record."""
 
 from __future__ import annotations
 

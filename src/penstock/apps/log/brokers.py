@@ -1,4 +1,4 @@
-"""`penstock broker drain|remove`: a broker that is to go for good."""
+"""`penstock broker drain|remove`: remove a broker permanently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group("broker", short_help="Brokers that are to go: drain, remove.")
 def broker() -> None:
-    """Brokers that are to go for good."""
+    """Remove brokers permanently."""
 
 
 @broker.command("drain")
@@ -110,7 +110,7 @@ def _leaves(move: object, broker_id: int) -> bool:
 @click.argument("broker_id", type=click.IntRange(min=0))
 @client_options
 def remove(state: State, broker_id: int) -> None:
-    """Forget a broker that is gone for good: it must be off, and hold no replicas."""
+    """Remove a broker from the cluster: it must be stopped and hold no replicas."""
     with state.client() as client:
         client.unregister_broker(broker_id)
         client.exclude_broker(broker_id, False)

@@ -1,4 +1,5 @@
-"""How clean compacted logs are: as their leaders say, or as the files of a directory do."""
+"""Cleanliness of compacted logs, reported by their leaders or read from the files of a
+directory."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Cleanliness(NamedTuple):
 def cleanliness_of(
     chosen: Chosen, source: Source, admin: str | None
 ) -> Mapping[TopicPartition, Cleanliness]:
-    """Of the compacted logs of a source: those whose topic is, in files those that ever were.
+    """Return the cleanliness of a source's compacted logs; in files, of logs that were ever
+    compacted.
 
     Nothing is known of brokers whose admin interface does not answer, nor of object stores.
 
@@ -64,7 +66,8 @@ def _of_leaders(
 
 
 def _of_files(files: PartitionFiles) -> Cleanliness | None:
-    """As the cleaner would see it that has no lag to keep; None if no pass has been over it."""
+    """Return the cleanliness that a cleaner without a lag would see; None if it never ran on the
+    log."""
     from penstock.storage.compaction.choosing import Closed, cleanable
     from penstock.storage.compaction.offsets import decode_clean_offsets
     from penstock.storage.names import CLEAN_OFFSETS_FILE, LOG

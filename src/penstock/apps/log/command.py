@@ -19,8 +19,8 @@ _COMMANDS: Final = {
 
 @click.group("log", cls=LazyGroup, entries=_COMMANDS, short_help="What is stored.")
 def log() -> None:
-    """What is stored, batch by batch.
+    """Show stored batches.
 
-    Of a running broker (TOPIC), of a directory of Penstock's or Apache Kafka's (--data-dir), or of
-    diskless topics in their object store (--objects).
+    They come from a running broker (TOPIC), a directory of Penstock or Apache Kafka (--data-dir),
+    or the object store of diskless topics (--objects).
     """

@@ -124,7 +124,7 @@ class _Out:
             click.echo(text)
 
     def rows(self, path: str) -> None:
-        """What a file holds that is no segment."""
+        """Yield the content of a file that is no segment."""
         from penstock.storage.inspection.dumping import rows_of
 
         self.head(path)
@@ -134,7 +134,7 @@ class _Out:
     def batch(
         self, where: TopicPartition, header: Any, position: int, place: str, read: Any
     ) -> None:
-        """One batch, and what is in it where that is asked."""
+        """Yield one batch, with its records if they are wanted."""
         from penstock.base.errors import PenstockError
         from penstock.records import verify_crc
         from penstock.storage.inspection.dumping import batch_row

@@ -1,7 +1,7 @@
-"""How records are printed: kcat's format strings and JSON envelope.
+r"""Formats of printed records: kcat's format strings and JSON envelope.
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
-    %K key bytes   %S value bytes   %% percent   \\n \\r \\t \\0 \\xNN escapes
+    %K key bytes   %S value bytes   %% percent   \n \r \t \0 \xNN escapes
 
 A format is compiled once into literals and columns; a batch is then printed by joining columns.
 Only texts in a JSON envelope, which have to be quoted, are made one by one.
@@ -83,7 +83,7 @@ def _unescape(text: str) -> bytes:
 
 
 def render(batch: Any, layout: Format, topic: str) -> memoryview:
-    """All records of a batch as the format has them."""
+    """Format all records of a batch."""
     fields = [
         part if isinstance(part, bytes) else _FIELDS[part](batch, topic) for part in layout.parts
     ]

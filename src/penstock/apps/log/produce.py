@@ -201,7 +201,7 @@ def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
 
 
 class _Progress:
-    """On a terminal: a line on stderr while it goes on, and one for the whole at the end."""
+    """Progress on a terminal: a line on stderr during the run, and one at the end."""
 
     def __init__(self) -> None:
         self._shown = sys.stderr.isatty()

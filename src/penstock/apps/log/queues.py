@@ -50,7 +50,7 @@ admin_option = click.option(
 
 @click.group("queue", short_help="Share groups as queues: depth, oldest, peek, redrive.")
 def queue() -> None:
-    """Share groups: what waits, what is worked on, and what was given up."""
+    """Share groups: waiting records, records in delivery, dead letters."""
 
 
 @queue.command("list")
@@ -75,10 +75,10 @@ def list_queues(state: State) -> None:
 @admin_option
 @client_options
 def describe(state: State, name: str, admin: str | None) -> None:
-    """Show how many records wait, are worked on, and are dead letters.
+    """Show how many records wait, are in delivery, and are dead letters.
 
-    Archiving are those that were given up and are not yet copied to the dead letter topic. What
-    nobody has looked at yet is counted by offsets, of which markers of transactions take some.
+    `archiving` counts undeliverable records that are not yet copied to the dead letter topic.
+    Records that were never acquired are counted by offsets, which include transaction markers.
     """
     with state.client() as client:
         found = standing(state, client, name, admin)
@@ -166,10 +166,10 @@ def _peek_letters(state: State, client: Client, name: str, count: int) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
-    """Put dead letters back to the topics and partitions that they came from, each once.
+    """Return dead letters to the topics and partitions that they came from, each once.
 
-    What was put back is noted with it, in transactions: the same again goes on behind it. All
-    groups that read the topics get the records.
+    Progress is stored with each returned record, in transactions: the same command again continues
+    after it. All groups that read the topics receive the records.
     """
     from penstock.apps.log.redrive import Redrive
     from penstock.apps.pipeline.replay import whoami
@@ -211,7 +211,7 @@ def needed_topic(client: Client, group: str) -> str:
 
 
 def standing(state: State, client: Client, group: str, admin: str | None) -> dict[str, Any]:
-    """Where a group stands, with the ends of the logs.
+    """Return the positions of a group, with the log end offsets.
 
     Raises:
         NoAdminInterface, NoQueue

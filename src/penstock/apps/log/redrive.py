@@ -121,7 +121,7 @@ class Redrive:
         self._seen: set[Origin] = set()
 
     def look(self, limit: int) -> Redriven:
-        """What `run` would do now."""
+        """Return what `run` would do now."""
         done = Redriven()
         for letters, _ in self._batches(limit):
             self._chosen(letters, done)
@@ -248,7 +248,7 @@ def redrive_group(group: str) -> str:
 
 
 def redriven_until(client: Client, group: str, topic: str) -> dict[int, int]:
-    """Where each partition's letters begin that were not redriven."""
+    """Return the offset of each partition's first dead letter that was not redriven."""
     begins = client.list_offsets(topic, "earliest")
     committed = client.committed(redrive_group(group))
     return {

@@ -14,15 +14,15 @@ from penstock.apps.session import show
 @click.option("--yes", is_flag=True, help="Do it; without, it is only said.")
 @place_options
 def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
-    """Make anew what can be made of the batches, and set aside batches that cannot be read.
+    """Rebuild files from batches, and set aside batches that cannot be read.
 
     For the directory of a broker that was stopped in good order (--data-dir). Indexes, indexes of
-    aborted transactions and snapshots that `verify` finds wrong are made anew. A segment with
-    batches that cannot be read is written once more without them: consumers pass over these
-    offsets. What was there stays beside it, with .quarantined behind its name: nothing is deleted.
-    Where other brokers have copies, or a backup has the file, put that in place instead.
+    aborted transactions and snapshots that `verify` finds wrong are rebuilt. A segment with batches
+    that cannot be read is written again without them; consumers skip these offsets. The former file
+    is kept beside it with the suffix .quarantined: nothing is deleted. If another broker or a
+    backup has the file, restore it from there instead.
 
-    Without --yes nothing is changed. May be stopped at any time, and run again.
+    Without --yes nothing is changed. The command may be stopped at any time, and run again.
     """
     from penstock.storage.inspection.repair import Step, repair_store
 

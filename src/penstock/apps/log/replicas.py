@@ -187,7 +187,7 @@ def read_plan(path: Path) -> dict[Place, Sequence[int]]:
 
 
 def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
-    """What `read_plan` reads."""
+    """Write a plan in the form that `read_plan` reads."""
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}
         for (name, index), replicas in target.items()
@@ -205,9 +205,10 @@ def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
 def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:
     """Have the first replica of each partition lead it again, if it is in sync.
 
-    With --unclean: partitions that have no leader, as most of their replicas are gone for good, are
-    led with those that are left. Records that only the others have are given up, acknowledged or
-    not; that is recorded (`penstock cluster status`). The others learn anew if they come back.
+    With --unclean: partitions without a leader, as most of their replicas are lost, get a leader
+    among the replicas that are left. Records that only the lost replicas have are lost too,
+    acknowledged or not; this is recorded (`penstock cluster status`). Lost replicas that return
+    copy the new log.
     """
     if unclean and not yes:
         click.confirm(f"give up what only lost replicas of {name} have?", abort=True, err=True)

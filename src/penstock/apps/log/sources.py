@@ -1,8 +1,8 @@
-"""Where stored batches come from: files of a directory, a running broker, an object store.
+"""Sources of stored batches: files of a directory, a running broker, an object store.
 
-All three give the batches of a partition in order, one at a time, with the place where each lies.
-Files are read as they are: a broker may be running, so what was removed meanwhile is passed over,
-and a batch that is only half there at the end of the newest segment ends it.
+All three yield the batches of a partition in order, one at a time, with their location. Files are
+read as they are, also while a broker runs: removed files are skipped, and an incomplete batch at
+the end of the newest segment ends it.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ class Source(Protocol):
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]: ...
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
-        """A bar that is told of the batches, as they are read."""
+        """Create a progress bar of the batches that are read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the command line asks for."""
+    """Choice of batches on the command line."""
 
     state: State
     topic: str | None
@@ -241,7 +241,7 @@ class FileSource:
         return list(self._found)
 
     def files(self, where: TopicPartition) -> list[PartitionFiles]:
-        """Those of one partition, in each directory that has it."""
+        """Yield the files of one partition, in each directory that has it."""
         return self._found[where]
 
     @contextmanager
@@ -282,7 +282,7 @@ def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
 
 
 class BrokerSource:
-    """What a running broker serves."""
+    """Batches that a running broker serves."""
 
     def __init__(self, client: Client, chosen: Chosen) -> None:
         self._client = client
@@ -317,9 +317,9 @@ class BrokerSource:
 
 
 def fetched_from(client: Client, topic: str, partition: int, offset: int) -> RawFetch:
-    """Batches from an offset on; none only if there are none after a while.
+    """Yield batches from an offset on; none only if none arrive for a while.
 
-    What lies in an object store comes with a later answer than the first.
+    Batches in an object store arrive with a later answer than the first.
     """
     for _ in range(FETCHES_MAX):
         fetched = client.fetch_raw(topic, partition, offset, max_wait_ms=FETCH_WAIT_MS)

@@ -1,4 +1,4 @@
-"""What partitions are made of: counted by batch headers, and of their records where asked.
+"""Statistics of partitions, from batch headers, and from records if they are opened.
 
 Memory is bounded: sizes are kept as counts by powers of two, and keys as a HyperLogLog of
 2**14 registers of murmur2, whose error is about 1 %.
@@ -55,7 +55,7 @@ class DistinctKeys:
 
 
 class PartitionStatistics:
-    """Of one partition; `add` takes its batches in order."""
+    """Statistics of one partition; `add` takes its batches in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -131,7 +131,7 @@ class PartitionStatistics:
         return 0
 
     def facts(self) -> dict[str, Any]:
-        """All of it, by name; what only records tell is None where they were not opened."""
+        """Return all figures by name; None for those of records that were not opened."""
         opened = self.opened > 0
         return {
             "partition": self.name,

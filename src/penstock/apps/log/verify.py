@@ -1,7 +1,7 @@
 """`penstock log verify`: name every batch that no consumer can read, and files that disagree.
 
 It asks a running broker for all batches of a topic, or reads the files of a directory, or objects
-and their index. A consumer that is stuck in front of a batch goes on behind its last offset.
+and their index. A consumer that is stuck at a batch can continue after its last offset.
 """
 
 from __future__ import annotations

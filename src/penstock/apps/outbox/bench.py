@@ -35,7 +35,7 @@ Start = Callable[[int, bytes], "Future[Any]"]
 
 @dataclass(slots=True)
 class _Measured:
-    """One way of writing: how long its rounds took, and every write's latency."""
+    """Results of one way of writing: durations of its rounds, and every write's latency."""
 
     name: str
     seconds: float = 0.0

@@ -114,7 +114,7 @@ def write(
 
 
 def _payloads(files: tuple[Path, ...], bytes_max: int) -> Iterator[bytes]:
-    """What is to be sent; one more byte than may be is read, so that too much is noticed."""
+    """Read the payloads; one byte more than allowed is read, so that too much is noticed."""
     if not files:
         yield sys.stdin.buffer.read(bytes_max + 1)
     for path in files:

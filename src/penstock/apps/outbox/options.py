@@ -1,4 +1,4 @@
-"""What the outbox commands share: root and topic, durations and sizes in words."""
+"""Shared options of the outbox commands: root and topic, durations and sizes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`penstock pipeline`: pipelines of Spark that are files.
+"""`penstock pipeline`: Spark pipelines as files.
 
-Every command takes the file, or a directory with a `pipeline.toml`. What is wrong with it is told
-one problem a line, `file:line: where: message; fix`, with status 1.
+Every command takes the file, or a directory with a `pipeline.toml`. Problems are reported one a
+line, `file:line: where: message; fix`, with status 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`penstock pipeline replay`: records go through a pipeline again, after a look at which.
+"""`penstock pipeline replay`: send records through a pipeline again, after showing which.
 
-    --dead-letters    back to the topics they came from
-    --parked          let go by the pipeline, which tries them again or gives them up
-    --sink NAME       what a sink has missed that joined the pipeline later
+    --dead-letters    return them to the topics that they came from
+    --parked          release them; the pipeline tries them again
+    --sink NAME       fill a sink that was added to the pipeline later
 
-Without --execute everything is only shown. What is done is done once: the same command again goes
-on where it was interrupted, and then finds nothing left to do.
+Without --execute the command only shows the records. Each record is replayed once: the same command
+continues where it was interrupted, and then finds nothing left to do.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _word(name: str) -> str:
 
 
 def whoami() -> str:
-    """Who asks, for the record."""
+    """Return the user's name for the audit record."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a user id without a name

@@ -1,16 +1,15 @@
 """`penstock pipeline run`: run a pipeline until it ends or is stopped.
 
-On a terminal it shows a live table; otherwise stdout gets JSON lines, the first of which says
-where the status page is:
+On a terminal it shows a live table; otherwise stdout gets JSON lines. The first one has the URL of
+the status page:
 
     {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
 
-With --once and nothing to do the queries have ended at once: Spark is not started, and `admin` is
-null.
+With --once and nothing to do the queries end at once: Spark is not started, and `admin` is null.
 
 SIGINT and SIGTERM stop the queries between two of their steps, with status 0; a second one ends
-the process at once, which costs nothing but the work of the batch under way. A query that failed
-for good ends the run with status 1 and one line that names the query and the cause.
+the process at once, which costs nothing but the work of the batch in progress. A query that fails
+permanently ends the run with status 1 and one line that names the query and the cause.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def run(
 ) -> None:
     """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of what is there.
 
-    A pipeline goes on where it stopped. The status page has /status, /metrics, /livez, /readyz.
+    A pipeline continues where it stopped. The status page has /status, /metrics, /livez, /readyz.
     """
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
@@ -125,7 +124,7 @@ def _refuse_a_second(spec: PipelineSpec) -> None:
 def _show_at_rest(
     spec: PipelineSpec, states: States, *, json_lines: bool, master: str | None
 ) -> None:
-    """What a run shows that finds nothing to do: no status page, and Spark is not started."""
+    """Show a run that has nothing to do: no status page, and Spark is not started."""
     display = _display(_facts(spec, master), None, json_lines=json_lines)
     display.show(states)
     display.close()

@@ -1,7 +1,7 @@
-"""`penstock plan check-host`: which layer of this host breaks first. It never changes anything.
+"""`penstock plan check-host`: find the layer of this host that saturates first. It changes nothing.
 
-What is read stands in `host_reading`, what follows from it in `planner.host_check`; here the
-settings of a broker and of an agent are put between the two.
+`host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of
+a broker and of an agent.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def check_host_command(
 
 
 def broker_side(settings: BrokerSettings) -> BrokerSide:
-    """Of a broker's settings those that concern its host."""
+    """Return the broker settings that concern its host."""
     return BrokerSide(
         max_connections=settings.max_connections,
         admin_max_connections=settings.admin_max_connections,

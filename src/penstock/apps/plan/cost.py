@@ -73,7 +73,7 @@ def cost(
     write_prices_file: Path | None,
     preset: str | None,
 ) -> Plan:
-    """What ways to carry the data cost a month.
+    """Compare the monthly cost of ways to carry the data.
 
     Own brokers with replicated disks, tiers or an object store; files on a shared file system with
     pointers on a log; managed streams. Each bill has its lines, each line its quantity and price.

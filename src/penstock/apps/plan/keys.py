@@ -1,4 +1,4 @@
-"""`penstock plan keys TOPIC`: read a topic by columns, and tell of skew, hot keys and salting."""
+"""`penstock plan keys TOPIC`: read a topic by columns, and report skew, hot keys and salting."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _scope(topic: str, chosen: _Range, partitions: int) -> Scope:
 
 
 def _whole(client: Client, topic: str, partitions: int) -> _Range:
-    """All that is committed, up to now; not partitions that were added meanwhile."""
+    """Return the range of everything committed now, without partitions that were added since."""
     those = range(partitions)
     start = client.list_offsets(topic, "earliest", partitions=those)
     end = client.list_offsets(topic, "latest", partitions=those, isolation=_COMMITTED)

@@ -1,4 +1,4 @@
-"""What all commands of `penstock plan` share: options from declarations, table, JSON, plot."""
+"""Shared parts of `penstock plan`: options from declarations, table, JSON, plot."""
 
 from __future__ import annotations
 

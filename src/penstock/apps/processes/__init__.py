@@ -1,5 +1,5 @@
-"""`penstock serve --processes N`: several brokers of one machine behind one command.
+"""`penstock serve --processes N`: several brokers of one machine in one command.
 
-`plan.py` says what each broker is told, `parent.py` starts them and keeps them, `front.py` is the
-one admin address, `admin_text.py` what it makes of several answers.
+`plan.py` computes the settings of each broker, `parent.py` starts and restarts them, `front.py` is
+the one admin address, `admin_text.py` combines several answers.
 """

@@ -1,4 +1,4 @@
-"""What the one admin address makes of the answers of several brokers."""
+"""Combination of several brokers' answers into one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def groups(answers: Answers) -> dict[str, Any]:
 
 
 def failures(answers: Answers) -> list[str]:
-    """What brokers could not take into use, in sentences."""
+    """Return what brokers could not load, in sentences."""
     found = []
     for broker, body in answers.items():
         told = ["it does not answer"] if body is None else body.get("failures", ())

@@ -70,7 +70,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Answer(NamedTuple):
-    """What a broker said."""
+    """Answer of a broker."""
 
     status: int
     headers: Headers
@@ -206,7 +206,7 @@ class Front:
         return endpoint
 
     async def _all(self, request: Request, method: str) -> Answers:
-        """What each broker says to a request; None where it says nothing in time."""
+        """Ask each broker; None where it does not answer in time."""
 
         headers = self._passed_on(request, {b"authorization"})
 

@@ -1,4 +1,4 @@
-"""What each of several brokers is told that share a data directory.
+"""Settings of each of several brokers that share a data directory.
 
 | of broker *i* (0, 1, …)    | is                                                              |
 |----------------------------|-----------------------------------------------------------------|
@@ -126,7 +126,7 @@ class Plan:
         return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
 
     def ready_line(self) -> str:
-        """What says that clients can connect: the first listener of each broker."""
+        """Return the line that reports readiness: the first listener of each broker."""
         kafka = [one.broker.listeners[0].rpartition("://")[2] for one in self.brokers]
         note = trusted_note(self._trusted and self.admin is not None)
         return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
