@@ -61,9 +61,9 @@ def test_what_was_acquired_is_there_or_a_gap(there: set[int], sizes: list[int]) 
         offset: count for offset, count in wanted.items() if offset in there
     }
     assert all(row["value"] == b"%d" % row["offset"] for row in rows)
-    gaps = [offset for one in piece.gaps for offset in range(one.first, one.last + 1)]
+    gaps = [offset for gap in piece.gaps for offset in range(gap.first, gap.last + 1)]
     assert gaps == sorted(wanted.keys() - there)
-    assert all(one.kind == Kind.GAP for one in piece.gaps)
+    assert all(gap.kind == Kind.GAP for gap in piece.gaps)
 
 
 class Brokers:

@@ -286,7 +286,7 @@ def test_nothing_is_readable_by_others_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_a_directory_goes_on_handing_its_group_down(tmp_path: Path) -> None:
-    group = next((one for one in os.getgroups() if one != os.getgid()), os.getgid())
+    group = next((getgroup for getgroup in os.getgroups() if getgroup != os.getgid()), os.getgid())
     os.chown(tmp_path, -1, group)
     tmp_path.chmod(0o2770)
     with umask(0o077):

@@ -72,7 +72,9 @@ class AccessCalls:
             answer = self._session.call_any("DeleteAcls", {"filters": [_filter(wanted)]})
             (result,) = answer.filter_results
             _check(result, "ACLs")
-            return sorted(_binding(one, one) for one in result.matching_acls)
+            return sorted(
+                _binding(matching_acl, matching_acl) for matching_acl in result.matching_acls
+            )
 
         return self._session.retrying(once)
 

@@ -230,7 +230,10 @@ class Appender:
             raise broker_error(int(found.error_code), str(where), found.error_message)
         if found.error_message is not None:
             raise BrokerBusy(f"{where}: {found.error_message}, and not as its leader")
-        known = {int(one.producer_id): int(one.last_sequence) for one in found.active_producers}
+        known = {
+            int(active_producer.producer_id): int(active_producer.last_sequence)
+            for active_producer in found.active_producers
+        }
         return known.get(where.producer_id)
 
     def append(

@@ -190,7 +190,7 @@ class Queue:
         asked: list[int] = []
         share = max_records if wait_ms <= 0 else max(1, max_records // max(1, len(nodes)))
         for node in nodes:
-            left = min(share, max_records - sum(one.batch.num_rows for one in pieces))
+            left = min(share, max_records - sum(piece.batch.num_rows for piece in pieces))
             if left <= 0:
                 break
             body = self._member.fetch(
@@ -216,22 +216,24 @@ class Queue:
         answer = self._received(node, "ShareFetch")
         stale: PenstockError | None = None
         for topic in answer.responses:
-            for one in topic.partitions:
-                place = (self._member.name(topic.topic_id), int(one.partition_index))
-                code = int(one.error_code)
+            for partition in topic.partitions:
+                place = (self._member.name(topic.topic_id), int(partition.partition_index))
+                code = int(partition.error_code)
                 if code:
-                    error = broker_error(code, f"queue of {place[0]}-{place[1]}", one.error_message)
+                    error = broker_error(
+                        code, f"queue of {place[0]}-{place[1]}", partition.error_message
+                    )
                     if not _mends(code):
                         raise error
                     stale = error
-                elif one.acquired_records:
+                elif partition.acquired_records:
                     acquired = [
                         Acquired(
                             int(got.first_offset), int(got.last_offset), int(got.delivery_count)
                         )
-                        for got in one.acquired_records
+                        for got in partition.acquired_records
                     ]
-                    pieces.append(piece_of(place, one.records, acquired))
+                    pieces.append(piece_of(place, partition.records, acquired))
         if stale is not None:
             self._stale = True
             if not pieces:
@@ -283,18 +285,18 @@ class Queue:
         answer = self._call(node, "ShareAcknowledge", member.acknowledge(node, told, renews=renews))
         stale: PenstockError | None = None
         for topic in answer.responses:
-            for one in topic.partitions:
+            for partition in topic.partitions:
                 place, code = (
-                    (member.name(topic.topic_id), int(one.partition_index)),
-                    one.error_code,
+                    (member.name(topic.topic_id), int(partition.partition_index)),
+                    partition.error_code,
                 )
                 if code and _mends(int(code)):
                     subject = f"acknowledgements of {place[0]}-{place[1]}"
-                    stale = broker_error(int(code), subject, one.error_message)
+                    stale = broker_error(int(code), subject, partition.error_message)
                     continue
                 left.pop(place, None)
                 if code:
-                    refused[place] = one.error_message or code_name(int(code))
+                    refused[place] = partition.error_message or code_name(int(code))
         if stale is not None:
             self._stale = True
             raise stale if isinstance(stale, RetriableError) else _again(stale)

@@ -54,7 +54,7 @@ class ReplicaCalls(AdminCalls):
 
     def excluded_brokers(self) -> frozenset[int]:
         """The brokers that get no new replicas: those that are to go."""
-        found = {one.name: one.value or "" for one in self.describe_configs("broker", "")}
+        found = {config.name: config.value or "" for config in self.describe_configs("broker", "")}
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
 
     def broker_states(self) -> dict[int, BrokerState]:
@@ -139,9 +139,9 @@ class ReplicaCalls(AdminCalls):
                 answer = self._session.call_node(node.node_id, "DescribeLogDirs", {"topics": None})
                 for directory in answer.results:
                     for topic in directory.topics:
-                        for one in topic.partitions:
-                            place = str(topic.name), int(one.partition_index)
-                            sizes[place] = int(one.partition_size)
+                        for partition in topic.partitions:
+                            place = str(topic.name), int(partition.partition_index)
+                            sizes[place] = int(partition.partition_size)
 
         self._session.retrying(once)
         return sizes

@@ -115,8 +115,8 @@ class ShareMember:
         changed = False
         if answer.assignment is not None:
             found = tuple(
-                (one.topic_id, tuple(map(int, one.partitions)))
-                for one in answer.assignment.topic_partitions
+                (topic_partition.topic_id, tuple(map(int, topic_partition.partitions)))
+                for topic_partition in answer.assignment.topic_partitions
             )
             changed, self._assignment = found != self._assignment, found
         self._due_ms = now_ms + (
@@ -132,8 +132,8 @@ class ShareMember:
         for topic in topics:
             if topic.topic_id is not None:
                 self._ids[topic.name] = topic.topic_id
-            for one in topic.partitions:
-                self._leaders[topic.name, one.index] = one.leader
+            for partition in topic.partitions:
+                self._leaders[topic.name, partition.index] = partition.leader
         names = {topic_id: name for name, topic_id in self._ids.items()}
         self.assigned = {
             (names[topic_id], index)
@@ -232,11 +232,11 @@ class ShareMember:
         for (topic, index), runs in sorted(said.items()):
             batches = [
                 {
-                    "first_offset": one.first,
-                    "last_offset": one.last,
-                    "acknowledge_types": (one.kind,),
+                    "first_offset": run.first,
+                    "last_offset": run.last,
+                    "acknowledge_types": (run.kind,),
                 }
-                for one in runs
+                for run in runs
             ]
             topics.setdefault(self._ids[topic], []).append(
                 {"partition_index": index, "acknowledgement_batches": batches}

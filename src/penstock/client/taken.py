@@ -138,12 +138,12 @@ class Taken:
     """
 
     def __init__(self, pieces: Sequence[Piece], say: Say, *, lock_ms: int) -> None:
-        self.table = pa.Table.from_batches([one.batch for one in pieces], schema=SCHEMA)
+        self.table = pa.Table.from_batches([piece.batch for piece in pieces], schema=SCHEMA)
         self.lock_ms = lock_ms
         self._say = say
         self._pieces = pieces
-        self._gaps = {one.place: one.gaps for one in pieces if one.gaps}
-        sizes = [one.batch.num_rows for one in pieces]
+        self._gaps = {piece.place: piece.gaps for piece in pieces if piece.gaps}
+        sizes = [piece.batch.num_rows for piece in pieces]
         self._place_of = np.repeat(np.arange(len(pieces)), sizes)
         self._offsets: Offsets = self.table.column("offset").to_numpy()
         self.open: Flags = np.ones(len(self._offsets), np.bool_)

@@ -152,7 +152,7 @@ def test_no_partition_fills_a_disk_while_brokers_idle() -> None:
 
 
 def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -> None:
-    said = {one.subject: one for one in plan(**README, partitions=8).findings}
+    said = {finding.subject: finding for finding in plan(**README, partitions=8).findings}
     assert said["bytes on a disk"].severity == "warn"
     assert "1 of 8 partitions, 3.872 TB of" in said["bytes on a disk"].cause
     assert "the busiest keeps 3.872 TB" in said["bytes of a partition"].cause
@@ -160,7 +160,7 @@ def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -
     assert "16 partitions or more" in said["brokers without work"].fix
     assert subjects(plan(**README, partitions=7))["bytes on a disk"] == "fail"
     skewed = plan(**README, keys=1_000, hottest_key_share=0.5)
-    fixes = {one.subject: one.fix for one in skewed.findings}
+    fixes = {finding.subject: finding.fix for finding in skewed.findings}
     assert fixes["bytes of a partition"] == "key by something finer"
 
 

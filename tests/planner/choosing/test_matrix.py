@@ -169,9 +169,9 @@ def test_nothing_fits() -> None:
     assert plan.failed
     assert plan.value("recommendation") == "nothing fits"
     changes = {
-        one.label: one.value
-        for one in plan.figures
-        if one.group == "which single answer would change it"
+        figure.label: figure.value
+        for figure in plan.figures
+        if figure.group == "which single answer would change it"
     }
     assert changes == {
         "latency: at least 50 ms": "queue",

@@ -20,7 +20,7 @@ def inputs(preset: str | None = None, **changes: object) -> CostInputs:
 
 
 def bills(given: CostInputs, prices: Prices = PRICES) -> dict[str, OptionCost]:
-    return {one.key: one for one in all_options(given, prices)}
+    return {option.key: option for option in all_options(given, prices)}
 
 
 def bill(key: str, preset: str | None = None, **changes: object) -> OptionCost:

@@ -380,7 +380,9 @@ def test_the_receive_path_counts_where_it_is_asked_for() -> None:
 def test_a_sync_says_where_it_was_timed() -> None:
     above = replace(HOST, disk=replace(DISK, measured_in="/var/lib"))
     (told,) = [
-        one.cause for one in checked(above).findings if one.subject == "sync of the data directory"
+        finding.cause
+        for finding in checked(above).findings
+        if finding.subject == "sync of the data directory"
     ]
     assert "of 100 in /var/lib, as /var/lib/penstock is not there yet" in told
 
@@ -408,8 +410,10 @@ def test_the_larger_of_two_fixes_is_typed_once() -> None:
 def test_a_host_that_says_nothing_is_not_judged() -> None:
     silent = HostFacts(unread={"limits": "/proc/self/limits: Permission denied"})
     plan = checked(silent)
-    assert {one.severity for one in plan.findings[1:]} == {"ok", "note"}
-    descriptors = next(one for one in plan.findings if one.subject.startswith("file descriptors"))
+    assert {finding.severity for finding in plan.findings[1:]} == {"ok", "note"}
+    descriptors = next(
+        finding for finding in plan.findings if finding.subject.startswith("file descriptors")
+    )
     assert descriptors.cause == "not known: /proc/self/limits: Permission denied"
     known = {layer.rule.name for layer in host_layers(silent, DEFAULTS, ALL)
              if layer.found is not None}  # fmt: skip
@@ -428,7 +432,7 @@ def test_no_limit_is_no_flaw() -> None:
                       huge_pages="never"),
     )  # fmt: skip
     plan = checked(facts)
-    assert not [one for one in plan.findings if one.severity in ("warn", "fail")]
+    assert not [finding for finding in plan.findings if finding.severity in ("warn", "fail")]
     assert plan.value("broker_descriptors") == "unlimited"
     assert plan.figure("broker_descriptors").minimum == 14_304
 

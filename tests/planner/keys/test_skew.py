@@ -111,7 +111,7 @@ def test_salting_a_hot_key_spreads_it(seed: int) -> None:
     shares = np.zeros(len(SALTS))
     for number in range(60):
         found = count({b"hot-%d-%d" % (seed, number): 1000}, partitions=64)
-        shares += [one.hottest_share for one in salt_effects(found, 64, SALTS, 1)]
+        shares += [salt_effect.hottest_share for salt_effect in salt_effects(found, 64, SALTS, 1)]
     shares /= 60
     assert shares[0] == 1
     assert np.all(np.diff(shares) < 0)

@@ -21,7 +21,7 @@ def plan(**changes: Any) -> Plan:
 
 def said(found: Plan, subject: str) -> Finding:
     """The gravest finding of a subject."""
-    return next(one for one in found.findings if one.subject == subject)
+    return next(finding for finding in found.findings if finding.subject == subject)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_findings(
 
 def test_the_gravest_finding_comes_first() -> None:
     order = ["fail", "warn", "note", "ok"]
-    places = [order.index(one.severity) for one in plan(ring_max_entries=1024).findings]
+    places = [order.index(finding.severity) for finding in plan(ring_max_entries=1024).findings]
     assert places == sorted(places)
     assert plan(ring_max_entries=1024).failed
     assert not plan().failed

@@ -79,7 +79,7 @@ def test_any_sizes_have_a_plan(
     inputs: ReceivePathInputs, sizes: dict[str, Any], mtu: int, rate: float
 ) -> None:
     plan = plan_receive_path(replace(inputs, mtu_bytes=mtu, rate=rate, family="c7g", **sizes))
-    assert plan.failed == any([one.severity == "fail" for one in plan.findings])
+    assert plan.failed == any([finding.severity == "fail" for finding in plan.findings])
     assert all([one.value is not None for one in plan.answered])
     assert all([len(curve.x) == len(curve.y) for chart in plan.charts for curve in chart.curves])
 
@@ -206,5 +206,5 @@ def test_timers_follow_the_round_trip(inputs: ReceivePathInputs, factor: float) 
 def test_a_chosen_size_carries_the_load(inputs: ReceivePathInputs, family: str) -> None:
     found = sizing_of(replace(inputs, family=family))
     assert found.nic_bits_per_second <= found.host.burst_bits
-    sizes = [one for one in FAMILIES[family].sizes if one.vcpus < found.host.vcpus]
-    assert all([one.baseline_gbit * 1e9 < found.nic_bits_per_second for one in sizes])
+    sizes = [size for size in FAMILIES[family].sizes if size.vcpus < found.host.vcpus]
+    assert all([size.baseline_gbit * 1e9 < found.nic_bits_per_second for size in sizes])

@@ -33,7 +33,7 @@ def ten_gbit(rtt_us: float, **changes: Any) -> Plan:
 
 
 def about(found: Plan, subject: str) -> list[Finding]:
-    return [one for one in found.findings if one.subject == subject]
+    return [finding for finding in found.findings if finding.subject == subject]
 
 
 def test_the_default_window_is_the_bdp_of_a_fast_lan() -> None:
