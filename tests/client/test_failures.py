@@ -192,7 +192,7 @@ def test_a_write_to_a_frozen_broker_ends(freezing: Broker) -> None:
     with Client(freezing.bootstrap, **IMPATIENT) as client:
         client.write_arrow("orders", one)
         signalled(freezing, signal.SIGSTOP)
-        with pytest.raises(TimedOut, match=r"orders-0 given up .* within 200 ms"):
+        with pytest.raises(TimedOut, match=r"orders-0 failed after .* within 200 ms"):
             client.write_arrow("orders", one)
 
 

@@ -136,7 +136,7 @@ def test_gives_up_after_the_attempts_allowed() -> None:
         (request,) = take(subject, 1, now_ms=attempt * 100)
         subject.disconnected([request], Disconnected("gone"), now_ms=attempt * 100, chance=0)
     assert isinstance(subject.error, TimedOut)
-    assert "orders-0 given up after 5 attempts" in str(subject.error)
+    assert "orders-0 failed after 5 attempts" in str(subject.error)
     assert "gone" in str(subject.error)
 
 

@@ -132,7 +132,7 @@ def test_after_a_failure_only_what_failed_first_or_came_before_is_taken() -> Non
     subject = failed_at_one()
     refused = subject.admit(3 * RECORDS)
     assert isinstance(refused, EarlierFailed)
-    assert "goes on at sequence 10" in str(refused)
+    assert "must start at sequence 10" in str(refused)
     again = Ended()
     add(subject, again, 0)  # accepted before, but the producer has not heard of it
     assert isinstance(subject.admit(2 * RECORDS), EarlierFailed)

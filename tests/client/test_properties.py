@@ -101,5 +101,7 @@ def test_a_login_over_several_lines_and_other_separators(tmp_path: Path) -> None
 def test_an_escape_that_is_none_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("sasl.password=\\u12")
-    with pytest.raises(UnusableFile, match=r"client\.properties has a .u that is no character"):
+    with pytest.raises(
+        UnusableFile, match=r"client\.properties has a .u without four hexadecimal digits"
+    ):
         read_properties(str(path))

@@ -1,4 +1,4 @@
-"""What was fetched, as Arrow record batches of the columns that a caller asks for."""
+"""Decoding of fetched batches to Arrow record batches with the requested columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": REA
 
 
 def isolation_level(name: str) -> int:
-    """The number of an isolation level; raises `InvalidArgument`."""
+    """Return the number of an isolation level; raise `InvalidArgument`."""
     level = _ISOLATION.get(name)
     if level is None:
         raise InvalidArgument(f"isolation {name!r}: must be read_uncommitted or read_committed")
@@ -33,7 +33,7 @@ def isolation_level(name: str) -> int:
 
 
 def schema_of(columns: Sequence[str], views: bool) -> Any:
-    """The Arrow schema of these columns; raises `InvalidArgument`."""
+    """Return the Arrow schema of these columns; raise `InvalidArgument`."""
     fields = []
     for name in columns:
         if name in _EXTRA_COLUMNS:
@@ -51,10 +51,10 @@ def schema_of(columns: Sequence[str], views: bool) -> Any:
 
 
 def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Run, Any]]:
-    """A run with its records; if a batch cannot be read, those before it one by one, and the error.
+    """Yield a run with its records; before an unreadable batch, yield the earlier ones one by one.
 
     Raises:
-        UnreadableBatch: says which batch, and how to go on behind it.
+        UnreadableBatch: names the batch, and the commands that skip it.
     """
     try:
         whole = _decode(run, schema, views)
@@ -102,7 +102,7 @@ def _decode(run: Run, schema: Any, views: bool) -> Any:
 
 
 def _timestamp_types(run: Run, offsets: Any) -> Any:
-    """Each record's timestamp type, that of the batch whose offsets it lies among."""
+    """Return each record's timestamp type, from the batch that contains its offset."""
     headers = split_batches(run.data)
     bases = np.array([header.base_offset for header in headers], np.int64)
     types = np.array([header.timestamp_type for header in headers], np.int8)

@@ -1,4 +1,4 @@
-"""Java's properties files: `:` or a blank instead of `=`, continued lines, escapes.
+"""Parser of Java's properties files: `:` or a blank instead of `=`, continued lines, escapes.
 
 Source: `java.util.Properties.load`.
 """
@@ -20,7 +20,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(path: str, data: bytes) -> dict[str, str]:
-    """Return names and values; of a name that stands twice, the last value.
+    """Return names and values; the last value of a repeated name.
 
     Args:
         path: the file's name, for messages.

@@ -209,7 +209,7 @@ _BY_ERRNO: Final[Mapping[int, type[PenstockError]]] = {
 
 
 def storage_error(number: int, action: str, path: str) -> PenstockError:
-    """The error for a file call that failed with errno `number`.
+    """Return the error for a file call that failed with errno `number`.
 
     `action` names the call ("write", "sync", …), `path` what it was about. Failures that are not
     known are worth another attempt: over a network file system most are.
@@ -222,6 +222,6 @@ def storage_error(number: int, action: str, path: str) -> PenstockError:
 
 
 def shown(text: object) -> str:
-    """A value as error messages show it: quoted, cut at 80 characters."""
+    """Return a value as error messages show it: quoted, cut at 80 characters."""
     quoted = repr(text)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}…"

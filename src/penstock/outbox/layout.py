@@ -98,7 +98,7 @@ def check_batch_id(text: object) -> str:
 
 
 def hour_directory(partition_id: str, at_ms: int) -> str:
-    """The hour's directory, relative to the root.
+    """Return the hour's directory, relative to the root.
 
     Raises:
         InvalidPartitionId: see `check_partition_id`.
@@ -112,7 +112,7 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
 
 
 def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """The batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
+    """Return the batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
 
     Raises:
         InvalidPartitionId, InvalidBatchId: see the checks.
@@ -122,7 +122,7 @@ def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
 
 
 def data_path(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """The payload's path, relative to the root; raises as `batch_directory` does."""
+    """Return the payload's path, relative to the root; raises as `batch_directory` does."""
     return f"{batch_directory(partition_id, batch_id, at_ms)}/{DATA_FILE}"
 
 

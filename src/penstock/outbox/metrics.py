@@ -83,7 +83,7 @@ class WriterCounts:
         self._by_partition: dict[str, PartitionCounts] = {}
 
     def of(self, partition_id: str) -> PartitionCounts:
-        """The counts that a partition id's events go to."""
+        """Return the counts that a partition id's events go to."""
         counts = self._by_partition.get(partition_id)
         if counts is None:
             if len(self._by_partition) >= limits.PARTITION_LABELS_MAX:

@@ -116,7 +116,7 @@ def check_event_count(count: object) -> int:
 
 
 def message_id(batch_id: str) -> bytes:
-    """The id of a batch's message: the same for every attempt to publish it."""
+    """Return the id of a batch's message: the same for every attempt to publish it."""
     return b"outbox-" + batch_id.encode()
 
 
@@ -199,7 +199,7 @@ def _check_consistent(pointer: Pointer) -> None:
 
 
 def pointer_record(pointer: Pointer) -> OutboxRecord:
-    """The record that carries a pointer."""
+    """Return the record that carries a pointer."""
     return OutboxRecord(
         key=pointer.partition_id.encode(),
         value=encode_pointer(pointer),
@@ -211,7 +211,7 @@ def pointer_record(pointer: Pointer) -> OutboxRecord:
 
 
 def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
-    """The record that carries a payload itself."""
+    """Return the record that carries a payload itself."""
     return OutboxRecord(
         key=inline.partition_id.encode(),
         value=payload,

@@ -40,7 +40,7 @@ class Calibration:
     measured: Mapping[str, Measured] = field(default_factory=dict)
 
     def value(self, name: str, otherwise: float) -> float:
-        """A measured value, or the assumption that stands in for it."""
+        """Return a measured value, or the assumption that stands in for it."""
         found = self.measured.get(name)
         return otherwise if found is None else found.value
 

@@ -81,7 +81,7 @@ class Distribution:
 
     @classmethod
     def lognormal(cls, p50_ms: float, p99_ms: float) -> Distribution:
-        """The lognormal distribution of this median and 99th percentile.
+        """Return the lognormal distribution of this median and 99th percentile.
 
         Raises:
             ImpossiblePlan: not 0 < p50 <= p99.
@@ -115,7 +115,7 @@ class Distribution:
 
     @classmethod
     def exponential(cls, mean_ms: float) -> Distribution:
-        """The time until the next of events that come at random moments."""
+        """Return the time until the next of events that come at random moments."""
         return cls(-mean_ms * np.log1p(-_SHARES))
 
     def quantile(self, share: float) -> float:
@@ -128,15 +128,15 @@ class Distribution:
         return float(self.values @ _WEIGHTS)
 
     def plus(self, other: Distribution) -> Distribution:
-        """The sum of two that do not depend on each other."""
+        """Return the sum of two that do not depend on each other."""
         return _combined(np.add.outer(self.values, other.values))
 
     def minus(self, other: Distribution) -> Distribution:
-        """The difference of two that do not depend on each other."""
+        """Return the difference of two that do not depend on each other."""
         return _combined(np.subtract.outer(self.values, other.values))
 
     def later(self, other: Distribution) -> Distribution:
-        """The larger of two that do not depend on each other."""
+        """Return the larger of two that do not depend on each other."""
         return _combined(np.maximum.outer(self.values, other.values))
 
 
@@ -189,7 +189,7 @@ def diskless_latency(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> DisklessLatency:
-    """The latency of produce requests that come at random moments to one broker.
+    """Return the latency of produce requests that come at random moments to one broker.
 
     `request` is what a request costs that the broker answers at once, and `fill_ms` the time in
     which an object is full before the interval ends. While `objects_in_flight_max` objects are

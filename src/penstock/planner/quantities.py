@@ -112,7 +112,7 @@ def _allowed(unit: str, suffixes: Mapping[str, float]) -> str:
 
 
 def format_quantity(value: float | int | str | bool | None, unit: str) -> str:
-    """A value as people read it: `256 KiB`, `1.02 MB/s`, `1.3 ms`, `12,500 packets/s`."""
+    """Return a value as people read it: `256 KiB`, `1.02 MB/s`, `1.3 ms`, `12,500 packets/s`."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -136,7 +136,7 @@ class Plan:
     """Names of the figures that answer the question, which are shown first; none: all of them."""
 
     def figure(self, name: str) -> Figure:
-        """The figure of this name; raises KeyError."""
+        """Return the figure of this name; raises KeyError."""
         for figure in self.figures:
             if figure.name == name:
                 return figure
@@ -148,7 +148,7 @@ class Plan:
         return tuple([self.figure(name) for name in self.answers]) or self.figures
 
     def value(self, name: str) -> Any:
-        """The value of the figure of this name; raises KeyError."""
+        """Return the value of the figure of this name; raises KeyError."""
         return self.figure(name).value
 
     @property
@@ -285,5 +285,5 @@ _TEMPLATE: Final = _Template()
 
 
 def said(text: Text, sizing: object) -> str:
-    """A text of a declaration, with the numbers of one object put in."""
+    """Return a text of a declaration, with the numbers of one object put in."""
     return _TEMPLATE.vformat(text, (), {"of": sizing}) if isinstance(text, str) else text(sizing)

@@ -8,10 +8,10 @@ from typing import Any
 
 
 def table_text(package: str, name: str) -> str:
-    """A table's file as it is written."""
+    """Return a table's file as it is written."""
     return (resources.files(package) / name).read_text("utf-8")
 
 
 def read_table(package: str, name: str) -> dict[str, Any]:
-    """A table's document."""
+    """Return a table's document."""
     return tomllib.loads(table_text(package, name))

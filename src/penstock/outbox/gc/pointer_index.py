@@ -78,7 +78,7 @@ class Window:
 
 
 def keys_of(paths: Any) -> Any:
-    """The key of every path, null for one that is not a payload's."""
+    """Return the key of every path, null for one that is not a payload's."""
     found = pc.extract_regex(paths.cast(pa.large_string()), _HOUR)
     parts = [pc.struct_field(found, index) for index in range(4)]
     hours = pc.binary_join_element_wise(*parts, pa.scalar("", parts[0].type))
@@ -142,14 +142,14 @@ class PointerIndex:
         return self.window
 
     def hour(self, hour: str) -> Any:
-        """The entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
+        """Return the entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
         if self._hours is None:
             self._hours = self._cut_hours()
         low, high = self._hours.get(hour, (0, 0))
         return self._merged.slice(low, high - low)
 
     def hours(self) -> list[str]:
-        """The hours that there are entries of, in order."""
+        """Return the hours that there are entries of, in order."""
         if self._hours is None:
             self._hours = self._cut_hours()
         return list(self._hours)
@@ -160,7 +160,7 @@ class PointerIndex:
         return self._merged
 
     def rows_of(self, hour: str, paths: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The rows of `table` that payloads of one hour have, -1 for one that has none."""
+        """Return the rows of `table` that payloads of one hour have, -1 for one that has none."""
         found = pc.index_in(paths, value_set=self.hour(hour).column("file_path"))
         low = self._low(hour)
         rows = pc.add(found.cast(pa.int64()), low).fill_null(-1)

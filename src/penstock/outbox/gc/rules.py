@@ -64,7 +64,7 @@ class SweepRules:
     def judge_payloads(
         self, modified_ms: NDArray[np.int64], known: Looked, *, now_ms: int
     ) -> NDArray[np.int8]:
-        """A `Verdict` for every payload."""
+        """Return a `Verdict` for every payload."""
         age_ms = now_ms - modified_ms
         verdicts = np.full(len(modified_ms), Verdict.YOUNG, np.int8)
         old = age_ms >= self.retention_ms

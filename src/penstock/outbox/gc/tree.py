@@ -263,7 +263,7 @@ def _look(files: TreeFiles, hour: Hour, name: str, counts: WalkCounts) -> Batch 
 
 
 def _file(files: TreeFiles, handle: int, name: str) -> File | None:
-    """A regular file; None when it is none, or gone."""
+    """Return a regular file; None when it is none, or gone."""
     with suppress(FileNotFoundError):
         found = files.stat(handle, name)
         if stat.S_ISREG(found.st_mode):

@@ -157,7 +157,7 @@ class OutboxConsumer:
         return self._core.counters
 
     def samples(self) -> Iterator[Sample]:
-        """The same as metrics."""
+        """Return the same as metrics."""
         return self._core.counters.samples()
 
     @property
@@ -326,7 +326,7 @@ class OutboxConsumer:
     def _resolve(
         self, batch: Any, row: int, fields: dict[str, Any], partition: int, offset: int
     ) -> OutboxMessage | None:
-        """The message of a record; None when it was given up, or the consumer is to stop."""
+        """Return the message of a record; None when it was given up, or the consumer is to stop."""
         timestamp_ms = int(batch.column("timestamp")[row].as_py())
         attempts = 0
         while not self._stopped.is_set():
@@ -385,7 +385,7 @@ class OutboxConsumer:
         return pointer, self._reader.read(pointer) if self._read_payloads else b""
 
     def _seen(self, fields: dict[str, Any]) -> int | None:
-        """The checksum under which a record's batch was processed lately."""
+        """Return the checksum under which a record's batch was processed lately."""
         return self._core.seen((fields["partition_id"], fields["batch_id"]), self._clock.now_ms())
 
     def _bury(

@@ -98,7 +98,7 @@ class ConsumerCore:
         self.counters.remembered += 1
 
     def seen(self, key: BatchKey, now_ms: int) -> int | None:
-        """The CRC32C of a batch that was processed within the window, else None."""
+        """Return the CRC32C of a batch that was processed within the window, else None."""
         return self._window.seen(key, now_ms)
 
     def processed(self, partition: int, offset: int, key: BatchKey, crc: int, now_ms: int) -> None:
@@ -146,7 +146,7 @@ class ConsumerCore:
         )
 
     def to_commit(self) -> dict[int, int]:
-        """The positions that have moved since the last commit."""
+        """Return the positions that have moved since the last commit."""
         return {p: at for p, at in self._positions.items() if at != self._committed.get(p)}
 
     def committed(self, positions: dict[int, int], now_ms: int) -> None:

@@ -159,7 +159,7 @@ def _decode_inlines(keys: Any, values: Any, headers: Any) -> Any:
 
 
 def _with_problem(table: Any, bad: Any, problem: str) -> Any:
-    """The table with the rows that are bad emptied but for the problem."""
+    """Return the table with the rows that are bad emptied but for the problem."""
     empty = _bad(table.num_rows, problem)
     columns = [
         pc.if_else(bad, empty.column(name), table.column(name)) for name in DECODED_SCHEMA.names

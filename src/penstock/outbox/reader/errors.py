@@ -96,7 +96,7 @@ _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
 
 
 def classify(error: PenstockError) -> tuple[Trouble, str]:
-    """The trouble of an error of the reader, and the word for it in headers and columns.
+    """Return the trouble of an error of the reader, and the word for it in headers and columns.
 
     An error that is none of the reader's counts as unreadable: nothing is given up for it.
     """
@@ -111,7 +111,7 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 def open_error(path: str, number: int) -> PenstockError:
-    """The error for an `open` below the root that failed with errno `number`."""
+    """Return the error for an `open` below the root that failed with errno `number`."""
     if number in _ABSENT:
         return PayloadMissing(path)
     if number in _ESCAPES:

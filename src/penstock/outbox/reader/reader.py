@@ -83,7 +83,7 @@ class OutboxReader:
             os.close(descriptor)
 
     def read(self, pointer: Pointer) -> bytes:
-        """The payload, verified.
+        """Return the payload, verified.
 
         Raises:
             InvalidPath, PathEscapes, NotAFile: the path leads to nothing that may be read.
@@ -135,7 +135,7 @@ class OutboxReader:
         os.close(self._open(pointer))
 
     def _open(self, pointer: Pointer) -> int:
-        """A descriptor of the pointer's file, which is a regular one of the right size."""
+        """Return a descriptor of the pointer's file, which is a regular one of the right size."""
         if self._root_fd < 0:
             raise FencedError(f"the reader of {self.root} is closed")
         path = pointer.file_path

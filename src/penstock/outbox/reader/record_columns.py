@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 
 def header_column(headers: Any, name: str) -> Any:
-    """The value of one header for every record, as binary with nulls.
+    """Return the value of one header for every record, as binary with nulls.
 
     `headers` is a list<struct<key, value>> array (or chunked array); the result has its length.
     """
@@ -40,5 +40,5 @@ def header_column(headers: Any, name: str) -> Any:
 
 
 def where(mask: Any) -> Any:
-    """The row numbers at which a boolean array holds; nulls do not."""
+    """Return the row numbers at which a boolean array holds; nulls do not."""
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))

@@ -117,7 +117,7 @@ class Outbox:
         )
 
     def samples(self) -> list[Sample]:
-        """The writer's metrics."""
+        """Return the writer's metrics."""
 
         async def collect() -> list[Sample]:
             return list(self._writer.samples())

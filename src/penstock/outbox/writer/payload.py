@@ -14,7 +14,7 @@ Payload = Buffer | Sequence[Buffer]
 
 
 def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
-    """The payload's memory as flat views, and its size in bytes; empty buffers are left out.
+    """Return the payload's memory as flat views, and its size in bytes; empty buffers are left out.
 
     Raises:
         InvalidPayload: no buffer, one that is not in one piece, or more than the limits allow.
@@ -34,7 +34,7 @@ def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
 
 
 def checksum(buffers: Sequence[memoryview], initial: int = 0) -> int:
-    """The CRC32C of the buffers one after the other."""
+    """Return the CRC32C of the buffers one after the other."""
     if len(buffers) > 1 and sum([view.nbytes for view in buffers]) < len(buffers) << 10:
         # A call a buffer costs more than a copy where buffers are small.
         return crc32c(b"".join(buffers), initial)

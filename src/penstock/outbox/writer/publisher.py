@@ -52,7 +52,7 @@ class PointerPublisher(Protocol):
         ...
 
     def samples(self) -> Iterator[Sample]:
-        """The publisher's metrics."""
+        """Return the publisher's metrics."""
         ...
 
 
@@ -185,7 +185,7 @@ class TopicPublisher:
             self._drain = None
 
     def _take(self) -> list[_Request]:
-        """The requests of the next write: what fits, and one in any case."""
+        """Return the requests of the next write: what fits, and one in any case."""
         taken: list[_Request] = []
         records = size_bytes = 0
         while self._queue:

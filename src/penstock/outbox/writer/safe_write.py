@@ -288,7 +288,7 @@ class SafeWrite:
         return int(text, 16)
 
     def _read(self, size_bytes: int) -> tuple[int, int]:
-        """The size and checksum of what is there."""
+        """Return the size and checksum of what is there."""
         self._doing = "read"
         buffer = memoryview(bytearray(limits.SLICE_BYTES))
         read = crc = 0

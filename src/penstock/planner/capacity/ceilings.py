@@ -68,12 +68,12 @@ class Deployment:
     topic_partitions_max: int = TOPIC_PARTITIONS_MAX
 
     def ceiling(self, name: str) -> float:
-        """A measured value, or what is assumed."""
+        """Return a measured value, or what is assumed."""
         assumed = ASSUMED[name].value
         return assumed if self.calibration is None else self.calibration.value(name, assumed)
 
     def said(self, name: str) -> str:
-        """The value and where it is from, for formulas."""
+        """Return the value and where it is from, for formulas."""
         if self.calibration is not None and name in self.calibration.measured:
             return f"{self.ceiling(name):g} (measured on this host: {name})"
         return f"{self.ceiling(name):g} (assumed: {ASSUMED[name].origin})"
@@ -98,7 +98,7 @@ class Deployment:
         return self.diskless.interval_ms(local=inputs.store == "directory")
 
     def latency(self, p50_name: str, p99_name: str, p50: float = 0, p99: float = 0) -> Distribution:
-        """A latency from inputs, where given, else from what was measured or is assumed.
+        """Return a latency from inputs, where given, else from what was measured or is assumed.
 
         Where one of the two is given, the other keeps its distance.
         """

@@ -66,7 +66,7 @@ def object_latency(
     *,
     interval_ms: float | None = None,
 ) -> DisklessLatency:
-    """The model of `penstock.planner.latency` for one broker at the peak."""
+    """Return the model of `penstock.planner.latency` for one broker at the peak."""
     written = sizing.peak_write_bytes_per_second / sizing.brokers
     return diskless_latency(
         interval_ms=deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
@@ -124,7 +124,7 @@ def puts_per_second(
 
 
 def with_rate(inputs: CapacityInputs, messages_per_second: float) -> CapacityInputs:
-    """The same plan at another rate."""
+    """Return the same plan at another rate."""
     return replace(inputs, messages_per_second=messages_per_second)
 
 

@@ -158,7 +158,7 @@ def rooms(
 
 
 def room_figures(found: Mapping[str, float]) -> list[Figure]:
-    """The rooms, the smallest first."""
+    """Return the rooms, the smallest first."""
     ordered = sorted(found.items(), key=lambda item: item[1])
     first = ordered[0][0]
     rows = [

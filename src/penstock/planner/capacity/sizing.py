@@ -443,7 +443,7 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
 
 
 def rounded_up(count: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …: numbers that many group sizes divide."""
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …: numbers that many group sizes divide."""
     power = 1
     while power < count:
         if power >= 2 and power // 2 * 3 >= count:

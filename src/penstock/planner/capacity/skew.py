@@ -34,7 +34,7 @@ class Skew:
     others_squared: float
 
     def hottest_partition(self, partitions: int) -> float:
-        """The share of all messages that the busiest of so many partitions has."""
+        """Return the share of all messages that the busiest of so many partitions has."""
         if partitions <= 1:
             return 1.0
         if not self.keys:
@@ -46,7 +46,7 @@ class Skew:
 
 
 def skew_of(inputs: CapacityInputs) -> Skew:
-    """The skew that inputs describe."""
+    """Return the skew that inputs describe."""
     keys = inputs.keys
     if not keys:
         return Skew(keys=0, hottest_share=0.0, others_squared=0.0)
@@ -72,7 +72,7 @@ def top_keys(keys: int) -> int:
 
 
 def exponent_of(keys: int, share: float) -> float:
-    """The exponent of Zipf's law at which the busiest 1 % of the keys have this share."""
+    """Return the exponent of Zipf's law at which the busiest 1 % of the keys have this share."""
     low, high, top = 0.0, _EXPONENT_MAX, top_keys(keys)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -84,7 +84,7 @@ def exponent_of(keys: int, share: float) -> float:
 
 
 def harmonic(count: int, exponent: float) -> float:
-    """The sum of 1/n to a power, over n from 1 to `count`."""
+    """Return the sum of 1/n to a power, over n from 1 to `count`."""
     exact = min(count, _EXACT)
     ranks = np.arange(1, exact + 1, dtype=np.float64)
     found = float(np.sum(ranks**-exponent))

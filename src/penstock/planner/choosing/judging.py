@@ -35,7 +35,7 @@ class Verdict:
     reasons: tuple[Reason, ...]
 
     def of(self, effect: str) -> tuple[Reason, ...]:
-        """The reasons of one effect."""
+        """Return the reasons of one effect."""
         return tuple([reason for reason in self.reasons if reason.rule.effect == effect])
 
 

@@ -88,7 +88,7 @@ def read_prices(
 
 
 def _merged(row: object, known: Price, where: str, today: date | None) -> object:
-    """A user's table over ours. Ours say when and where only of our own price."""
+    """Return a user's table over ours. Ours say when and where only of our own price."""
     if not isinstance(row, dict):
         return row
     if "usd" in row:
@@ -201,18 +201,18 @@ class OptionCost:
         return sum([line.usd for line in self.lines])
 
     def kind_usd(self, *kinds: Kind) -> float:
-        """The sum of the lines of some kinds."""
+        """Return the sum of the lines of some kinds."""
         return sum([line.usd for line in self.lines if line.kind in kinds])
 
     def line(self, name: str) -> Line:
-        """The line of this name; raises KeyError."""
+        """Return the line of this name; raises KeyError."""
         for line in self.lines:
             if line.name == name:
                 return line
         raise KeyError(name)
 
     def size(self, name: str) -> float:
-        """The value of a size, by its name without the option's; raises KeyError."""
+        """Return the value of a size, by its name without the option's; raises KeyError."""
         for figure in self.sizes:
             if figure.name == f"{identifier(self.key)}_{name}":
                 return float(figure.value or 0)
@@ -222,7 +222,7 @@ class OptionCost:
 def priced(
     name: str, label: str, kind: Kind, quantity: float, price: Price, how: str, source: str = MODEL
 ) -> Line:
-    """A line; `how` says how its quantity came about, `source` by whose rule."""
+    """Return a line; `how` says how its quantity came about, `source` by whose rule."""
     unit = price.unit.removeprefix("USD per ")
     return Line(
         name=name,
@@ -250,7 +250,7 @@ def operations(lines: Sequence[Line], share: float) -> Line:
 
 def size(option: str, name: str, label: str, value: float, unit: str, formula: str,
          source: str = MODEL) -> Figure:  # fmt: skip
-    """A physical quantity of an option, as a figure."""
+    """Return a physical quantity of an option, as a figure."""
     return Figure(
         name=f"{identifier(option)}_{name}",
         label=label,
@@ -262,5 +262,5 @@ def size(option: str, name: str, label: str, value: float, unit: str, formula: s
 
 
 def identifier(key: str) -> str:
-    """An option's or line's key as part of a figure's name."""
+    """Return an option's or line's key as part of a figure's name."""
     return key.replace("-", "_")

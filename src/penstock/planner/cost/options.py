@@ -46,7 +46,7 @@ class Turn:
 
 
 def all_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]:
-    """Every option, whether it fits or not, in the order of `inputs.OPTIONS`."""
+    """Return every option, whether it fits or not, in the order of `inputs.OPTIONS`."""
     return (
         local(inputs, prices),
         tiered(inputs, prices),
@@ -232,7 +232,7 @@ def _total(inputs: CostInputs, prices: Prices, key: str) -> float:
 
 
 def _moved(inputs: CostInputs, prices: Prices, key: str, info: SettingInfo, factor: float) -> float:
-    """The total with one input moved, within its bounds; whole numbers stay whole."""
+    """Return the total with one input moved, within its bounds; whole numbers stay whole."""
     value = getattr(inputs, info.attribute)
     if value <= 0:
         return _total(inputs, prices, key)

@@ -42,7 +42,7 @@ def broker_count(load: Workload, broker_rate: float, *, copies: int) -> int:
 
 
 def brokers_figure(option: str, count: int, load: Workload, broker_rate: float) -> Figure:
-    """The number of brokers, explained."""
+    """Return the number of brokers, explained."""
     return size(
         option, "brokers", "brokers", count, "",
         f"peak {significant(load.peak_bytes_s / 1e6)} MB/s / {significant(broker_rate / 1e6)} MB/s"

@@ -157,7 +157,7 @@ def _zones(inputs: CostInputs, prices: Prices) -> list[Figure]:
 
 
 def _bill(option: OptionCost) -> list[Figure]:
-    """An option's sizes and lines, in a group of its own."""
+    """Return an option's sizes and lines, in a group of its own."""
     sizes = [
         Figure(
             name=figure.name, label=figure.label, value=figure.value, unit=figure.unit,

@@ -87,7 +87,7 @@ def produced_bytes_s(inputs: CostInputs) -> float:
 
 
 def reads_cross_zone(inputs: CostInputs) -> float:
-    """The share of reads that cross zones.
+    """Return the share of reads that cross zones.
 
     Without racks a reader meets the leader in its own zone once in `zones`. With them it crosses
     only where its zone has no replica.
@@ -100,7 +100,7 @@ def reads_cross_zone(inputs: CostInputs) -> float:
 
 
 def workload_of(inputs: CostInputs) -> Workload:
-    """The payload."""
+    """Return the payload."""
     produced = produced_bytes_s(inputs)
     return Workload(
         bytes_s=produced / inputs.compression,
@@ -116,7 +116,7 @@ def workload_of(inputs: CostInputs) -> Workload:
 
 
 def pointers_of(inputs: CostInputs) -> Workload:
-    """The pointers to the payload's files: one record of `pointer-bytes` each."""
+    """Return the pointers to the payload's files: one record of `pointer-bytes` each."""
     files_s = files_per_second(inputs)
     payload = workload_of(inputs)
     return replace(payload, bytes_s=files_s * inputs.pointer_bytes, records_s=files_s)
@@ -128,7 +128,7 @@ def files_per_second(inputs: CostInputs) -> float:
 
 
 def scaled(inputs: CostInputs, factor: float) -> CostInputs:
-    """The same at another volume; given capacities grow with it."""
+    """Return the same at another volume; given capacities grow with it."""
     return replace(
         inputs,
         rate=0.0,
@@ -143,6 +143,6 @@ def scaled(inputs: CostInputs, factor: float) -> CostInputs:
 
 
 def kept(inputs: CostInputs, retention_days: float) -> CostInputs:
-    """The same with another retention; volumes that were given grow with it."""
+    """Return the same with another retention; volumes that were given grow with it."""
     factor = retention_days / inputs.retention
     return replace(inputs, retention=retention_days, msk_storage=inputs.msk_storage * factor)

@@ -62,7 +62,7 @@ _ANSWERS: Final = (
 def host_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """The layers of the chains that count, outermost first."""
+    """Return the layers of the chains that count, outermost first."""
     chains = {
         "receive-path": lambda: receive_chain(facts, inputs),
         "broker": lambda: _broker_chain(facts, configured, inputs),

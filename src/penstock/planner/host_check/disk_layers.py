@@ -158,7 +158,7 @@ def _dirty(facts: HostFacts, configured: Configured) -> Layer:
 
 
 def _dirty_bytes(facts: HostFacts) -> int | None:
-    """The first of both that is set; a ratio is one of the memory that is available."""
+    """Return the first of both that is set; a ratio is one of the memory that is available."""
     given, percent = facts.sysctl("vm.dirty_bytes"), facts.sysctl("vm.dirty_ratio")
     if given:
         return given

@@ -92,7 +92,7 @@ class Layer:
 
 
 def text(value: Number, unit: str) -> str:
-    """A number as people read it."""
+    """Return a number as people read it."""
     return "unlimited" if value >= UNLIMITED else format_quantity(value, unit)
 
 
@@ -133,14 +133,14 @@ def judged(
 
 
 def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
-    """A layer that cannot be judged."""
+    """Return a layer that cannot be judged."""
     return Layer(
         rule=rule, found=None, needed=needed, severity="note", cause=f"not known: {unread}"
     )
 
 
 def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str) -> Layer:
-    """A counter of losses: anything above 0 is worth a warning, since it has happened."""
+    """Return a counter of losses: anything above 0 is worth a warning, since it has happened."""
     if count is None:
         return unknown(rule, unread)
     if count == 0:
@@ -150,12 +150,12 @@ def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str)
 
 def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: str, fix: str = "",
 ) -> Layer:  # fmt: skip
-    """A layer that is no comparison of two numbers."""
+    """Return a layer that is no comparison of two numbers."""
     return Layer(rule=rule, found=found, needed=None, severity=severity, cause=cause, fix=fix)
 
 
 def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
-    """The outermost layer that fails; if none does, the outermost one with a warning."""
+    """Return the outermost layer that fails; if none does, the outermost one with a warning."""
     for severity in ("fail", "warn"):
         for layer in layers:
             if layer.severity == severity:

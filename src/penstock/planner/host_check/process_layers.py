@@ -25,7 +25,7 @@ MAPS: Final = 1_024
 
 
 def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
-    """The memory that the process may have at all, and what is free of it now."""
+    """Return the memory that the process may have at all, and what is free of it now."""
     group, memory = facts.group, facts.memory
     limits = [limit for limit in (group.memory_max_bytes, memory.total_bytes) if limit is not None]
     grouped = group.memory_max_bytes is not None and group.memory_max_bytes == min(limits)

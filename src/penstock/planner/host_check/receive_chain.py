@@ -142,7 +142,7 @@ SQUEEZED_RATIO_MAX: Final = 0.001
 
 
 def receive_chain(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
-    """The layers from the wire to the application."""
+    """Return the layers from the wire to the application."""
     return (
         *_wire(facts, inputs),
         *_ring(facts, inputs),

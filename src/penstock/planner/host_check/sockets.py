@@ -117,7 +117,7 @@ def asked_buffer(
     who: str = "",
     short: Severity = "warn",
 ) -> Layer:
-    """A buffer that a program asks for: cut to the ceiling without an error."""
+    """Return a buffer that a program asks for: cut to the ceiling without an error."""
     name = _CEILINGS[option]
     rule = Rule(
         name=f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
@@ -144,7 +144,7 @@ _WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
 
 
 def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
-    """The limit of the process, how far it may be raised, and that of the whole system."""
+    """Return the limit of the process, how far it may be raised, and that of the whole system."""
     rule = Rule(
         name=f"{who}_descriptors", label=f"file descriptors of the {who}", chain=chain,
         setting="RLIMIT_NOFILE",
@@ -210,7 +210,7 @@ def producer_buffer_bytes() -> int:
 def agent_chain(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """The layers from a producer's socket to the agent's memory."""
+    """Return the layers from a producer's socket to the agent's memory."""
     name = "net.core.somaxconn"
     agent = configured.agent
     threads = Need(value=PROCESS_THREADS, formula=f"the process {PROCESS_THREADS}")

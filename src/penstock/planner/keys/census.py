@@ -145,7 +145,7 @@ class KeySummary:
 
 
 def grouped(table: Any) -> Any:
-    """A table of key, records and bytes with each key once."""
+    """Return a table of key, records and bytes with each key once."""
     found = table.group_by("key").aggregate([("records", "sum"), ("bytes", "sum")])
     return found.select(["key", "records_sum", "bytes_sum"]).rename_columns(_SCHEMA.names)
 

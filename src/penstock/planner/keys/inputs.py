@@ -64,7 +64,7 @@ class KeysInputs:
 
 
 def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
-    """The partition counts that loads are computed for, ascending.
+    """Return the partition counts that loads are computed for, ascending.
 
     Those are the topic's and its doublings, the one asked for, and, where a rate is given, as
     many as it needs, and 4 and 10 times as many.
@@ -88,7 +88,7 @@ def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
 
 
 def planned_partitions(inputs: KeysInputs, partitions: int) -> int:
-    """The number asked for, or the topic's."""
+    """Return the number asked for, or the topic's."""
     return inputs.partitions or partitions
 
 

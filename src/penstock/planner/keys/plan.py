@@ -256,7 +256,7 @@ def _hottest(census: CensusResult, shown: int) -> list[Figure]:
 
 
 def shown_key(key: bytes) -> str:
-    """A key as people read it: text if it is any, else hexadecimal digits."""
+    """Return a key as people read it: text if it is any, else hexadecimal digits."""
     text = key.decode("utf-8", "replace")
     if not text.isprintable() or "\ufffd" in text:
         text = f"0x{key[:_KEY_CHARS_MAX].hex()}"

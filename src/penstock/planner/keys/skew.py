@@ -27,7 +27,7 @@ ZIPF_RANKS_MIN: Final = 3
 
 
 def top_share(counts: Counts, total: int, distinct: float, part: float) -> float:
-    """The share of the first `part` of all keys, at least one; `counts` are ranked.
+    """Return the share of the first `part` of all keys, at least one; `counts` are ranked.
 
     Of keys that are not among `counts` none is known, so it is at least this share.
     """
@@ -106,7 +106,7 @@ class SaltEffect:
 
 
 def salted_keys(keys: Any, salt: int) -> Any:
-    """The name of every key with one salt."""
+    """Return the name of every key with one salt."""
     suffix = pa.scalar(b":" + str(salt).encode(), keys.type)
     empty = pa.scalar(b"", keys.type)
     return pc.binary_join_element_wise(keys, suffix, empty)

@@ -72,7 +72,7 @@ class Framing:
 
 
 def aligned(length: int) -> int:
-    """A length in bytes, rounded up to the alignment of frames."""
+    """Return a length in bytes, rounded up to the alignment of frames."""
     return -(-length // FRAME_ALIGNMENT_BYTES) * FRAME_ALIGNMENT_BYTES
 
 
@@ -139,7 +139,7 @@ class Chain:
 
 
 def power_of_two_from(number: float) -> int:
-    """The smallest power of two that is not below a number; thousandths are rounding."""
+    """Return the smallest power of two that is not below a number; thousandths are rounding."""
     return 1 << max(0, ceil(round(number, 3)) - 1).bit_length()
 
 
@@ -149,17 +149,17 @@ def bandwidth_delay(bytes_per_second: float, rtt_us: float) -> int:
 
 
 def window_of(bdp_bytes: int, mtu_bytes: int, multiple: int) -> int:
-    """A window of so many times the BDP, at least the driver's default and the MTU."""
+    """Return a window of so many times the BDP, at least the driver's default and the MTU."""
     return power_of_two_from(max(multiple * bdp_bytes, WINDOW_DEFAULT_BYTES, mtu_bytes))
 
 
 def receiver_window(initial_window: int, term: int) -> int:
-    """The window that the driver really uses (constraint A)."""
+    """Return the window that the driver really uses (constraint A)."""
     return min(initial_window, term // 2)
 
 
 def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int) -> int:
-    """The term length that holds a window, what is sent during a stall, and a message.
+    """Return the term length that holds a window, what is sent during a stall, and a message.
 
     `stall_bytes` are bandwidth × stall; a publisher gets at most half a term ahead. May be above
     what a term can be.

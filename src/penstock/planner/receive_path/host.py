@@ -79,7 +79,7 @@ def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
 
 
 def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Size:
-    """The size of so many vCPUs, or the smallest that carries the load."""
+    """Return the size of so many vCPUs, or the smallest that carries the load."""
     for size in family.sizes:
         if size.vcpus == inputs.vcpus:
             return size
@@ -104,7 +104,7 @@ def _name(family: Family | None, size: Size | None) -> str:
 
 
 def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iterator[Finding]:
-    """A size that a family does not have, and a load above the largest bandwidth."""
+    """Yield a size that a family does not have, and a load above the largest bandwidth."""
     family = FAMILIES.get(inputs.family)
     if family is not None and inputs.vcpus and host.vcpus != inputs.vcpus:
         sizes = ", ".join([str(size.vcpus) for size in family.sizes])

@@ -73,7 +73,7 @@ ARTICLE: Final = "The Four Receive-Path Buffers"
 
 
 def say(value: float, unit: str) -> str:
-    """A number in a formula."""
+    """Return a number in a formula."""
     return format_quantity(value, unit)
 
 

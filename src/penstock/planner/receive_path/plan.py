@@ -145,7 +145,7 @@ def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
 
 
 def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> Snippet:
-    """The same path carried over TCP, by the names of a broker's settings.
+    """Return the same path carried over TCP, by the names of a broker's settings.
 
     A fixed size switches the kernel's own growing of buffers off, so it is worth it only where
     `net.ipv4.tcp_rmem` may not grow so far.
@@ -160,7 +160,7 @@ def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> S
 
 
 def short_size(number: int) -> str:
-    """A size as Aeron's properties read it: `512k`, `16m`, `1g`, or plain bytes."""
+    """Return a size as Aeron's properties read it: `512k`, `16m`, `1g`, or plain bytes."""
     for power, suffix in ((30, "g"), (20, "m"), (10, "k")):
         if number >= 1 << power and number % (1 << power) == 0:
             return f"{number >> power}{suffix}"
@@ -168,7 +168,7 @@ def short_size(number: int) -> str:
 
 
 def short_time(us: float) -> str:
-    """A time as Aeron's properties read it, rounded up to a whole number: `200us`, `3ms`."""
+    """Return a time as Aeron's properties read it, rounded up to a whole number: `200us`, `3ms`."""
     whole = ceil(round(us, 3))
     return f"{whole // 1000}ms" if whole >= 1000 and whole % 1000 == 0 else f"{whole}us"
 
