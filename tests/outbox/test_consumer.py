@@ -140,7 +140,7 @@ def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
     assert counted.counters.duplicates == 1
     dead = shelf.dead_letters()
     assert [letter["penstock-dead-letter-reason"] for letter in dead] == [b"batch-reused"] * 2
-    assert b"a batch id names one payload for ever" in dead[0]["penstock-dead-letter-message"]
+    assert b"use a batch id for one payload only" in dead[0]["penstock-dead-letter-message"]
     assert dead[0]["value"] == b"eno"
 
 

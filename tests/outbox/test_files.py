@@ -205,7 +205,7 @@ def test_another_content_is_a_conflict(
     assert str(info.value) == (
         f"batch b: {DATA} holds 3013 bytes with CRC32C {crc32c(CONTENT):08x}, and the payload has"
         f" {len(other)} bytes with CRC32C {crc32c(other):08x}:"
-        " a batch id names one payload for ever"
+        " use a batch id for one payload only"
     )
     assert files_of(tmp_path) == {DATA: CONTENT}
 

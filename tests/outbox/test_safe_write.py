@@ -74,7 +74,7 @@ class Calls:
             durable=durable,
         )
         self.attempt = SafeWrite(
-            plan, cast(Files, self), root=ROOT, hour=hour, hour_settled=hour != NO_HANDLE
+            plan, cast(Files, self), root=ROOT, hour=hour, hour_durable=hour != NO_HANDLE
         )
         self.outcome: Written | PenstockError = OutboxBug("it was not run")
 

@@ -1,13 +1,13 @@
-"""Pointers: what the log carries in place of a payload.
+"""Pointers, which the log has in place of payloads.
 
 A pointer is compact JSON, about 250 bytes:
 
     {"file_path":"p/year=2026/month=05/day=24/hour=14/batch-b/data.bin","batch_id":"b",
      "partition_id":"p","size_bytes":524288,"crc32c":"f3c19a2b","codec":"none","event_count":1}
 
-`file_path` is relative to the root, so that mounts may differ between machines. Keys that are not
-known are tolerated, so that a later version may add some. A record of the topic is either a
-pointer or, at or below the threshold, the payload itself:
+`file_path` is relative to the root, so that mounts may differ between machines. Unknown keys are
+ignored, so that a later version may add some. A record of the topic is either a pointer or, at or
+below the threshold, the payload itself:
 
 | field                   | pointer               | inline                |
 |-------------------------|-----------------------|-----------------------|
@@ -54,7 +54,7 @@ _COUNT: Final = re.compile(rb"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """Where a payload lies and what it must be. `file_path` is relative to the root."""
+    """Location of a payload with its attributes. `file_path` is relative to the root."""
 
     file_path: str
     batch_id: str
@@ -67,7 +67,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRecord:
-    """One record of the topic: a pointer, or a payload that travels inline."""
+    """Record of the topic: a pointer, or an inline payload."""
 
     key: bytes
     value: bytes
@@ -81,7 +81,7 @@ class OutboxRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inline:
-    """What the headers of an inline record say of its value."""
+    """Headers of an inline record, which describe its value."""
 
     batch_id: str
     partition_id: str
@@ -91,7 +91,7 @@ class Inline:
 
 
 def check_codec(text: object) -> str:
-    """Return the name of a codec; the outbox carries it and does not interpret it.
+    """Return the name of a codec; the outbox never interprets it.
 
     Raises:
         InvalidPayload: it is not 1 to 32 of `A-Z a-z 0-9 . _ + -`.
@@ -105,10 +105,10 @@ def check_codec(text: object) -> str:
 
 
 def check_event_count(count: object) -> int:
-    """Return a number of events.
+    """Return a valid number of events.
 
     Raises:
-        InvalidPayload: it is no whole number from 0 to 2^63 - 1.
+        InvalidPayload: it is not a whole number from 0 to 2^63 - 1.
     """
     if not _is_count(count):
         raise InvalidPayload(f"event count {shown(count)}: must be 0 to {limits.COUNT_MAX}")
@@ -116,7 +116,7 @@ def check_event_count(count: object) -> int:
 
 
 def message_id(batch_id: str) -> bytes:
-    """Return the id of a batch's message: the same for every attempt to publish it."""
+    """Return the id of a batch's message, which is the same for every attempt to publish it."""
     return b"outbox-" + batch_id.encode()
 
 
@@ -137,7 +137,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes | memoryview) -> Pointer:
-    """Read a pointer; keys that are not known are tolerated.
+    """Read a pointer; ignore unknown keys.
 
     Raises:
         InvalidPointer: too long, not JSON, a key missing or of the wrong type, or the path
@@ -199,7 +199,7 @@ def _check_consistent(pointer: Pointer) -> None:
 
 
 def pointer_record(pointer: Pointer) -> OutboxRecord:
-    """Return the record that carries a pointer."""
+    """Return the record for a pointer."""
     return OutboxRecord(
         key=pointer.partition_id.encode(),
         value=encode_pointer(pointer),
@@ -211,7 +211,7 @@ def pointer_record(pointer: Pointer) -> OutboxRecord:
 
 
 def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
-    """Return the record that carries a payload itself."""
+    """Return the record for an inline payload."""
     return OutboxRecord(
         key=inline.partition_id.encode(),
         value=payload,
@@ -229,10 +229,10 @@ def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
 def decode_record(
     key: bytes | None, value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> Pointer | Inline:
-    """Read what a record of the topic is; for `Inline` the payload is `value` itself.
+    """Read a record of the topic; for `Inline` the payload is `value` itself.
 
     Raises:
-        InvalidPointer: it is no record of an outbox, or one that contradicts itself.
+        InvalidPointer: it is not a record of an outbox, or contradicts itself.
     """
     by_name = dict(headers)
     kind = by_name.get(HEADER_KIND)

@@ -1,7 +1,7 @@
-"""Many pointers at once, by columns: for Spark and for readers of whole topics.
+"""Decoding of many pointers by columns, for Spark and for readers of whole topics.
 
 The values are joined into lines and read as JSON by Arrow in one call; ids, paths and checksums
-are checked by Arrow's string kernels. It takes PyArrow, which `pointer` does not load.
+are checked by Arrow's string kernels. It imports PyArrow, which `pointer` does not.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ _JSON_SCHEMA: Final = pa.schema(
 def decode_pointers(values: Any) -> Any:
     """Read an array of pointers, binary or string, as a table of `POINTER_SCHEMA`, row by row.
 
-    Works by columns; a date that no calendar has (30 February) is the one thing that it lets
-    pass and `decode_pointer` does not.
+    Works by columns. It accepts impossible dates (30 February), which `decode_pointer` rejects.
 
     Raises:
-        InvalidPointer: any of them is none; the message has the first bad row's number.
+        InvalidPointer: an invalid pointer; the message has the first bad row's number.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -77,8 +76,8 @@ def decode_pointers(values: Any) -> Any:
 
 
 def _lines(values: Any) -> Any:
-    """One buffer, a pointer a line. Every value is an object by its first and last byte, so that
-    as many rows as values means one row of each."""
+    """Join pointers to one buffer of lines. Each value must begin and end as an object, so that as
+    many rows as values means one row of each."""
     _refuse(pc.is_null(values), "there is no value")
     _refuse(pc.greater(pc.binary_length(values), limits.POINTER_BYTES_MAX), "is too long")
     try:
@@ -117,7 +116,7 @@ def _refuse(bad: Any, reason: str) -> None:
 
 
 def _hex_to_uint32(digits: Any) -> Any:
-    """Checksums of 8 hexadecimal digits as unsigned numbers."""
+    """Return checksums of 8 hexadecimal digits as unsigned numbers."""
     _refuse(
         pc.invert(pc.match_substring_regex(digits, "^[0-9a-fA-F]{8}$")),
         "crc32c is not 8 hexadecimal digits",

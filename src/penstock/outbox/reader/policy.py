@@ -1,22 +1,22 @@
-"""What to do about a payload that cannot be read: try again, give the record up, or stop.
+"""Policy for an unreadable payload: read again, send the record to the dead letters, or stop.
 
-A consumer that gives up too early fills the dead-letter topic with good batches; one that never
-gives up stands still behind one bad batch. What decides is whose fault it may be:
+A consumer that stops trying too early fills the dead-letter topic with good batches; one that tries
+for ever blocks behind one bad batch. The possible cause decides:
 
-| what went wrong                    | may heal because                    | then                  |
+| failure                            | possible recovery                   | then                  |
 |------------------------------------|-------------------------------------|-----------------------|
 | unreadable (EIO, ESTALE, EACCES …) | the mount or its server comes back  | stop: nothing is lost |
 | missing                            | another client's cache hides it yet | dead letter           |
 | corrupt (size, checksum)           | a cache served a stale page         | dead letter           |
-| invalid (pointer, path), too large | nothing                             | dead letter           |
+| invalid (pointer, path), too large | none                                | dead letter           |
 
-Missing is believed only `missing_grace_ms` after the record was written: an NFS client keeps the
-answer "no such file" for up to a minute. Unreadable never becomes a dead letter, because a mount
-that is gone would send a whole topic there; the consumer stops and its supervisor starts it again
-at the committed offset. For the same reason more than `dead_letters_in_a_row_max` records given
-up one after the other stop it as well: an empty mount point looks like missing files.
+A payload counts as missing only `missing_grace_ms` after the record was written: an NFS client
+caches "no such file" for up to a minute. An unreadable payload never becomes a dead letter, because
+a lost mount would send a whole topic there; the consumer stops and its supervisor restarts it
+at the committed offset. For the same reason it stops after `dead_letters_in_a_row_max` dead
+letters in a row: an empty mount point looks like missing files.
 
-A core: no clock, no files, no dice. Source: `design/host-and-outbox.md`, Read.
+It has no clock, files or randomness. Source: `design/host-and-outbox.md`, Read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.outbox.settings import check_numbers
 
 
 class Trouble(Enum):
-    """What went wrong with one payload."""
+    """Kind of failure of one payload."""
 
     UNREADABLE = "unreadable"
     MISSING = "missing"
@@ -63,10 +63,10 @@ Judgement = TryAgain | GiveUp | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """How long a payload is tried; the defaults are in `limits`.
+    """Limits of the reads of one payload; the defaults are in `limits`.
 
-    `attempts_max` counts readings of one payload for each trouble that may heal, the first
-    included; the pause doubles from `pause_first_ms` to `pause_max_ms`.
+    `attempts_max` counts reads of one payload for each trouble that may recover, including the
+    first; the pause doubles from `pause_first_ms` to `pause_max_ms`.
 
     Raises:
         InvalidSetting: no attempt, or a time below 0.
@@ -89,7 +89,7 @@ class ReadPolicy:
         )
 
     def judge(self, trouble: Trouble, *, attempts: int, record_age_ms: int) -> Judgement:
-        """What follows the `attempts`-th reading in vain (1 is the first).
+        """Return the reaction to the `attempts`-th failed read (1 is the first).
 
         `record_age_ms` is how long ago the record was written, by the record's own timestamp.
         """
@@ -110,7 +110,7 @@ class ReadPolicy:
 
     @property
     def _missing_attempts_max(self) -> int:
-        # A record from a clock that is ahead must not be waited for beyond the grace itself.
+        # A record's clock may be ahead: never wait longer than the grace itself.
         return self.attempts_max + self.missing_grace_ms // max(1, self.pause_max_ms) + 1
 
     def _pause_ms(self, attempts: int) -> int:

@@ -1,8 +1,8 @@
-"""What a starting consumer must remember of the time before: the batches it has processed.
+"""Rebuilding of a starting consumer's dedup window.
 
 Records below the committed offset were processed, or are in the dead-letter topic. They are read
 again from the newest backwards (`tail.backwards`) until they are too many, too old or too large
-for the window. Payload files are not touched.
+for the window. Payload files are not read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def processed_before(
     bounds: ConsumerLimits,
     now_ms: int,
 ) -> Iterator[tuple[BatchKey, int, int]]:
-    """Batches processed below the committed offsets, with CRC32C and their records' times, oldest
-    first.
+    """Yield batches processed below the committed offsets, oldest first, with CRC32C and record
+    time.
 
     `given_up` has partition and offset of records that went to the dead-letter topic instead.
     """
