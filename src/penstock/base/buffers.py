@@ -51,7 +51,6 @@ class Lease:
             self._pool.give_back(self)
 
     def lend_again(self, size_bytes: int) -> None:
-        """Start over for a new frame."""
         self._count = 1
         self.size_bytes = size_bytes
         self.received_bytes = 0
@@ -105,7 +104,6 @@ class ReceivePool:
         self._waiting.pop(resume, None)
 
     def give_back(self, lease: Lease) -> None:
-        """Recycle the buffer of a lease whose last holder has released it."""
         self._under_way.pop(lease, None)
         self.received_bytes -= lease.received_bytes
         class_bytes = lease.class_bytes

@@ -117,9 +117,7 @@ class Files(Protocol):
 
     def sync_directory(self, directory: int, /) -> None: ...
 
-    def rename(self, name: Name, target: Name, /) -> None:
-        """Rename a file and replace an existing target."""
-        ...
+    def rename(self, name: Name, target: Name, /) -> None: ...
 
     def rename_new(self, name: Name, target: Name, /, below: int) -> None:
         """Rename within a directory; EEXIST when the target exists, EINVAL or ENOSYS where the
@@ -134,16 +132,12 @@ class Files(Protocol):
 
     def remove(self, name: Name, /, below: int | None = None) -> None: ...
 
-    def remove_tree(self, path: Name, /) -> None:
-        """Remove a directory with its contents, as far as possible."""
-        ...
+    def remove_tree(self, path: Name, /) -> None: ...
 
     def close(self, handle: int, /) -> None: ...
 
 
 class MachineFiles:
-    """File system calls of the operating system."""
-
     names_in = staticmethod(os.listdir)
     read = staticmethod(os.readv)
     read_at = staticmethod(os.pread)
@@ -236,7 +230,6 @@ def open_no_follow(directory: int, name: Name, flags: int) -> int:
 
 
 def read_range(files: Files, file: int, size: int, position: int) -> bytes:
-    """Return a range of a file; fewer bytes only where the file ends."""
     data = files.read_at(file, size, position)
     if len(data) == size or not data:
         return data
@@ -290,7 +283,6 @@ def _finish(files: Files, file: int, position: int, buffers: Sequence[Buffer], w
 
 
 def sync_directory(files: Files, path: Name) -> None:
-    """Make the names in a directory durable."""
     directory = files.open_directory(path)
     try:
         files.sync_directory(directory)
@@ -299,7 +291,6 @@ def sync_directory(files: Files, path: Name) -> None:
 
 
 def make_directories(files: Files, path: str) -> None:
-    """Create a directory and its missing parents durably."""
     try:
         files.make_directory(path)
     except FileExistsError:
@@ -311,7 +302,6 @@ def make_directories(files: Files, path: str) -> None:
 
 
 def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
-    """Write a small file and replace its content."""
     file = files.open(path, create=True, truncate=True)
     try:
         write_all(files, file, 0, [data])

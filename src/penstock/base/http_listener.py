@@ -77,7 +77,6 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -181,8 +180,6 @@ def _bounded(app: Any, requests_max: int) -> Any:
 
 
 class Server(Protocol):
-    """Accepts connections."""
-
     @property
     def sockets(self) -> Sequence[socket.socket]: ...
     def close(self) -> None: ...
@@ -259,7 +256,6 @@ class HttpListener:
             self._server.close()
 
     async def stop(self) -> None:
-        """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""
         if self._server is None:
             return
         self._server.close()

@@ -58,8 +58,6 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 connection with time limits."""
-
     def __init__(self, kept: Connections, **named: Any) -> None:
         super().__init__(**named)
         self._kept = kept
@@ -106,12 +104,10 @@ class Connection(H11Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether the connection has no request in progress."""
         cycle = self.cycle
         return cycle is None or cycle.response_complete
 
     def _look(self) -> None:
-        """Close the connection if the client stopped sending a body that is being read."""
         now = self.loop.time()
         waits = self.flow.read_paused or self.cycle.waiting_for_100_continue
         until = (now if waits else self._heard) + SILENCE_SECONDS

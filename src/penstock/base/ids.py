@@ -30,8 +30,6 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """Partition of a topic, identified by the topic's name."""
-
     topic: str
     partition: int
 

@@ -74,10 +74,7 @@ class Registry:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Write samples in the Prometheus text format, grouped by metric.
-
-    The exposition library is imported here, at the first scrape, and not at start-up.
-    """
+    """Write samples in the Prometheus text format; import the exposition library on first use."""
     from prometheus_client import exposition
     from prometheus_client.core import Metric as Family
 

@@ -129,10 +129,7 @@ def setting(
 
 
 def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
-    """Declare a field that is the default of another class's setting, with `changes` applied.
-
-    Its name and unit default as in `setting`.
-    """
+    """Declare a field as the default of another class's setting, with `changes` applied."""
     metadata = {item.name: getattr(info, item.name) for item in fields(SettingInfo)}
     metadata |= {"like": info.name, "name": name, "unit": None, **changes}
     del metadata["type_name"], metadata["attribute"]
@@ -140,12 +137,10 @@ def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
 
 
 def describe(settings_type: type[Any]) -> Iterable[SettingInfo]:
-    """Return the declaration of every setting of a settings class, in order."""
     return by_name(settings_type).values()
 
 
 def by_name(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
-    """Return the declarations of a settings class by the names of its settings, in order."""
     if settings_type not in _BY_NAME:
         _BY_NAME[settings_type] = {info.name: info for info in _declared(settings_type)}
     return _BY_NAME[settings_type]

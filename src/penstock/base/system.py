@@ -26,8 +26,6 @@ class Clock(Protocol):
 
 
 class Randomness(Protocol):
-    """Source of identifiers and jitter."""
-
     def uuid(self) -> UUID: ...
 
     def bits(self, count: int) -> int:
@@ -40,8 +38,6 @@ class Randomness(Protocol):
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -50,8 +46,6 @@ class SystemClock:
 
 
 class SystemRandomness:
-    """The machine's entropy."""
-
     def uuid(self) -> UUID:
         return UUID(bytes=os.urandom(16), version=4)
 

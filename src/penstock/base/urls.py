@@ -34,5 +34,4 @@ def without_credentials(url: str) -> str:
 
 
 def without_credentials_in(text: str) -> str:
-    """Return a text with every URL in it as `without_credentials` returns it."""
     return _URL.sub(lambda found: without_credentials(found[0]), text)

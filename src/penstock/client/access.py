@@ -31,12 +31,9 @@ from penstock.security.credentials import (
 
 
 class AccessCalls:
-    """ACL and user calls of `Client`."""
-
     _session: Session
 
     def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """Return the bindings that a filter matches, or all bindings, in order."""
         body = _filter(wanted or AclFilter())
 
         def once() -> list[AclBinding]:
@@ -66,8 +63,6 @@ class AccessCalls:
         self._session.retrying(once)
 
     def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Remove the bindings that a filter matches, and return them."""
-
         def once() -> list[AclBinding]:
             answer = self._session.call_any("DeleteAcls", {"filters": [_filter(wanted)]})
             (result,) = answer.filter_results

@@ -99,7 +99,6 @@ def piece_of(partition: TopicAndPartition, data: Any, acquired: Sequence[Acquire
 
 
 def _gaps(offsets: Offsets, acquired: Sequence[Acquired]) -> Iterator[AckRange]:
-    """Yield the acquired offsets that have no record."""
     for run in acquired:
         low, high = np.searchsorted(offsets, (run.first, run.last + 1))
         there = np.concatenate(([run.first - 1], offsets[low:high], [run.last + 1]))
@@ -108,7 +107,7 @@ def _gaps(offsets: Offsets, acquired: Sequence[Acquired]) -> Iterator[AckRange]:
 
 
 def ranges_of(numbers: Any, offsets: Offsets, rows: Flags, kind: Kind) -> dict[int, list[AckRange]]:
-    """Return ranges of the selected rows' offsets by piece number; rows are in that order."""
+    """Return offset ranges of the selected rows by piece number; rows are in that order."""
     at = np.flatnonzero(rows)
     if not at.size:
         return {}

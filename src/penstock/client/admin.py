@@ -58,8 +58,6 @@ ResourceKind = Literal["topic", "broker", "client-metrics", "group"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """Configuration entry of a topic or broker, with the source of its value."""
-
     name: str
     value: str | None
     source: str
@@ -69,8 +67,6 @@ class ConfigEntry:
 
 
 class AdminCalls:
-    """Administrative calls of `Client`."""
-
     _session: Session
     _request_timeout_ms: int
 
@@ -94,7 +90,6 @@ class AdminCalls:
             self._session.pool.give_back(connection)
 
     def list_topics(self, *, internal: bool = False) -> list[TopicMetadata]:
-        """Return all topics by name; `internal` includes internal ones."""
         topics = self.metadata().topics.values()
         return sorted((t for t in topics if internal or not t.internal), key=lambda t: t.name)
 
@@ -378,8 +373,6 @@ class AdminCalls:
         return self._session.call_any(api, body)
 
     def _control(self, api: str, body: Any, results: str, subject: Any) -> None:
-        """Call the controller; raise or retry the error of its one result."""
-
         def once() -> None:
             response = self._session.call_controller(api, body)
             for item in getattr(response, results):

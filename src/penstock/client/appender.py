@@ -60,8 +60,6 @@ _ACKS_ALL: Final = -1
 
 
 class _Ticket(NamedTuple):
-    """Unanswered request with its producer partition."""
-
     producer_partition: ProducerPartitionState
     request: ProduceRequest
 
@@ -169,7 +167,6 @@ class Appender:
 
     @property
     def producer_partitions(self) -> int:
-        """Number of producer partitions in memory."""
         return len(self._producer_partitions)
 
     async def start(self) -> None:
@@ -320,7 +317,6 @@ class Appender:
         return state
 
     def _forget_idle(self) -> None:
-        """Drop the state of the least recently used idle producer partitions."""
         oldest = list(islice(self._producer_partitions, limits.APPENDER_PARTITIONS_LOOKED_AT))
         for producer_partition in oldest:
             if len(self._producer_partitions) < limits.PRODUCER_PARTITIONS_MAX:
@@ -393,7 +389,6 @@ class Appender:
         return topic
 
     def _learn(self, topic: _Topic, state: ProducerPartitionState) -> None:
-        """Wake the producer partition after the next look-up of its topic."""
         topic.waiting[state] = None
         if topic.loading or topic.timer is not None or self._loop is None:
             return
@@ -496,7 +491,6 @@ class Appender:
             self._pump(node.waiting.popitem(last=False)[0])
 
     def _unreachable(self, node: _Node, error: PenstockError) -> None:
-        """Count a failed attempt for every batch that waited for the connection."""
         node.failures += 1
         if self._loop is not None and not self._closed:
             pause = self._backoff_seconds(node.failures)

@@ -395,7 +395,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         bounds: ReadLimits,
         views: bool,
     ) -> Generator[tuple[Run, Any]]:
-        """Return the range's batches with their runs, and check arguments right away."""
         schema = schema_of(columns, views)
         left = optional_whole("max_records", max_records, 0, LONG_MAX)
         made = self._core(topic, partitions, start, end, isolation, bounds)
@@ -410,7 +409,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         isolation: Isolation,
         bounds: ReadLimits,
     ) -> Callable[[], FetchCore]:
-        """Return a function that makes the core of a read; check arguments right away."""
         text("topic", topic)
         level, chosen = isolation_level(isolation), partition_list(partitions)
         first, last = position("start", start), None if end is None else position("end", end)
@@ -475,7 +473,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         isolation: int,
         what: str,
     ) -> dict[int, int]:
-        """Return an offset per partition for a position of any kind."""
         if isinstance(position, Mapping):
             missing = [p for p in partitions if p not in position]
             if missing:

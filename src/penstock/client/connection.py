@@ -60,7 +60,6 @@ TLS_PROBE_SECONDS: Final = 1.0
 
 
 def not_connected(where: str, error: Exception) -> Disconnected:
-    """Return the error for a connection that could not be opened, with its cause."""
     if isinstance(error, ConnectionRefusedError):
         return ConnectionRefused(
             f"{where} refused the connection: no broker is running there (Connection refused)"
@@ -143,7 +142,6 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def _encrypt(self, opened: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
-        """Start TLS on a connection; the time limit applies to each step from then on."""
         try:
             encrypted = context.wrap_socket(opened, server_hostname=host)
         except (OSError, ValueError) as error:
@@ -167,7 +165,6 @@ class Connection:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the socket; unanswered calls are lost."""
         self.broken = True
         with contextlib.suppress(OSError):
             self._socket.close()
@@ -225,7 +222,6 @@ class Connection:
 
     @property
     def oldest_call(self) -> Call | None:
-        """Call that is answered next; any thread may read it."""
         try:
             return self.under_way[0]
         except IndexError:

@@ -102,7 +102,6 @@ def _decode(run: Run, schema: Any, views: bool) -> Any:
 
 
 def _timestamp_types(run: Run, offsets: Any) -> Any:
-    """Return each record's timestamp type, from the batch that contains its offset."""
     headers = split_batches(run.data)
     bases = np.array([header.base_offset for header in headers], np.int64)
     types = np.array([header.timestamp_type for header in headers], np.int8)

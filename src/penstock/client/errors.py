@@ -63,20 +63,14 @@ class BrokerBug(BugError):
 
 
 class UnknownBroker(BrokerRefused):
-    """A broker id that is not registered."""
-
     code: ClassVar[str] = "broker_id_not_registered"
 
 
 class UnknownTopic(BrokerRefused):
-    """A topic or partition that the cluster does not have."""
-
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class TopicExists(BrokerRefused):
-    """A topic of this name already exists."""
-
     code: ClassVar[str] = "topic_already_exists"
 
 
@@ -124,8 +118,6 @@ class UnsupportedByBroker(BrokerRefused):
 
 
 class Disconnected(RetriableError):
-    """A connection was refused, closed or reset."""
-
     code: ClassVar[str] = "network_exception"
 
 
@@ -150,8 +142,6 @@ class NotAccepted(TimedOut):
 
 
 class BrokersUnreachable(UnavailableError):
-    """No broker of the list answers."""
-
     code: ClassVar[str] = "broker_not_available"
 
 
@@ -193,8 +183,6 @@ class UnreadableBatch(CorruptError):
 
 
 class ClientClosed(FencedError):
-    """The client has been closed."""
-
     code: ClassVar[str] = "network_exception"
 
 

@@ -97,8 +97,6 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Request to one broker, with a position per partition."""
-
     node_id: int
     asked: Mapping[int, Asked]
 
@@ -144,8 +142,6 @@ class Cursor:
 
 @dataclass(slots=True)
 class FetchCore:
-    """Positions of one reader in the partitions of one topic."""
-
     topic: str
     cursors: dict[int, Cursor]
     topic_id: UUID | None = None
@@ -172,11 +168,9 @@ class FetchCore:
         return leader[1] > known
 
     def nodes(self) -> set[int]:
-        """Return the brokers that lead a partition."""
         return {node for node, _ in self.leaders.values() if node >= 0}
 
     def without_leader(self) -> list[int]:
-        """Return the partitions that have more to read and no leader."""
         leaders = self.leaders
         return [
             p
@@ -233,7 +227,6 @@ class FetchCore:
         return request.asked[partition].leader_epoch < self.leaders[partition][1]
 
     def check(self, fetched: FetchedPartition) -> None:
-        """Raise LogTruncated if the leader's log lacks records that were read."""
         parts, cursor = fetched.parts, self.cursors[fetched.partition]
         if parts is not None:
             raise LogTruncated(
@@ -277,7 +270,6 @@ def fetch_body(
     partition_max_bytes: int,
     max_wait_ms: int,
 ) -> dict[str, Any]:
-    """Return the body of a Fetch request without a session."""
     by_id = version >= BY_ID_FROM
     return {
         **({"replica_id": -1} if version <= _REPLICA_ID_UNTIL else {}),

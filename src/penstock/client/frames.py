@@ -25,7 +25,6 @@ class Frames:
         self._free: deque[Any] = deque(maxlen=limits.FRAMES_KEPT)
 
     def take(self, size_bytes: int) -> memoryview:
-        """Return memory of that size for the caller and all views of it."""
         if size_bytes < limits.FRAME_KEPT_BYTES_MIN:
             return _view(np.empty(size_bytes, np.uint8))
         memory = self._fitting(size_bytes)

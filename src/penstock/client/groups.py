@@ -36,8 +36,6 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """Member with the partitions that it owns."""
-
     member_id: str
     instance_id: str | None
     client_id: str
@@ -47,8 +45,6 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """Group with its members."""
-
     group_id: str
     state: str
     protocol_type: str
@@ -66,13 +62,9 @@ class Committed:
 
 
 class GroupCalls:
-    """Consumer group calls of `Client`."""
-
     _session: Session
 
     def list_groups(self) -> list[GroupListing]:
-        """Return the groups of all brokers, by name."""
-
         def once() -> list[GroupListing]:
             found: dict[str, GroupListing] = {}
             for node in self._session.nodes():

@@ -57,8 +57,6 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """Metadata response: the cluster, its brokers and the requested topics."""
-
     cluster_id: str | None
     controller_id: int
     nodes: Mapping[int, Node]
@@ -110,7 +108,6 @@ class MetadataCache:
     _topics: dict[str, tuple[float, TopicMetadata]] = field(default_factory=dict)
 
     def update(self, answer: ClusterMetadata, *, now_ms: float) -> None:
-        """Store a response; drop topics with an error."""
         if answer.nodes:
             self.nodes = dict(answer.nodes)
             self.controller_id = answer.controller_id
@@ -128,7 +125,6 @@ class MetadataCache:
         return entry[1]
 
     def leaders(self, name: str, *, now_ms: float) -> dict[int, int]:
-        """Return the leader of each partition that has one."""
         topic = self.topic(name, now_ms=now_ms)
         if topic is None:
             return {}

@@ -73,7 +73,6 @@ def murmur2(keys: Any) -> Hashes:
 def _layout(
     keys: Any,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return starts, lengths and bytes of a binary-like array."""
     large = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
     _, offsets_buffer, data_buffer = keys.buffers()
     kind = np.dtype(np.int64 if large else np.int32)
@@ -115,7 +114,6 @@ def _mix_words(
 
 
 def _strided(data: npt.NDArray[np.uint8], begin: int, stride: int, count: int) -> Hashes:
-    """Return a view of the words at `begin`, `begin + stride`, and so on."""
     return np.ndarray((count,), "<u4", buffer=data, offset=begin, strides=(stride,))
 
 

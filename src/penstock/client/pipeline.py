@@ -45,15 +45,9 @@ T = TypeVar("T")
 
 
 class PipelineOwner(Protocol[T]):
-    """Callbacks of a pipeline's owner."""
+    def answered(self, ticket: T, response: Any) -> None: ...
 
-    def answered(self, ticket: T, response: Any) -> None:
-        """Handle the response to a call."""
-        ...
-
-    def may_send(self) -> None:
-        """Resume sending, after `writable` has been False."""
-        ...
+    def may_send(self) -> None: ...
 
     def lost(self, tickets: list[T], error: PenstockError) -> None:
         """Handle the end of the connection, with its unanswered calls, oldest first."""
@@ -100,7 +94,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     @property
     def writable(self) -> bool:
-        """Whether a call may be sent now."""
         return (
             not self._paused
             and self._error is None
@@ -189,7 +182,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._renewal = self._loop.call_later(step / 1000 * RENEW_SHARE, self._renew)
 
     def _renew(self) -> None:
-        """Authenticate again; the owner's calls wait meanwhile."""
         self._renewal = None
         if self._error is None:
             self._renewing = self._loop.create_task(self._renew_now())
@@ -296,7 +288,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._transport.writelines(call.pieces)
 
     def _look_at_deadline(self) -> None:
-        """Check for overdue calls, once per timeout and not once per call."""
         self._timer = None
         if not self._under_way:
             return

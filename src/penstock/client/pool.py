@@ -127,7 +127,6 @@ class ConnectionPool:
             connection.close()
 
     def close(self) -> None:
-        """Close idle connections, and end blocked calls of other threads."""
         with self._lock:
             self._closed = True
             idle = [item for waiting in self._idle.values() for item in waiting]

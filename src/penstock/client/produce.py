@@ -79,8 +79,6 @@ class Acknowledged:
 
 @dataclass(slots=True, eq=False)
 class ProduceRequest:
-    """Batches that are sent together to one broker."""
-
     node_id: int
     batches: tuple[Batch, ...]
 
@@ -144,7 +142,6 @@ class ProduceCore:
 
     @property
     def done(self) -> bool:
-        """Whether every added batch has been acknowledged."""
         return self.buffered_bytes == 0
 
     @property
@@ -199,7 +196,6 @@ class ProduceCore:
             self._fail(batch, TimedOut(reason))
 
     def _in_turn(self) -> list[tuple[int, _PartitionQueue]]:
-        """Return the queues with waiting batches, in rotating order."""
         queues = [item for item in self._queues.items() if item[1].waiting]
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
@@ -307,7 +303,6 @@ class ProduceCore:
         self._fail(batch, broker_error(result.error_code, subject, message))
 
     def _fail(self, batch: Batch, error: PenstockError) -> None:
-        """Fail the write; the first error stays."""
         if self.error is None:
             self.error, self.failed = error, batch
 

@@ -42,8 +42,6 @@ class EarlierFailed(RetriableError):
 
 
 class ProducerPartition(NamedTuple):
-    """Producer with one of its partitions."""
-
     producer_id: int
     producer_epoch: int
     topic: str
@@ -102,7 +100,6 @@ class ProducerPartitionState:
 
     @property
     def idle(self) -> bool:
-        """Whether no append is waiting or in flight."""
         return not self._appends and not self._requests
 
     def admit(self, base_sequence: int) -> PenstockError | None:
@@ -123,7 +120,6 @@ class ProducerPartitionState:
         return None
 
     def add(self, batches: Iterable[Pieces], base_sequence: int, done: Done) -> None:
-        """Queue an append that `admit` accepted."""
         append = Append(base_sequence=base_sequence, left=0, done=done)
         parts = [
             _Part(self.producer_partition.partition, data, count, tail=tail, append=append)
@@ -174,7 +170,6 @@ class ProducerPartitionState:
         self.core.disconnected(requests, error, now_ms=now_ms, chance=chance)
 
     def fail(self, error: PenstockError) -> None:
-        """Fail all appends for a reason outside the core."""
         if self.core.error is None:
             self.core.error = error
 

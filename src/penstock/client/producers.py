@@ -67,7 +67,6 @@ class ProducerIdentities:
         return self._session.retrying(self._ask)
 
     def give_back(self, identity: ProducerIdentity) -> None:
-        """Keep an identity whose every record was acknowledged."""
         with self._lock:
             if identity.idempotent and len(self._idle) < limits.IDLE_PRODUCERS_MAX:
                 self._idle.append(identity)

@@ -36,11 +36,12 @@ def parse_properties(path: str, data: bytes) -> dict[str, str]:
     try:
         return dict(map(_property, _logical_lines(text)))
     except ValueError:
-        raise UnusableFile(f"{path} has a \\u that is no character: write \\u00fc for ü") from None
+        raise UnusableFile(
+            f"{path} has a \\u without four hexadecimal digits: write \\u00fc for ü"
+        ) from None
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Join lines that a backslash continues; drop comments and empty lines."""
     line = ""
     for part in re.split(r"\r\n|\r|\n", text):
         natural = part.lstrip(_BLANKS)
@@ -56,7 +57,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _property(line: str) -> tuple[str, str]:
-    """Split a line into name and value; raises ValueError for an escape that is none."""
+    """Split a line into name and value; raise ValueError for an invalid escape."""
     name, value = re.fullmatch(_PROPERTY, line).groups()  # type: ignore[union-attr]
     return _unescaped(name), _unescaped(value)
 

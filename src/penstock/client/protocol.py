@@ -110,14 +110,12 @@ class Negotiated:
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def update(self, response: Any) -> None:
-        """Store an ApiVersions response."""
         self.ranges = {
             int(item.api_key): (int(item.min_version), int(item.max_version))
             for item in response.api_keys
         }
 
     def missing(self) -> list[str]:
-        """Return the names of the calls without a common version."""
         names = []
         for name in VERSION_MAX:
             try:
@@ -149,7 +147,6 @@ class Negotiated:
 def make_call(
     name: str, version: int, body: Mapping[str, Any], *, correlation_id: int, client_id: bytes
 ) -> Call:
-    """Write a request from a mapping of the schema's field names."""
     api = BY_NAME[name]
     written = encoder(name, version, "request")(body)
     frame = request_frame(api.key, version, correlation_id, client_id, written)

@@ -187,7 +187,6 @@ class Queue:
     # Fetching
 
     def _round(self, pieces: list[Piece], max_records: int, max_bytes: int, wait_ms: float) -> None:
-        """Fetch from all brokers once; raise the last error after all of them."""
         nodes, trouble = self._member.nodes(), None
         asked: list[int] = []
         share = max_records if wait_ms <= 0 else max(1, max_records // max(1, len(nodes)))
@@ -361,12 +360,10 @@ class Queue:
 
 
 def _resolved_by_refresh(code: int) -> bool:
-    """Whether fresh metadata resolves an error of a partition."""
     return retriable(code) or code_name(code) in _STALE
 
 
 def _again(error: PenstockError) -> RetriableError:
-    """Return a retriable error with the text and code of another one."""
     again = RetriableError(str(error))
     again.code = error.code  # type: ignore[misc]  # more precise than the class
     return again

@@ -21,20 +21,15 @@ _DEFAULT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """Quota values of an entity, by name."""
-
     entity: Mapping[str, str | None]
     values: Mapping[str, float]
 
     @property
     def shown(self) -> str:
-        """Entity in words."""
         return entity_text(self.entity)
 
 
 class QuotaCalls:
-    """Quota calls of `Client`."""
-
     _session: Session
 
     def list_quotas(self, entity: Entity | None = None, *, strict: bool = False) -> list[Quota]:

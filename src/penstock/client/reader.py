@@ -50,8 +50,6 @@ _MARGIN_MS: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """Limits of one fetch, and of the time without records."""
-
     max_bytes: int = limits.FETCH_BYTES
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
@@ -60,8 +58,6 @@ class ReadLimits:
 
 
 class Reader:
-    """Read of one topic from start to end positions."""
-
     def __init__(self, session: Session, core: FetchCore, bounds: ReadLimits) -> None:
         self._session = session
         self._core = core
@@ -101,7 +97,6 @@ class Reader:
             self._close()
 
     def _close(self) -> None:
-        """Return the connections to the pool; close those with a fetch in flight."""
         for connection in self._connections.values():
             self._session.pool.give_back(connection)
         self._connections.clear()
@@ -145,7 +140,6 @@ class Reader:
             core.learn(row.index, (row.leader, row.leader_epoch))
 
     def _send(self, node_id: int) -> None:
-        """Send the fetches to a broker that may be in flight."""
         under_way = self._requests.get(node_id, ())
         while len(under_way) < limits.FETCHES_UNDER_WAY:
             request = self._core.request(node_id, under_way)
@@ -169,7 +163,6 @@ class Reader:
         return True
 
     def _ready(self, wait_ms: float) -> list[int]:
-        """Return the brokers whose response has begun to arrive."""
         if not self._requests:
             pause_ms = min(wait_ms, max(1.0, self._retry_at_ms - self._session.now_ms()))
             self._session.pause(pause_ms / 1000)
@@ -188,7 +181,6 @@ class Reader:
         return ready
 
     def _check_overdue(self, node_id: int) -> None:
-        """Close a connection whose broker does not answer."""
         limit_ms = self._session.request_timeout_ms
         if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
             where = self._connections[node_id].where
@@ -252,7 +244,6 @@ class Reader:
         self._failed(error)
 
     def _failed(self, error: PenstockError) -> None:
-        """Schedule the next attempt, or raise the error."""
         now_ms = self._session.now_ms()
         if self._failures == 0:
             self._failed_ms = now_ms

@@ -45,7 +45,6 @@ def resolve(name: str, value: str) -> str:
 
 
 def referenced_files(value: str) -> list[str]:
-    """Return the paths of the files that an option's value refers to."""
     return [found["name"] for found in _REFERENCE.finditer(value) if found["kind"] == "file"]
 
 

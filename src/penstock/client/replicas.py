@@ -46,12 +46,9 @@ class BrokerState(NamedTuple):
 
 
 class ReplicaCalls(AdminCalls):
-    """Replica calls of `Client`."""
-
     _request_timeout_ms: int
 
     def excluded_brokers(self) -> frozenset[int]:
-        """Return the brokers that get no new replicas because they are to be removed."""
         found = {config.name: config.value or "" for config in self.describe_configs("broker", "")}
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
 
@@ -182,7 +179,6 @@ class ReplicaCalls(AdminCalls):
         return self._session.retrying(once)
 
     def reassignments(self) -> dict[TopicAndPartition, Reassignment]:
-        """Return the reassignments in progress."""
         body = {"timeout": self._request_timeout_ms, "topics": None}
 
         def once() -> dict[TopicAndPartition, Reassignment]:
@@ -233,7 +229,6 @@ class ReplicaCalls(AdminCalls):
     def elect_leaders(
         self, topic: str, partitions: Iterable[int], *, unclean: bool = False
     ) -> dict[int, PenstockError | None]:
-        """Elect the preferred replica of each partition; return the error of each, or None."""
         body = {
             "election_type": int(unclean),
             "topic_partitions": [{"topic": text("topic", topic), "partitions": tuple(partitions)}],

@@ -57,15 +57,11 @@ _JAAS_OPTION: Final = re.compile(
 
 
 class NotAuthenticated(BrokerRefused):
-    """The broker rejected the client's identity."""
-
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecuritySettings:
-    """Options of a client, by Kafka's names."""
-
     security_protocol: str = setting(
         "PLAINTEXT", "Protocol of the connections to brokers.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -140,7 +136,6 @@ CONFIG_BYTES_MAX: Final = 1 << 20
 
 
 def is_option(name: str) -> bool:
-    """Whether a name is a security option."""
     return SYNONYMS.get(name, name) in by_name(ClientSecuritySettings)
 
 

@@ -76,8 +76,6 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Session:
-    """Access to all brokers of a cluster."""
-
     def __init__(
         self,
         bootstrap: str | Sequence[str],
@@ -115,7 +113,6 @@ class Session:
         self.pool.close()
 
     def now_ms(self) -> float:
-        """Return monotonic milliseconds, for timeouts."""
         return self.clock.monotonic() * 1000
 
     def pause(self, seconds: float) -> None:
@@ -248,7 +245,6 @@ class Session:
         return node
 
     def nodes(self) -> list[Node]:
-        """Return all brokers, by fresh metadata."""
         return sorted(self.refresh(()).nodes.values(), key=lambda node: node.node_id)
 
     def topic(self, name: str) -> TopicMetadata:
@@ -275,13 +271,11 @@ class Session:
         return topic
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Return the leader of each partition that has one."""
         self.topic(topic)
         with self._lock:
             return self._cache.leaders(topic, now_ms=self.now_ms())
 
     def forget(self, topic: str) -> None:
-        """Drop the topic's metadata, so that its next use requests it again."""
         with self._lock:
             self._cache.forget([topic])
 
@@ -340,6 +334,5 @@ class Session:
     # Leases
 
     def lease(self, node_id: int) -> Connection:
-        """Return a connection to a broker for the caller alone."""
         node = self.node(node_id)
         return self.pool.lease(node.host, node.port)

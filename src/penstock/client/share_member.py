@@ -124,7 +124,6 @@ class ShareMember:
     # Leaders
 
     def learn(self, topics: Iterable[TopicMetadata]) -> None:
-        """Store the leaders of the partitions of the member's topics."""
         self._leaders.clear()
         for topic in topics:
             if topic.topic_id is not None:
@@ -140,11 +139,9 @@ class ShareMember:
         }
 
     def leader(self, partition: TopicAndPartition) -> int:
-        """Return the leader of a partition; -1 if it is unknown."""
         return self._leaders.get(partition, -1)
 
     def nodes(self) -> list[int]:
-        """Return the leaders of the member's partitions, in rotating order."""
         nodes = sorted({self.leader(partition) for partition in self.assigned} - {-1})
         self._turn += 1
         start = self._turn % len(nodes) if nodes else 0
@@ -152,13 +149,11 @@ class ShareMember:
 
     @property
     def leaderless(self) -> bool:
-        """Whether a partition of the member has no known leader."""
         return any(self.leader(partition) < 0 for partition in self.assigned)
 
     # Sessions
 
     def opened(self, node: int) -> bool:
-        """Whether the member has an open session with a broker."""
         return node in self._sessions and self._sessions[node].epoch != INITIAL
 
     def sessions(self) -> list[int]:
@@ -209,11 +204,9 @@ class ShareMember:
         session.epoch = 1 if session.epoch >= _EPOCH_MAX else session.epoch + 1
 
     def lost(self, node: int) -> None:
-        """Drop a session that the broker does not have, or whose broker is unreachable."""
         self._sessions.pop(node, None)
 
     def name(self, topic_id: UUID) -> str:
-        """Return the name of a topic id in a response; empty if the member does not have it."""
         return next((name for name, known in self._ids.items() if known == topic_id), "")
 
     def _head(self, session: _Session) -> dict[str, Any]:

@@ -48,7 +48,6 @@ class Subscription:
         return batch
 
     def close(self) -> None:
-        """Stop fetching."""
         self._batches.close()
 
     def __enter__(self) -> Subscription:

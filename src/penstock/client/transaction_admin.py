@@ -25,8 +25,6 @@ ABORT_TIMEOUT_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """Entry of a list of transactional ids."""
-
     transactional_id: str
     producer_id: int
     state: str
@@ -51,8 +49,6 @@ class TransactionDescription:
 
 
 class TransactionCalls:
-    """Transactional id calls of `Client`."""
-
     _session: Session
 
     def list_transactions(

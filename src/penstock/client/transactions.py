@@ -206,7 +206,6 @@ class TransactionalProducer:
 
     @contextmanager
     def _part(self) -> Iterator[None]:
-        """Run a part of the transaction; if it fails, only abort is possible."""
         self._joined = True
         try:
             yield
@@ -243,7 +242,6 @@ class TransactionalProducer:
         self._state = _State.IDLE
 
     def _ask(self, name: str, body: Mapping[str, Any]) -> ProducerIdentity:
-        """Call the coordinator once; return the identity in its response."""
         response = self._session.call_coordinator(self._id, name, body, TRANSACTION)
         self._check(
             int(response.error_code), f"transactional id {self._id!r}", self._id, TRANSACTION

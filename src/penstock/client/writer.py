@@ -49,8 +49,6 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Options of a write."""
-
     codec: Codec = Codec.NONE
     level: int | None = None
     acks: int = -1
@@ -125,7 +123,6 @@ def write_options(
     batch_bytes: int,
     records_per_second: float | None = None,
 ) -> WriteOptions:
-    """Return checked options; raise InvalidArgument."""
     positive("records_per_second", records_per_second)
     chosen = parse_codec(codec)
     return WriteOptions(
@@ -142,8 +139,6 @@ def write_options(
 
 
 class Writer:
-    """Write to one topic."""
-
     def __init__(
         self,
         session: Session,
@@ -230,7 +225,6 @@ class Writer:
             yield from self._encode_run(part, partition)
 
     def _turn(self) -> int:
-        """Return the next partition for rows without a key; skip partitions without a leader."""
         for _ in range(self._count):
             self._sticky = (self._sticky + 1) % self._count
             if self._sticky in self._leaders:
@@ -265,7 +259,6 @@ class Writer:
             self._take_answers(min(left_ms, _WAIT_MS_MAX))
 
     def _pump(self, limit_bytes: int) -> None:
-        """Send requests and read responses until at most `limit_bytes` are outstanding."""
         while True:
             self._take_answers(0)
             self._send_ready()
@@ -337,7 +330,6 @@ class Writer:
         )
 
     def _take_answers(self, wait_ms: float) -> None:
-        """Read every response that has arrived; wait up to `wait_ms` for the first."""
         waiting = {
             self._connections[node_id].fileno(): node_id
             for node_id, requests in self._requests.items()
@@ -358,7 +350,6 @@ class Writer:
             self._check_overdue(node_id)
 
     def _check_overdue(self, node_id: int) -> None:
-        """Close a connection whose broker does not answer."""
         limit_ms = self._session.request_timeout_ms
         if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
             where = self._connections[node_id].where

@@ -40,16 +40,12 @@ class BatchError(PenstockError):
 
 
 class InvalidPartitionId(InvalidError):
-    """A partition id that cannot be a directory's name."""
-
     def __init__(self, text: object, reason: str) -> None:
         super().__init__(f"partition id {shown(text)}: {reason}")
         self.reason = reason
 
 
 class InvalidBatchId(InvalidError):
-    """A batch id that cannot be part of a directory's name."""
-
     def __init__(self, text: object, reason: str) -> None:
         super().__init__(f"batch id {shown(text)}: {reason}")
         self.reason = reason
@@ -112,8 +108,6 @@ class NameTooLong(BatchError, InvalidError):
 
 
 class PayloadMissing(UnavailableError):
-    """The file of a pointer is missing."""
-
     def __init__(self, path: str) -> None:
         super().__init__(f"{path}: there is no such payload below the outbox's root")
         self.path = path

@@ -57,7 +57,6 @@ class PayloadLocation:
 
     @property
     def directory(self) -> str:
-        """Batch directory, relative to the root."""
         return batch_directory(self.partition_id, self.batch_id, self.hour_start_ms)
 
 
@@ -138,7 +137,6 @@ def temporary_name(token: str, attempt: int) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name is a result of `temporary_name`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 

@@ -57,8 +57,6 @@ PUBLISHES: Final = _counter("publishes_total", "Writes to the topic; each has ma
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCounts:
-    """Counts of one partition id, or of all further ones."""
-
     succeeded: int = 0
     failed: int = 0
     existing: int = 0
@@ -83,7 +81,6 @@ class WriterCounts:
         self._by_partition: dict[str, PartitionCounts] = {}
 
     def of(self, partition_id: str) -> PartitionCounts:
-        """Return the counts for a partition id's events."""
         counts = self._by_partition.get(partition_id)
         if counts is None:
             if len(self._by_partition) >= limits.PARTITION_LABELS_MAX:
@@ -92,7 +89,6 @@ class WriterCounts:
         return counts
 
     def samples(self) -> Iterator[Sample]:
-        """Yield a sample of every metric for every label value."""
         for label, counts in self._by_partition.items():
             labels = (label,)
             yield Sample(SUCCEEDED, counts.succeeded, labels)
@@ -136,8 +132,6 @@ UNREFERENCED: Final = _gauge("unreferenced_payloads", "Old payloads without a po
 
 @dataclass(slots=True)
 class ConsumerCounters:
-    """Counts of a consumer since its start."""
-
     messages: int = 0
     payload_bytes: int = 0
     inline: int = 0
@@ -153,7 +147,6 @@ class ConsumerCounters:
     """Batches added to the dedup window at the start."""
 
     def samples(self) -> Iterator[Sample]:
-        """Yield a sample of every metric; reasons beyond the first 100 share a label."""
         yield Sample(CONSUMED, self.messages)
         yield Sample(CONSUMED_BYTES, self.payload_bytes)
         yield Sample(CONSUMED_INLINE, self.inline)
@@ -168,8 +161,6 @@ class ConsumerCounters:
 
 @dataclass(slots=True)
 class SweeperCounts:
-    """Totals of all sweeps, and gauges of the last one."""
-
     sweeps: int = 0
     payloads: int = 0
     payload_bytes: int = 0

@@ -75,7 +75,6 @@ class OutboxRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of key and value."""
         return len(self.key) + len(self.value)
 
 
@@ -199,7 +198,6 @@ def _check_consistent(pointer: Pointer) -> None:
 
 
 def pointer_record(pointer: Pointer) -> OutboxRecord:
-    """Return the record for a pointer."""
     return OutboxRecord(
         key=pointer.partition_id.encode(),
         value=encode_pointer(pointer),
@@ -211,7 +209,6 @@ def pointer_record(pointer: Pointer) -> OutboxRecord:
 
 
 def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
-    """Return the record for an inline payload."""
     return OutboxRecord(
         key=inline.partition_id.encode(),
         value=payload,

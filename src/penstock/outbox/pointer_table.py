@@ -116,7 +116,6 @@ def _refuse(bad: Any, reason: str) -> None:
 
 
 def _hex_to_uint32(digits: Any) -> Any:
-    """Return checksums of 8 hexadecimal digits as unsigned numbers."""
     _refuse(
         pc.invert(pc.match_substring_regex(digits, "^[0-9a-fA-F]{8}$")),
         "crc32c is not 8 hexadecimal digits",

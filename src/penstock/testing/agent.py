@@ -82,7 +82,6 @@ class Agent:
         return self
 
     def stop(self) -> None:
-        """Drain and stop the agent."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()

@@ -124,7 +124,6 @@ class Broker:
             process.stop()
 
     def restart(self) -> Broker:
-        """Stop the broker and start it again on the same port and data."""
         self.stop()
         return self.start()
 
@@ -158,7 +157,6 @@ class Broker:
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> TopicMetadata:
-        """Create a topic that is ready to use."""
         with self.client() as client:
             return client.create_topic(name, partitions, configs)
 
@@ -169,8 +167,6 @@ class Broker:
 
 
 class _BrokerThread:
-    """Event loop of the broker in a daemon thread."""
-
     def __init__(self, flags: Mapping[str, Given]) -> None:
         self._flags = flags
         self._thread = LoopThread("broker", self._begin)
@@ -189,8 +185,6 @@ class _BrokerThread:
 
 
 class _BrokerProcess:
-    """Child process that runs `python -m penstock serve`."""
-
     def __init__(self, flags: Mapping[str, Given], directory: Path) -> None:
         self._command = [sys.executable, "-m", "penstock", "serve"]
         for name, given in flags.items():

@@ -25,6 +25,5 @@ def penstock_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_client(penstock_broker: Broker) -> Iterator[Client]:
-    """Client of the session's broker."""
     with penstock_broker.client() as client:
         yield client

@@ -63,8 +63,6 @@ EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Finding of the audit."""
-
     kind: str
     path: str
     detail: str = ""
@@ -86,7 +84,6 @@ class AuditReport:
 
     @property
     def wrong(self) -> int:
-        """Number of wrong findings."""
         return sum(count for kind, count in self.counts.items() if kind not in EXPECTED)
 
     def add(self, kind: str, path: str, detail: str = "") -> None:
@@ -250,8 +247,6 @@ class Auditor:
 
 
 class _Step:
-    """Payloads of one hour within the window."""
-
     def __init__(self, hour: Hour, batches: list[Batch], window: Window) -> None:
         paths = [f"{hour.path}/{batch.name}/{DATA_FILE}" for batch in batches]
         keys = pa.array([f"{hour.hour} {path}" for path in paths], pa.large_string())
@@ -282,7 +277,6 @@ def _pointer(row: dict[str, Any]) -> Pointer:
 
 
 def _disagree(row: dict[str, Any]) -> bool:
-    """Whether records of one payload have different sizes or checksums."""
     same = row["size_least"] == row["size_most"] and row["crc_least"] == row["crc_most"]
     return not same
 

@@ -65,7 +65,6 @@ class Window:
     until: str | None = None
 
     def touches_hour(self, hour: str) -> bool:
-        """Whether the window may include keys of an hour (ten digits)."""
         return hour >= self.start[: len(hour)] and (
             self.until is None or hour <= self.until[: len(hour)]
         )
@@ -79,7 +78,6 @@ class Window:
 
 
 def keys_of(paths: Any) -> Any:
-    """Return the key of every path, null for one outside the layout."""
     found = pc.extract_regex(paths.cast(pa.large_string()), _HOUR)
     parts = [pc.struct_field(found, index) for index in range(4)]
     hours = pc.binary_join_element_wise(*parts, pa.scalar("", parts[0].type))
@@ -150,7 +148,6 @@ class PointerIndex:
         return self._merged.slice(low, high - low)
 
     def hours(self) -> list[str]:
-        """Return the hours with entries, in order."""
         if self._hours is None:
             self._hours = self._cut_hours()
         return list(self._hours)
@@ -171,7 +168,6 @@ class PointerIndex:
         return (self._hours or {}).get(hour, (0, 0))[0]
 
     def look(self, hour: str, paths: Any) -> Looked:
-        """Return the entries of one hour's payloads in this window."""
         table = self.hour(hour)
         paths = paths.cast(pa.large_string())
         every = table.column("file_path")

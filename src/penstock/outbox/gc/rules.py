@@ -33,8 +33,6 @@ from penstock.outbox.settings import check_numbers
 
 
 class Verdict(IntEnum):
-    """Verdict on a payload."""
-
     YOUNG = 0
     """Retention has not passed."""
     WAITING = 1
@@ -64,7 +62,6 @@ class SweepRules:
     def judge_payloads(
         self, modified_ms: NDArray[np.int64], known: Looked, *, now_ms: int
     ) -> NDArray[np.int8]:
-        """Return a `Verdict` for every payload."""
         age_ms = now_ms - modified_ms
         verdicts = np.full(len(modified_ms), Verdict.YOUNG, np.int8)
         old = age_ms >= self.retention_ms
@@ -75,13 +72,11 @@ class SweepRules:
         return verdicts
 
     def removes(self, verdict: int) -> bool:
-        """Whether a payload of this verdict is removed."""
         return verdict == Verdict.CONSUMED or (
             verdict == Verdict.UNREFERENCED and self.remove_unreferenced
         )
 
     def removes_temporary(self, modified_ms: int, *, now_ms: int) -> bool:
-        """Whether a temporary file is an orphan."""
         return now_ms - modified_ms >= self.orphan_age_ms
 
     def removes_directory(self, modified_ms: int, *, now_ms: int) -> bool:
@@ -93,6 +88,5 @@ class SweepRules:
 
 
 def nothing_known(count: int) -> Looked:
-    """Return empty index entries for payloads without a topic."""
     none: NDArray[Any] = np.zeros(count, np.bool_)
     return Looked(referenced=none, consumed=none)

@@ -72,8 +72,6 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Counts of the records that a read of the topic found."""
-
     pointers: int = 0
     inline: int = 0
     problems: int = 0
@@ -108,7 +106,6 @@ class TopicPointers:
         self._reached = Progress(groups=(), floors={})
 
     def begin(self) -> tuple[str, ...]:
-        """Read the groups' offsets; raise as `progress`."""
         self._reached = progress(self._client, self._topic, self._groups)
         return self._reached.groups
 

@@ -63,7 +63,6 @@ class TreeFiles:
         return os.open(name, _DIRECTORY, dir_fd=directory)
 
     def entries(self, directory: int) -> Iterator[Entry]:
-        """Yield the entries of a directory, unordered."""
         with os.scandir(directory) as found:
             for entry in found:
                 yield Entry(entry.name, entry.is_dir(follow_symlinks=False))
@@ -87,8 +86,6 @@ class TreeFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """Snapshot of a regular file."""
-
     name: str
     size_bytes: int
     modified_ms: int
@@ -122,14 +119,11 @@ class Hour:
 
 @dataclass(slots=True)
 class WalkCounts:
-    """Counts of entries that a walk skipped."""
-
     foreign: int = 0
     failed: list[str] = field(default_factory=list)
     failures: int = 0
 
     def fail(self, path: str, error: OSError) -> None:
-        """Count an entry that could not be read or removed."""
         self.failures += 1
         if len(self.failed) < read_limits.NOTES_MAX:
             self.failed.append(f"{path}: {error.strerror}")
@@ -263,7 +257,6 @@ def _look(files: TreeFiles, hour: Hour, name: str, counts: WalkCounts) -> Batch 
 
 
 def _file(files: TreeFiles, handle: int, name: str) -> File | None:
-    """Return a regular file; None for another entry, or a removed one."""
     with suppress(FileNotFoundError):
         found = files.stat(handle, name)
         if stat.S_ISREG(found.st_mode):

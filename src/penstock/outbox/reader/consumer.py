@@ -85,7 +85,6 @@ class OutboxMessage:
 
     @property
     def key(self) -> BatchKey:
-        """Key that duplicates share."""
         return self.partition_id, self.batch_id
 
 
@@ -151,11 +150,9 @@ class OutboxConsumer:
 
     @property
     def counters(self) -> ConsumerCounters:
-        """Counts since the start."""
         return self._core.counters
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the counts as metrics."""
         return self._core.counters.samples()
 
     @property
@@ -268,7 +265,6 @@ class OutboxConsumer:
         )
 
     def _skip(self, error: OffsetOutOfRange) -> None:
-        """Continue at the log's start, or end, if it does not have the next offset."""
         partition = error.partition
         first = self._client.list_offsets(self.topic, "earliest", partitions=[partition])[partition]
         last = self._client.list_offsets(self.topic, "latest", partitions=[partition])[partition]
@@ -325,7 +321,6 @@ class OutboxConsumer:
     def _resolve(
         self, batch: Any, row: int, fields: dict[str, Any], partition: int, offset: int
     ) -> OutboxMessage | None:
-        """Return the message of a record; None for a dead letter, or to stop."""
         timestamp_ms = int(batch.column("timestamp")[row].as_py())
         attempts = 0
         while not self._stopped.is_set():
@@ -384,7 +379,6 @@ class OutboxConsumer:
         return pointer, self._reader.read(pointer) if self._read_payloads else b""
 
     def _seen(self, fields: dict[str, Any]) -> int | None:
-        """Return the checksum of a record's batch if it was processed within the window."""
         return self._core.seen((fields["partition_id"], fields["batch_id"]), self._clock.now_ms())
 
     def _bury(

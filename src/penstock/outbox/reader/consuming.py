@@ -73,7 +73,6 @@ class ConsumerCore:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Next offset per partition."""
         return dict(self._positions)
 
     @property
@@ -87,12 +86,10 @@ class ConsumerCore:
         self._committed[partition] = position
 
     def skip_to(self, partition: int, position: int) -> None:
-        """Continue at another position, because the log does not have the next offset."""
         self.counters.lost_records += max(0, position - self._positions[partition])
         self._positions[partition] = position
 
     def remember(self, key: BatchKey, crc: int, at_ms: int) -> None:
-        """Add a batch that was processed before the start to the window."""
         self._window.add(key, crc, at_ms)
         self.counters.remembered += 1
 
@@ -110,17 +107,14 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def passed(self, partition: int, offset: int) -> None:
-        """Skip a duplicate."""
         self.counters.duplicates += 1
         self._move(partition, offset)
 
     def rejected(self, partition: int, offset: int) -> None:
-        """Skip a record whose batch was processed with another payload."""
         self.counters.conflicts += 1
         self._move(partition, offset)
 
     def gave_up(self, partition: int, offset: int, reason: str) -> None:
-        """Record that a record is in the dead-letter topic."""
         self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
         if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:
@@ -145,11 +139,9 @@ class ConsumerCore:
         )
 
     def to_commit(self) -> dict[int, int]:
-        """Return the positions that have advanced since the last commit."""
         return {p: at for p, at in self._positions.items() if at != self._committed.get(p)}
 
     def committed(self, positions: dict[int, int], now_ms: int) -> None:
-        """Record that the group has these positions."""
         self._committed.update(positions)
         self._since_commit = 0
         self._last_commit_ms = now_ms

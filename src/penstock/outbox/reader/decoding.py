@@ -158,7 +158,6 @@ def _decode_inlines(keys: Any, values: Any, headers: Any) -> Any:
 
 
 def _with_problem(table: Any, bad: Any, problem: str) -> Any:
-    """Return the table with its bad rows nulled except for the problem."""
     empty = _bad(table.num_rows, problem)
     columns = [
         pc.if_else(bad, empty.column(name), table.column(name)) for name in DECODED_SCHEMA.names
@@ -178,7 +177,6 @@ def _utf8(column: Any) -> Any:
 
 
 def _numbers(digits: Any) -> Any:
-    """Return text of 8 hex digits each as unsigned numbers."""
     joined = pc.binary_join(
         pa.ListArray.from_arrays(pa.array([0, len(digits)], pa.int32()), digits.cast(pa.string())),
         "",

@@ -30,8 +30,6 @@ from penstock.outbox.settings import check_numbers
 
 
 class Trouble(Enum):
-    """Kind of failure of one payload."""
-
     UNREADABLE = "unreadable"
     MISSING = "missing"
     CORRUPT = "corrupt"

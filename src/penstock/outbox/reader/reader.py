@@ -100,8 +100,7 @@ class OutboxReader:
     def open(
         self, pointer: Pointer, *, chunk_bytes: int = read_limits.CHUNK_BYTES
     ) -> PayloadStream:
-        """Return a stream of the payload, which the caller closes; bytes are unverified until its
-        end.
+        """Return a stream of the payload; its bytes are unverified until its end.
 
         Raises:
             InvalidError: `chunk_bytes` is out of bounds.
@@ -133,7 +132,6 @@ class OutboxReader:
         os.close(self._open(pointer))
 
     def _open(self, pointer: Pointer) -> int:
-        """Return a descriptor of the pointer's file, a regular one of the right size."""
         if self._root_fd < 0:
             raise FencedError(f"the reader of {self.root} is closed")
         path = pointer.file_path

@@ -30,8 +30,7 @@ def processed_before(
     bounds: ConsumerLimits,
     now_ms: int,
 ) -> Iterator[tuple[BatchKey, int, int]]:
-    """Yield batches processed below the committed offsets, oldest first, with CRC32C and record
-    time.
+    """Yield batches processed below the committed offsets with CRC32C and time, oldest first.
 
     `given_up` has partition and offset of records that went to the dead-letter topic instead.
     """

@@ -40,5 +40,4 @@ def header_column(headers: Any, name: str) -> Any:
 
 
 def where(mask: Any) -> Any:
-    """Return the row numbers at which a boolean array is true."""
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))

@@ -117,8 +117,6 @@ class Outbox:
         )
 
     def samples(self) -> list[Sample]:
-        """Return the writer's metrics."""
-
         async def collect() -> list[Sample]:
             return list(self._writer.samples())
 
@@ -156,7 +154,6 @@ class Outbox:
         self._loop.run_forever()
 
     def _end(self) -> None:
-        """Stop the loop's thread after the callbacks of finished calls."""
         self._closed = True
         asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

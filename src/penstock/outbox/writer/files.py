@@ -102,9 +102,7 @@ class Tree:
         return written
 
     def check(self, bytes_min: int) -> None:
-        """Test with a file of 4 KiB whether the file system accepts a payload of `bytes_min`.
-
-        The file leaves no trace.
+        """Test with a temporary file whether the file system accepts a payload of `bytes_min`.
 
         Raises:
             PenstockError: the reason why it does not.
@@ -128,7 +126,6 @@ class Tree:
             raise storage_error(error.errno or errno.EIO, "check", "outbox root") from error
 
     def close(self) -> None:
-        """Close all directories; no attempt may be in progress or follow."""
         with self._lock:
             root, self._root = self._root, NO_HANDLE
             hours = list(self._hours.values())

@@ -46,7 +46,6 @@ class SendResult:
 
     @property
     def inline(self) -> bool:
-        """Whether the record has the payload itself."""
         return self.pointer is None
 
 
@@ -84,7 +83,6 @@ class Job:
             self.waiter.set_result(None)
 
     def release(self) -> None:
-        """Release the payload's memory."""
         self.buffers = []
         released, self.released = self.released, None
         if released is not None:

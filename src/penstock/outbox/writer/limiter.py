@@ -24,8 +24,6 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Admission(Enum):
-    """Result of a request for admission."""
-
     ADMITTED = "admitted"
     QUEUED = "queued"
 
@@ -54,12 +52,10 @@ class Limiter(Generic[T]):
 
     @property
     def in_flight_operations(self) -> int:
-        """Number of requests that were admitted and not released."""
         return len(self._in_flight)
 
     @property
     def pending(self) -> int:
-        """Number of waiting requests."""
         return len(self._pending)
 
     def acquire(self, ticket: T, size_bytes: int) -> Admission:
@@ -100,8 +96,6 @@ class Limiter(Generic[T]):
 
     def withdraw(self, ticket: T) -> list[T]:
         """Remove a waiting ticket from the queue; return those that are admitted now, in order.
-
-        Small requests behind a large one may be admitted.
 
         Raises:
             OutboxBug: the ticket does not wait.

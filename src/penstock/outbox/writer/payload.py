@@ -34,7 +34,6 @@ def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
 
 
 def checksum(buffers: Sequence[memoryview], initial: int = 0) -> int:
-    """Return the CRC32C of the concatenated buffers."""
     if len(buffers) > 1 and sum([view.nbytes for view in buffers]) < len(buffers) << 10:
         # For small buffers a call each costs more than a copy.
         return crc32c(b"".join(buffers), initial)

@@ -49,9 +49,7 @@ class PointerPublisher(Protocol):
         """
         ...
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield the publisher's metrics."""
-        ...
+    def samples(self) -> Iterator[Sample]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +181,6 @@ class TopicPublisher:
             self._drain = None
 
     def _take(self) -> list[_Request]:
-        """Return the requests of the next write: as many as fit, and at least one."""
         taken: list[_Request] = []
         records = size_bytes = 0
         while self._queue:
@@ -240,7 +237,6 @@ def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> Penst
 
 
 def record_table(records: Sequence[OutboxRecord]) -> Any:
-    """Return an Arrow table of key, value and headers, as `Client.write_arrow` takes it."""
     import pyarrow as pa
 
     headers = [record.headers for record in records]

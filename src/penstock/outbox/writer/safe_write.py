@@ -149,7 +149,6 @@ class SafeWrite:
 
     @property
     def path(self) -> str:
-        """Path of the payload, relative to the root."""
         return f"{self._plan.hour_directory}/{self._plan.batch_name}/{DATA_FILE}"
 
     def run(self) -> Written:
@@ -214,7 +213,6 @@ class SafeWrite:
         return handle
 
     def _open_to(self, handle: int, mode: int) -> None:
-        """Set the mode of a new entry against the umask."""
         if self._plan.modes.opened:
             self._files.set_mode(handle, mode)
 
@@ -231,7 +229,6 @@ class SafeWrite:
         return True
 
     def _open_batch(self) -> bool:
-        """Open the batch's directory; return whether it is new, and therefore empty."""
         is_new = self._make_directory(self._hour, self._plan.batch_name)
         self._doing = "open directory"
         try:
@@ -286,7 +283,6 @@ class SafeWrite:
         return int(text, 16)
 
     def _read(self, size_bytes: int) -> tuple[int, int]:
-        """Return the size and checksum of the existing file."""
         self._doing = "read"
         buffer = memoryview(bytearray(limits.SLICE_BYTES))
         read = crc = 0
@@ -298,7 +294,6 @@ class SafeWrite:
                 return read, crc
 
     def _write_temporary(self) -> int:
-        """Write the temporary file, durably if required; return its checksum."""
         plan, files = self._plan, self._files
         self._doing = "create"
         try:
@@ -387,7 +382,6 @@ class SafeWrite:
         self.hour_durable = False
 
     def _retreat(self) -> None:
-        """Clean up after a failed attempt."""
         with suppress(OSError):
             self._close_file()
         if self._temporary:
@@ -420,7 +414,6 @@ class SafeWrite:
 
 
 def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Yield buffers, or parts of large ones, for one write call each."""
     pieces: list[memoryview] = []
     room = limits.SLICE_BYTES
     for view in buffers:
@@ -438,7 +431,6 @@ def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
-    """Return the rest of some pieces after a short write."""
     for index, piece in enumerate(pieces):
         if count < piece.nbytes:
             return [piece[count:], *pieces[index + 1 :]]

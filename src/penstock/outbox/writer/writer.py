@@ -486,7 +486,7 @@ class OutboxWriter:
             await self._wait(job, pause)
 
     async def _attempt(self, plan: WritePlan) -> Written:
-        """Make one attempt on a thread and wait for its end, even if cancelled: it reads the
+        """Make one attempt on a thread; wait for its end even if cancelled, since it reads the
         payload."""
         tree = self._tree
         if tree is None:
@@ -518,7 +518,6 @@ class OutboxWriter:
         job.counts.published += 1
 
     async def _wait(self, job: Job, seconds: float) -> None:
-        """Wait until the job is woken, for at most `seconds`."""
         if job.abandoned:
             return
         job.waiter = asyncio.get_running_loop().create_future()

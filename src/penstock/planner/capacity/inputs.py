@@ -1,4 +1,4 @@
-"""What a capacity plan is asked for: the load, where it is kept, and what a broker has."""
+"""Inputs of a capacity plan: the load, its storage, and the brokers' resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAYS_MAX: Final = 36_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityInputs:
-    """The load of one cluster.
+    """Load of one cluster.
 
     Raises:
         ImpossiblePlan: two inputs contradict each other.
@@ -236,10 +236,10 @@ class CapacityInputs:
 
     @property
     def growth(self) -> float:
-        """The rate at the end of the horizon, as a multiple of today's."""
+        """Rate at the end of the horizon, as a multiple of today's."""
         return float(self.growth_per_year ** (self.horizon / 365.0))
 
     @property
     def copies(self) -> int:
-        """Replicas on brokers' disks, or that leave the leader over the network."""
+        """Replicas on brokers' disks, or replicas that receive data over the network."""
         return 1 if self.storage == "diskless" else self.replication

@@ -1,4 +1,4 @@
-"""The questions: what is to be carried, and what is wanted of it."""
+"""Questions about a workload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fact = float | int | str | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One stream of messages. Rates and sizes are averages; latency is from end to end."""
+    """Stream of messages. Rates and sizes are averages; latency is from end to end."""
 
     messages_per_second: float = setting(
         1000.0, name="rate", doc="How many messages are sent, at busy times.", unit="messages/s",
@@ -93,13 +93,13 @@ DERIVED: Final[Mapping[str, tuple[str, str, float]]] = {
     "bytes_per_second": ("messages_per_second", "message_bytes", 1),
     "bytes_per_day": ("messages_per_second", "message_bytes", SECONDS_PER_DAY),
 }
-"""Facts that are products: of two inputs, and a factor."""
+"""Facts that are products of two inputs and a factor."""
 
 UNITS: Final[Mapping[str, str]] = {"bytes_per_second": "bytes/s", "bytes_per_day": "bytes/day"}
 
 
 def fact_of(workload: Workload) -> Callable[[str], Fact]:
-    """Look up an answer, or what follows from two of them, by name."""
+    """Return a function that looks up an answer, or a derived fact, by name."""
 
     def fact(name: str) -> Fact:
         derived = DERIVED.get(name)

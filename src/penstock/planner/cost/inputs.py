@@ -1,7 +1,7 @@
-"""What the cost of carrying a workload depends on, with the words and units that people give it in.
+"""Inputs of a cost plan, with the units that people use.
 
-Where an input is 0 or -1 for "worked out", its sentence says from what. Inputs that carry a
-capacity (`kinesis-shards`, `fsx-throughput`) replace what the workload alone would need.
+The documentation of an input with 0 or -1 for "derived" names its source. Inputs that are a
+capacity (`kinesis-shards`, `fsx-throughput`) replace the needs of the workload.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISKLESS: Final = DisklessSettings()
 SEGMENT_BYTES: Final = LogConfig().segment_bytes
 BYTES_PER_DAY: Final = 10**12
 OWN: Final = -1.0
-"""Stands for "worked out from the other inputs"."""
+"""Value that means "derived from the other inputs"."""
 OPTIONS: Final = (
     "local", "tiered", "diskless", "outbox-efs-elastic", "outbox-efs-provisioned",
     "outbox-fsx-ssd", "outbox-fsx-tiering", "s3-direct", "kinesis-provisioned",
@@ -31,8 +31,6 @@ CARRIERS: Final = ("penstock", "kinesis", "existing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostInputs:
-    """A workload, and how each way of carrying it would be set up."""
-
     bytes_per_day: float = setting(
         BYTES_PER_DAY, name="bytes-per-day", doc="Bytes produced in a day, before compression.",
         unit="bytes/day", minimum=1, maximum=1e21,
@@ -257,7 +255,7 @@ class CostInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Inputs of one scenario. `assumed` has what its source does not say, by input."""
+    """Inputs of one scenario. `assumed` explains inputs that its source lacks."""
 
     doc: str
     inputs: Mapping[str, object]
