@@ -1,4 +1,4 @@
-"""The consumer against a real broker and real files: order, duplicates, dead letters, crashes."""
+"""Consumer with a real broker and real files: order, duplicates, dead letters, crashes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_duplicates_are_dropped_and_survive_a_restart(shelf: Shelf) -> None:
 def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
     shelf: Shelf, restarted: bool
 ) -> None:
-    """Inline records have no file to conflict with, and another hour has another one."""
+    """Inline records have no file, and other hours have other files, so nothing conflicts."""
     shelf.publish(shelf.inline(b"one", batch_id="i"), shelf.file(b"two", batch_id="f"))
     found = drain(shelf)[0] if restarted else []
     shelf.publish(
@@ -189,7 +189,7 @@ def tear(file: Path) -> None:
 
 
 def swap(file: Path) -> None:
-    """Another payload of the same size."""
+    """Return another payload of the same size."""
     file.write_bytes(b"x" * file.stat().st_size)
 
 
@@ -318,7 +318,7 @@ def test_an_empty_mount_point_does_not_fill_the_dead_letters(shelf: Shelf, tmp_p
 
 
 class Flaky(OutboxReader):
-    """Fails some readings as a file server that is away does."""
+    """Reader whose first reads fail as those of an unavailable file server."""
 
     failures = 0
 
@@ -350,7 +350,7 @@ def test_a_server_that_stays_away_stops_the_consumer(shelf: Shelf) -> None:
 
 
 class Late(OutboxReader):
-    """Shows a file only after some looks, as a client's cache does."""
+    """Reader that finds a file only after some attempts, as with a client's cache."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""Opening below the root: by `openat2`, and by walking where there is none."""
+"""Opening below the root: by `openat2`, and by walking without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read policy: every trouble to its end, with bounded attempts and pauses."""
+"""Read policy: every trouble to its end, with bounded attempts and pauses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ POLICY = ReadPolicy()
 def run(
     trouble: Trouble, record_age_ms: int, policy: ReadPolicy = POLICY
 ) -> tuple[list[int], Judgement]:
-    """All pauses until the end, and the end; time passes by the pauses alone."""
+    """Return all pauses until the end, and the end; time advances by the pauses alone."""
     pauses: list[int] = []
     for attempts in range(1, 2_000):
         judged = policy.judge(trouble, attempts=attempts, record_age_ms=record_age_ms + sum(pauses))
@@ -51,7 +51,7 @@ def test_a_corrupt_payload_is_read_twice() -> None:
 
 
 @pytest.mark.parametrize("trouble", [Trouble.INVALID, Trouble.TOO_LARGE])
-def test_what_cannot_heal_is_given_up_at_once(trouble: Trouble) -> None:
+def test_permanent_troubles_are_not_retried(trouble: Trouble) -> None:
     assert run(trouble, 0) == ([], GIVE_UP)
 
 

@@ -1,4 +1,4 @@
-"""The reader: good payloads three ways, and every way in which a pointer or a file can lie."""
+"""Reader: valid payloads by three methods, and every kind of invalid pointer or file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_three_ways_to_the_same_bytes(tmp_path: Path, size: int) -> None:
 
 
 def fails(root: Path, pointer: Pointer, kind: type[PenstockError], says: str | None = None) -> None:
-    """All ways refuse a pointer alike, and leave no descriptor open."""
+    """Check that all methods reject a pointer alike, and leave no descriptor open."""
     with OutboxReader(root) as reader:
         for way in (reader.read, reader.map, lambda p: b"".join(reader.open(p))):
             with pytest.raises(kind, match=says):

@@ -1,4 +1,4 @@
-"""What all plans share: inputs, figures, charts, a calibration."""
+"""Common parts of all plans: inputs, figures, charts, a calibration."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Guesses:
     replay: bool = setting(False, name="replay", doc="Yes or no.")
 
 
-def test_inputs_that_nobody_gave_are_left_out() -> None:
+def test_empty_inputs_are_left_out() -> None:
     assert [row[:2] for row in given_rows(Guesses())] == [("replay", False)]
     given = given_rows(Guesses(ring=5, share=0.0))
     assert [row[:2] for row in given] == [("ring", 5), ("share", 0.0), ("replay", False)]

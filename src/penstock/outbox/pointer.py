@@ -1,4 +1,4 @@
-"""Pointers, which the log has in place of payloads.
+"""Pointers, which the log has in location of payloads.
 
 A pointer is compact JSON, about 250 bytes:
 
@@ -186,14 +186,14 @@ def _count(fields: Mapping[str, Any], key: str) -> int:
 
 def _check_consistent(pointer: Pointer) -> None:
     try:
-        place = parse_path(pointer.file_path)
+        location = parse_path(pointer.file_path)
         check_codec(pointer.codec)
     except InvalidError as error:
         raise InvalidPointer(str(error)) from None
-    for key, said in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
-        if getattr(place, key) != said:
+    for key, given in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
+        if getattr(location, key) != given:
             raise InvalidPointer(
-                f"{key} is {shown(said)}, and the path has {shown(getattr(place, key))}"
+                f"{key} is {shown(given)}, and the path has {shown(getattr(location, key))}"
             )
 
 

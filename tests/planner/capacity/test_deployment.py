@@ -1,4 +1,4 @@
-"""Settings and measurements reach the figures, and what the planner repeats has not drifted."""
+"""Settings and measurements reach the figures, and the planner's copies of defaults match them."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_settings_too_small_for_the_load_are_findings() -> None:
     assert subjects(plan(Deployment(diskless=quick), **busy))["PUT rate"] == "warn"
 
 
-def test_what_replicas_mean_is_said() -> None:
+def test_findings_explain_replicas() -> None:
     assert subjects(plan(replication=1))["one replica"] == "warn"
     assert subjects(plan(replication=2))["two replicas"] == "warn"
     assert subjects(plan(replication=3))["replication"] == "note"

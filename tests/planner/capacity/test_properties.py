@@ -1,4 +1,4 @@
-"""What holds for all loads: more of anything never needs less, and nothing passes its ceiling."""
+"""Properties of all loads: more load never needs less, and nothing exceeds its ceiling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table itself: well-formed, sourced, and what holds for all workloads."""
+"""Rules table: well-formed, sourced, and consistent for all workloads."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def percent(option: OptionCost, *kinds: Kind) -> float:
 
 
 def to_five(value: float) -> int:
-    """Rounded as the article's shares are."""
+    """Round as the article does."""
     return 5 * round(value / 5)
 
 

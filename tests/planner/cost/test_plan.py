@@ -1,4 +1,4 @@
-"""The plan: figures, what wins and until where, findings, charts."""
+"""Cost plan: figures, the cheapest option and its limits, findings, charts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_cheapest_is_named_with_what_it_wins_by_and_until_where() -> None:
     assert log.cause.startswith("Kinesis, provisioned")
 
 
-def test_a_limit_that_ends_it_is_said() -> None:
+def test_a_limit_that_ends_an_option_is_reported() -> None:
     assert "as this one does not fit there" in plan("outbox-article").findings[0].fix
 
 
@@ -143,7 +143,7 @@ def test_limits_of_the_sources_are_findings() -> None:
     assert "the shares given say otherwise" in article.cause
 
 
-def test_assumptions_of_a_preset_are_said() -> None:
+def test_assumptions_of_a_preset_are_listed() -> None:
     found = plan("outbox-article")
     said = {finding.subject for finding in found.findings if finding.subject.startswith("assumed")}
     assert said == {f"assumed: {name}" for name in PRESETS["outbox-article"].assumed}

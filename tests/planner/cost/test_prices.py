@@ -1,4 +1,4 @@
-"""The price file: ours, users', and what is refused."""
+"""Price files: the default, users' files, and rejected ones."""
 
 from __future__ import annotations
 
@@ -83,4 +83,4 @@ def test_age() -> None:
     assert len(PRICES.older_than_a_year(date(2028, 1, 1))) == len(PRICES)
     edge = read_prices({"zone": {"gb": {**GIVEN, "date": date(2025, 1, 1)}}}, "mine", PRICES)
     assert edge.older_than_a_year(date(2026, 1, 1)) == []
-    assert [one.key for one in edge.older_than_a_year(date(2026, 1, 2))] == ["zone.gb"]
+    assert [price.key for price in edge.older_than_a_year(date(2026, 1, 2))] == ["zone.gb"]

@@ -1,4 +1,4 @@
-"""What holds for all workloads: no negative line, sums, and what more of something must cost."""
+"""Properties of all workloads: no negative line, correct sums, and costs that grow with inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NEARLY = 1 - 1e-9
 @given(WORKLOADS)
 def test_no_line_is_negative_and_all_options_are_there(workload: CostInputs) -> None:
     options = all_options(workload, PRICES)
-    assert tuple([one.key for one in options]) == OPTIONS
+    assert tuple([option.key for option in options]) == OPTIONS
     for option in options:
         names = [line.name for line in option.lines]
         assert len(set(names)) == len(names)
@@ -120,7 +120,7 @@ def test_more_compression_and_larger_files_never_cost_more(workload: CostInputs)
 def test_tiers_are_all_of_it(workload: CostInputs) -> None:
     found = shares(workload)
     assert sum(found) == pytest.approx(1)
-    assert all(one >= 0 for one in found)
+    assert all(value >= 0 for value in found)
     if workload.retention <= 30:
         assert found == (1, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Hosts with one thing wrong each: which layer is named, why, and what is to be typed."""
+"""Hosts with one defect each: the reported layer, cause and command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text_of(plan: Plan) -> str:
 
 def test_a_good_host_has_no_flaw() -> None:
     plan = checked(HOST)
-    assert [one for one in plan.findings if one.severity != "ok"] == []
+    assert [finding for finding in plan.findings if finding.severity != "ok"] == []
     assert not plan.failed
     assert plan.value("first_broken_layer") == "none"
     assert plan.value("unknown_layers") == 0
@@ -284,7 +284,7 @@ def test_a_ring_that_holds_may_still_grow() -> None:
 
 
 def test_a_cap_that_still_holds_the_window_is_a_warning() -> None:
-    """The silent cap: 2 windows are asked for, the ceiling lies between."""
+    """The socket requests 2 windows, and the ceiling is between 1 and 2."""
     facts = with_sysctl("net.core.rmem_max", 212_992)
     layers = layers_of(facts)
     cap, buffer = layers["rmem_max_bytes"], layers["udp_receive_buffer_bytes"]
@@ -362,7 +362,7 @@ def test_chains_that_do_not_count_are_left_out() -> None:
 
 
 def test_the_receive_path_counts_where_it_is_asked_for() -> None:
-    """A window and a term are Aeron's: who gives none has a broker's chain before all."""
+    """Window and term are inputs of Aeron; without them only the broker's chain counts."""
     narrow = replace(HOST, interface=replace(NIC, mtu_bytes=1_400))
     plan = check_host(narrow, DEFAULTS, CheckHostInputs())
     assert plan.value("first_broken_layer") == "none"

@@ -1,4 +1,4 @@
-"""The plan of a census: the article's example, findings, advice, charts, bad inputs."""
+"""Plan of a census: the article's example, findings, advice, charts, bad inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_uniform_growth_is_fine() -> None:
         assert plan.value("hot_keys") == 0
         assert plan.value("salts") == 1
         assert "32" in str(plan.value("counts_that_do"))
-        (finding,) = [one for one in plan.findings if one.subject == "hot keys"]
+        (finding,) = [finding for finding in plan.findings if finding.subject == "hot keys"]
         assert finding.severity == "ok"
 
 
@@ -69,9 +69,9 @@ def test_partitions_are_provided_four_to_ten_times() -> None:
     }  # fmt: skip
 
 
-def test_salts_that_do_not_serve_are_said_to() -> None:
+def test_insufficient_salts_are_reported() -> None:
     plan = planned({b"a": 1000, b"b": 10}, 64, rate=1_000_000, **{"salts-max": 4})
-    (finding,) = [one for one in plan.findings if one.subject == "salting"]
+    (finding,) = [finding for finding in plan.findings if finding.subject == "salting"]
     assert "leave" in finding.cause
     assert plan.value("salts") in (2, 4)
 
@@ -79,7 +79,7 @@ def test_salts_that_do_not_serve_are_said_to() -> None:
 def test_few_even_keys_are_no_hot_keys() -> None:
     # Eight keys of one size on eight partitions: none is hot, and yet they meet.
     plan = planned({b"k%d" % number: 100 for number in range(8)}, 8, **{"skew-max": 1.5})
-    (finding,) = [one for one in plan.findings if one.subject == "skew"]
+    (finding,) = [finding for finding in plan.findings if finding.subject == "skew"]
     assert "no single key is hot" in finding.cause
 
 

@@ -1,4 +1,4 @@
-"""Inputs that no configuration serves: the constraint and the fix are named."""
+"""Inputs that no configuration can serve: the error names the constraint and the fix."""
 
 from __future__ import annotations
 
