@@ -89,7 +89,7 @@ def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None
     assert "aeron" not in ran.out.lower()
     assert list(Path(data).iterdir()) == []
     explained = bare(*COMMAND, "--data-dir", there, "--explain").out
-    assert f"of 2 in {data}, as {there} is not there yet" in explained
+    assert f"of 2 in {data}, since {there} does not exist" in explained
 
 
 @pytest.mark.parametrize(("name", "begin"), [("bars.svg", b"<?xml"), ("bars.png", b"\x89PNG")])

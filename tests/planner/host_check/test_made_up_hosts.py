@@ -384,7 +384,7 @@ def test_a_sync_says_where_it_was_timed() -> None:
         for finding in checked(above).findings
         if finding.subject == "sync of the data directory"
     ]
-    assert "of 100 in /var/lib, as /var/lib/penstock is not there yet" in told
+    assert "of 100 in /var/lib, since /var/lib/penstock does not exist" in told
 
 
 def test_the_tightest_layer_has_the_least_room() -> None:
