@@ -140,7 +140,7 @@ def test_limits_of_the_sources_are_findings() -> None:
     assert "3,500/s below one prefix" in about(many, "PUTs of diskless brokers").cause
     article = about(plan("outbox-article"), "Intelligent-Tiering")
     assert article.severity == "warn"
-    assert "the shares given say otherwise" in article.cause
+    assert "the given shares differ" in article.cause
 
 
 def test_assumptions_of_a_preset_are_listed() -> None:

@@ -197,7 +197,7 @@ class Auditor:
     ) -> None:
         path = row["file_path"]
         if _disagree(row):
-            report.add("disagreement", path, f"pointers say {_differences(row)}")
+            report.add("disagreement", path, f"its pointers have {_differences(row)}")
         elif size_bytes != row["size_least"]:
             report.add(
                 "size-mismatch", path,

@@ -30,7 +30,7 @@ class SizeMismatch(PayloadCorrupt):
     """The file's size differs from its pointer's: it is torn, or another batch's file."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has {found} bytes, its pointer says {expected}")
+        super().__init__(path, f"has {found} bytes, and its pointer {expected}")
         self.found = found
         self.expected = expected
 
@@ -39,7 +39,7 @@ class ChecksumMismatch(PayloadCorrupt):
     """The file's content differs from the written one: it is damaged, or another batch's file."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has CRC32C {found:08x}, its pointer says {expected:08x}")
+        super().__init__(path, f"has CRC32C {found:08x}, and its pointer {expected:08x}")
         self.found = found
         self.expected = expected
 
@@ -58,9 +58,7 @@ class PayloadTooLarge(InvalidError):
     """A pointer with a size above the limit. Nothing was allocated."""
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(
-            f"{path}: its pointer says {size_bytes} bytes, and at most {limit_bytes} are read"
-        )
+        super().__init__(f"{path}: its pointer has {size_bytes} bytes; the limit is {limit_bytes}")
         self.path = path
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes

@@ -248,7 +248,7 @@ def store_findings(
     if latency.saturated:
         yield warn(
             "diskless.commit.interval.ms",
-            "objects close later than it says: those before are still written or committed",
+            "objects close later than configured: earlier ones are still written or committed",
             "raise it, or find out why PUTs or commits take so long",
         )
     if asked.puts > STORE_PREFIX_PUTS_PER_SECOND:

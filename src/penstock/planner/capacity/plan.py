@@ -85,7 +85,7 @@ def _bytes(inputs: CapacityInputs, deployment: Deployment) -> Chart:
     sizes = [size(replace(inputs, retention=days_kept), deployment) for days_kept in days]
     x = tuple(days)
     return Chart(
-        title="What is kept against retention", x_label="days", y_label="TB",
+        title="Stored data by retention", x_label="days", y_label="TB",
         curves=(
             Curve(label="on disks, with replicas", x=x,
                   y=tuple([size.disk_bytes / 1e12 for size in sizes])),

@@ -209,7 +209,7 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
                 cause=(
                     f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
                     f" {INFREQUENT_DAYS} d after the last read"
-                    + ("; the shares given say otherwise" if given else "")
+                    + ("; the given shares differ" if given else "")
                 ),
                 fix="leave infrequent-share and archive-share at -1" if given else "",
             )

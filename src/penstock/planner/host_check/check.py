@@ -130,7 +130,7 @@ def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
         Figure(
             name="unknown_layers", label="layers that are not known", group=_VERDICT,
             value=len([layer for layer in layers if layer.found is None]),
-            formula="facts that this host does not say, or not to this user",
+            formula="facts that this host does not report, or not to this user",
             source="the findings below",
         ),
     )  # fmt: skip

@@ -129,7 +129,7 @@ def _file_system(facts: HostFacts) -> Layer:
         return informed(_KIND, kind, "fail", f"{where} is mounted read-only", "mount it read-write")
     if kind in VOLATILE_FILE_SYSTEMS:
         return informed(
-            _KIND, kind, "warn", f"{where}: what is acknowledged is gone after a restart",
+            _KIND, kind, "warn", f"{where}: acknowledged records are lost after a restart",
             "put log.dirs on a disk",
         )  # fmt: skip
     if kind.startswith(NETWORK_FILE_SYSTEMS):

@@ -188,4 +188,4 @@ class HostFacts:
         for name in names:
             if name in self.unread:
                 return self.unread[name]
-        return "this host does not say"
+        return "this host does not report it"

@@ -56,7 +56,7 @@ class CheckHostInputs:
     chains: tuple[str, ...] = setting(
         (),
         name="chains",
-        doc="What of the host counts: the receive path of Aeron's datagrams, a broker, a host"
+        doc="Chains of the host to check: the receive path of Aeron's datagrams, a broker, a host"
         " agent. Without it broker and agent, and the receive path where one of its inputs is"
         " given.",
         choices=CHAIN_WORDS,

@@ -37,15 +37,15 @@ class KeysInputs:
         unit="messages/s", minimum=0, maximum=1e12,
     )  # fmt: skip
     partition_rate: float = setting(
-        50_000.0, name="partition-rate", doc="What the consumer of one partition can take.",
+        50_000.0, name="partition-rate", doc="Throughput of the consumer of one partition.",
         unit="messages/s", minimum=0.001, maximum=1e9,
     )  # fmt: skip
     skew_max: float = setting(
-        2.0, name="skew-max", doc="How many times the mean load the hottest partition may have.",
+        2.0, name="skew-max", doc="Allowed load of the hottest partition, by the mean.",
         minimum=1.0, maximum=1e6,
     )  # fmt: skip
     shown_keys: int = setting(
-        10, name="shown-keys", doc="How many of the hottest keys are shown.", minimum=1, maximum=100
+        10, name="shown-keys", doc="Number of the hottest keys to show.", minimum=1, maximum=100
     )
     salts_max: int = setting(
         16, name="salts-max", doc="Most salts that are tried, by doubling.", minimum=2, maximum=256

@@ -109,14 +109,14 @@ class ReceivePathInputs:
     )  # fmt: skip
     transport: str = setting(
         "unicast", name="transport",
-        doc="How receivers are reached; mdc sends a copy to each of several destinations.",
+        doc="Transport to receivers; mdc sends a copy to each of several destinations.",
         choices=("unicast", "multicast", "mdc"),
     )  # fmt: skip
     receivers: int = setting(
         1, name="receivers", doc="Receivers of each stream (fan-out).", minimum=1, maximum=1_000
     )
     path: str = setting(
-        "same-zone", name="path", doc="What lies between sender and receiver.",
+        "same-zone", name="path", doc="Path between sender and receiver.",
         choices=("same-zone", "cross-zone", "cross-region"),
     )  # fmt: skip
     path_mtu_bytes: int = setting(
