@@ -129,7 +129,7 @@ def test_bad_inputs(bare: Run) -> None:
     size = bare("plan", "cost", "--rate", "10TB")
     assert (size.status, size.err) == (
         2,
-        "penstock: setting rate = '10TB': is a size, and a rate is wanted: 10TB/s, 10TB/day\n",
+        "penstock: setting rate = '10TB': is a size, and must be a rate: 10TB/s, 10TB/day\n",
     )
     day = ("--output", "json", "plan", "cost", "--bytes-per-day")
     told = [json.loads(bare(*day, text).out)["inputs"]["bytes-per-day"]["value"]

@@ -131,8 +131,8 @@ def test_calibration_survives_a_file() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "here is no calibration of version 1"),
-        ({"version": 2}, "here is no calibration of version 1"),
+        ([], "here is not a calibration of version 1"),
+        ({"version": 2}, "here is not a calibration of version 1"),
         ({"version": 1}, "here: measured must be a table"),
         ({"version": 1, "measured": {"a": 5}}, r"here: measured\.a must be a table"),
         ({"version": 1, "measured": {"a": {"value": -1}}}, r"measured\.a\.value = -1"),

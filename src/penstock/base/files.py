@@ -262,10 +262,10 @@ def write_all(files: Files, file: int, position: int, buffers: Sequence[Buffer])
         part = buffers
         if count > BUFFERS_PER_CALL_MAX:
             part = buffers[first : first + BUFFERS_PER_CALL_MAX]
-        wanted = sum(map(len, part))
+        expected = sum(map(len, part))
         written = files.write_at(file, part, position)
         position += written
-        if written != wanted:
+        if written != expected:
             position = _finish(files, file, position, part, written)
     return position
 

@@ -33,8 +33,8 @@ from penstock.security.credentials import (
 class AccessCalls:
     _session: Session
 
-    def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        body = _filter(wanted or AclFilter())
+    def list_acls(self, acl_filter: AclFilter | None = None) -> list[AclBinding]:
+        body = _filter(acl_filter or AclFilter())
 
         def once() -> list[AclBinding]:
             answer = self._session.call_any("DescribeAcls", body)
@@ -62,9 +62,9 @@ class AccessCalls:
 
         self._session.retrying(once)
 
-    def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
+    def delete_acls(self, acl_filter: AclFilter) -> list[AclBinding]:
         def once() -> list[AclBinding]:
-            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(wanted)]})
+            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(acl_filter)]})
             (result,) = answer.filter_results
             _check(result, "ACLs")
             return sorted(
@@ -130,15 +130,15 @@ def _check(answer: Any, what: str) -> None:
         raise broker_error(int(answer.error_code), what, answer.error_message)
 
 
-def _filter(wanted: AclFilter) -> dict[str, Any]:
+def _filter(acl_filter: AclFilter) -> dict[str, Any]:
     return {
-        "resource_type_filter": RESOURCE_TYPES.index(wanted.resource_type),
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": PATTERN_TYPES.index(wanted.pattern_type),
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": OPERATIONS.index(wanted.operation),
-        "permission_type": PERMISSIONS.index(wanted.permission),
+        "resource_type_filter": RESOURCE_TYPES.index(acl_filter.resource_type),
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": PATTERN_TYPES.index(acl_filter.pattern_type),
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": OPERATIONS.index(acl_filter.operation),
+        "permission_type": PERMISSIONS.index(acl_filter.permission),
     }
 
 

@@ -251,11 +251,11 @@ class AdminCalls:
                 chosen = [item.index for item in self._session.topic(topic).partitions]
             offsets: dict[int, int] = {}
             for node_id, led in self._session.leaders_of(topic, chosen).items():
-                wanted = [{"partition_index": p, "timestamp": timestamp} for p in led]
+                requested = [{"partition_index": p, "timestamp": timestamp} for p in led]
                 body = {
                     "replica_id": -1,
                     "isolation_level": isolation,
-                    "topics": [{"name": topic, "partitions": wanted}],
+                    "topics": [{"name": topic, "partitions": requested}],
                 }
                 response = self._session.call_node(node_id, "ListOffsets", body)
                 for item in self._partitions(response.topics, topic, "offsets of", {}):

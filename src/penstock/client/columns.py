@@ -97,10 +97,10 @@ def choose(
 def pick(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
     """Yield the batches that have rows, with only the named columns."""
     columns = (names.key, names.value, names.timestamp, names.headers, names.partition)
-    wanted = list(dict.fromkeys(name for name in columns if name is not None))
+    chosen = list(dict.fromkeys(name for name in columns if name is not None))
     for batch in batches:
         if batch.num_rows:
-            yield batch if batch.num_columns == len(wanted) else batch.select(wanted)
+            yield batch if batch.num_columns == len(chosen) else batch.select(chosen)
 
 
 def normalise(batch: Any, names: ColumnNames) -> Any:

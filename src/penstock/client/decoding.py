@@ -77,18 +77,18 @@ def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Ru
 
 def _decode(run: Run, schema: Any, views: bool) -> Any:
     columns = schema.names
-    wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
-    if "timestamp_type" in columns and "offset" not in wanted:
-        wanted.append("offset")
+    record_columns = [name for name in columns if name not in ("partition", "timestamp_type")]
+    if "timestamp_type" in columns and "offset" not in record_columns:
+        record_columns.append("offset")
     batch = columnar.decode_batches(
         run.data,
-        columns=wanted or ("offset",),
+        columns=record_columns or ("offset",),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
         aborted=run.aborted,
         views=views,
     )
-    if wanted == columns:
+    if record_columns == columns:
         return batch
     arrays = []
     for name in columns:

@@ -190,24 +190,24 @@ class FetchCore:
         """
         asked = {p for request in under_way for p in request.asked}
         leaders = self.leaders
-        wanted = [
+        unread = [
             p
             for p, cursor in self.cursors.items()
             if p in leaders and leaders[p][0] == node_id and not cursor.done and p not in asked
         ]
-        behind = [p for p in wanted if self.cursors[p].behind]
-        if not wanted or (under_way and not behind):
+        behind = [p for p in unread if self.cursors[p].behind]
+        if not unread or (under_way and not behind):
             return None
         self._turn += 1
-        start = self._turn % len(wanted)
-        wanted = wanted[start:] + wanted[:start]
+        start = self._turn % len(unread)
+        unread = unread[start:] + unread[:start]
         if not under_way:
             left = set(behind[(len(behind) + 1) // 2 :])
-            wanted = [p for p in wanted if p not in left]
+            unread = [p for p in unread if p not in left]
         cursors = self.cursors
         return FetchRequest(
             node_id=node_id,
-            asked={p: Asked(cursors[p].position, cursors[p].epoch, leaders[p][1]) for p in wanted},
+            asked={p: Asked(cursors[p].position, cursors[p].epoch, leaders[p][1]) for p in unread},
         )
 
     def body(self, request: FetchRequest, version: int) -> Mapping[str, Any]:

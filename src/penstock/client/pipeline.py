@@ -350,7 +350,7 @@ async def connect(
     except (OSError, UnicodeError) as reason:
         raise not_connected(where, reason) from reason
     except (PenstockError, asyncio.CancelledError) as reason:
-        refusal = reason if isinstance(reason, PenstockError) else Disconnected("given up")
-        pipeline.abort(refusal)
+        cancelled = Disconnected("the attempt to connect was cancelled")
+        pipeline.abort(reason if isinstance(reason, PenstockError) else cancelled)
         raise
     return pipeline

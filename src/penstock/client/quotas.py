@@ -37,7 +37,7 @@ class QuotaCalls:
 
         `strict` excludes entities with further kinds.
         """
-        wanted = [
+        requested = [
             {
                 "entity_type": kind,
                 "match_type": _DEFAULT if name is None else _EXACT,
@@ -45,7 +45,7 @@ class QuotaCalls:
             }
             for kind, name in (entity or {}).items()
         ]
-        body = {"components": wanted, "strict": strict}
+        body = {"components": requested, "strict": strict}
 
         def once() -> list[Quota]:
             answer = self._session.call_any("DescribeClientQuotas", body)

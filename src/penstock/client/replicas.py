@@ -213,15 +213,15 @@ class ReplicaCalls(AdminCalls):
         Raises:
             TimedOut: some are unfinished after `seconds`; the brokers continue.
         """
-        wanted = set(partitions)
+        requested = set(partitions)
         until_ms, before = self._session.now_ms() + seconds * 1000, -1
-        while left := len(wanted & self.reassignments().keys()):
+        while left := len(requested & self.reassignments().keys()):
             if left != before:
-                progress(len(wanted) - left, len(wanted))
+                progress(len(requested) - left, len(requested))
                 before = left
             if self._session.now_ms() > until_ms:
                 raise TimedOut(
-                    f"{left} of {len(wanted)} partitions have not moved in {seconds:g} s; the"
+                    f"{left} of {len(requested)} partitions have not moved in {seconds:g} s; the"
                     " brokers continue to move them"
                 )
             self._session.pause(LOOK_SECONDS)

@@ -217,11 +217,11 @@ class Session:
 
     def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
         """Request metadata from any broker (of all topics for None) and store it in the cache."""
-        wanted = None if topics is None else [{"name": name} for name in topics]
+        named = None if topics is None else [{"name": name} for name in topics]
         response = self.call_any(
             "Metadata",
             {
-                "topics": wanted,
+                "topics": named,
                 "allow_auto_topic_creation": False,
                 "include_cluster_authorized_operations": False,
                 "include_topic_authorized_operations": False,

@@ -51,7 +51,7 @@ from penstock.outbox.reader.dead_letters import DeadLetters
 from penstock.outbox.reader.decoding import POINTER, decode_records
 from penstock.outbox.reader.dedup import BatchKey
 from penstock.outbox.reader.errors import BatchReused, ChecksumMismatch, MountSuspected, classify
-from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader.policy import DeadLetter, ReadPolicy, TryAgain
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.outbox.reader.rebuilding import processed_before
 from penstock.records.positions import READ_COMMITTED
@@ -252,10 +252,10 @@ class OutboxConsumer:
         for partition, offset in first.items():
             at = held.get((self.topic, partition))
             self._core.begin(partition, offset if at is None else at.offset)
-        given_up = set() if self._dead_letters is None else self._dead_letters.given_up(self.topic)
+        dead = set() if self._dead_letters is None else self._dead_letters.sources(self.topic)
         below = {p: at.offset for (_, p), at in held.items()}
         for key, crc, at_ms in processed_before(
-            self._client, self.topic, below, given_up, self._bounds, self._clock.now_ms()
+            self._client, self.topic, below, dead, self._bounds, self._clock.now_ms()
         ):
             self._core.remember(key, crc, at_ms)
         if not self._until_end:
@@ -335,7 +335,7 @@ class OutboxConsumer:
                     self._core.counters.retries += 1
                     self._stopped.wait(judged.pause_ms / 1000)
                     continue
-                if isinstance(judged, GiveUp) and self._dead_letters is not None:
+                if isinstance(judged, DeadLetter) and self._dead_letters is not None:
                     self._bury(self._dead_letters, batch, row, reason, str(error))
                     return None
                 if isinstance(error, BatchReused):
@@ -395,7 +395,7 @@ class OutboxConsumer:
             reason=reason,
             message=message,
         )
-        self._core.gave_up(partition, offset, reason)
+        self._core.dead_lettered(partition, offset, reason)
         if self._core.suspicious:
             raise MountSuspected(
                 f"{self.topic}-{partition}: {self._bounds.dead_letters_in_a_row_max} records in a"

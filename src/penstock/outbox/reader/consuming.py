@@ -4,7 +4,7 @@ The shell asks it how to handle each record and reports the result.
 
     begin(partition, position)      start of reading; earlier offsets count as committed
     seen(key, now)                  checksum of a recently processed batch
-    processed(...), passed(...), rejected(...), gave_up(...)
+    processed(...), passed(...), rejected(...), dead_lettered(...)
                                     the record is done: its position advances
     due(now), to_commit(), committed(...)          commits
 
@@ -114,7 +114,7 @@ class ConsumerCore:
         self.counters.conflicts += 1
         self._move(partition, offset)
 
-    def gave_up(self, partition: int, offset: int, reason: str) -> None:
+    def dead_lettered(self, partition: int, offset: int, reason: str) -> None:
         self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
         if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:

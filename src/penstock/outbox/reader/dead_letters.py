@@ -95,7 +95,7 @@ class DeadLetters:
             bare = table.set_column(1, "value", pa.nulls(1, pa.binary()))
             self._client.write_arrow(self.topic, bare)
 
-    def given_up(self, topic: str) -> set[tuple[int, int]]:
+    def sources(self, topic: str) -> set[tuple[int, int]]:
         """Return partition and offset of a topic's records among the latest dead letters."""
         first = self._client.list_offsets(self.topic, "earliest")
         last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
@@ -114,11 +114,11 @@ def _sources(headers: Any, topic: str) -> set[tuple[int, int]]:
         header_column(headers, name).to_pylist()
         for name in (TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
     ]
-    wanted = topic.encode()
+    source_topic = topic.encode()
     return {
         (int(partition), int(offset))
         for name, partition, offset in zip(*columns, strict=True)
-        if name == wanted and _is_number(partition) and _is_number(offset)
+        if name == source_topic and _is_number(partition) and _is_number(offset)
     }
 
 

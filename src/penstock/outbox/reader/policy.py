@@ -45,7 +45,7 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class DeadLetter:
     """Send the record to the dead-letter topic."""
 
 
@@ -54,9 +54,9 @@ class Stop:
     """End with the error; the record is read again after a restart."""
 
 
-GIVE_UP: Final = GiveUp()
+DEAD_LETTER: Final = DeadLetter()
 STOP: Final = Stop()
-Judgement = TryAgain | GiveUp | Stop
+Judgement = TryAgain | DeadLetter | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +92,18 @@ class ReadPolicy:
         `record_age_ms` is how long ago the record was written, by the record's own timestamp.
         """
         if trouble in (Trouble.INVALID, Trouble.TOO_LARGE):
-            return GIVE_UP
+            return DEAD_LETTER
         if trouble is Trouble.MISSING:
             return self._judge_missing(attempts, record_age_ms)
         most = self.attempts_max if trouble is Trouble.UNREADABLE else self.corrupt_attempts_max
         if attempts < most:
             return TryAgain(self._pause_ms(attempts))
-        return STOP if trouble is Trouble.UNREADABLE else GIVE_UP
+        return STOP if trouble is Trouble.UNREADABLE else DEAD_LETTER
 
     def _judge_missing(self, attempts: int, record_age_ms: int) -> Judgement:
         left_ms = self.missing_grace_ms - record_age_ms
         if left_ms <= 0 or attempts >= self._missing_attempts_max:
-            return GIVE_UP
+            return DEAD_LETTER
         return TryAgain(min(self._pause_ms(attempts), max(1, left_ms)))
 
     @property

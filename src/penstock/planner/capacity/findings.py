@@ -71,7 +71,7 @@ def partition_findings(
 
 
 def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
-    room, wanted = sizing.disk_room, sizing.partition_bytes_max
+    room, limit_bytes = sizing.disk_room, sizing.partition_bytes_max
     more = (
         f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
     )
@@ -85,12 +85,12 @@ def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
             f" {inputs.headroom:.0%} should stay free",
             fix=more,
         )  # fmt: skip
-    if busiest > wanted:
+    if busiest > limit_bytes:
         yield warn(
             "bytes of a partition",
             f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
-            f" or recovered whole; it should have at most {format_quantity(wanted, 'bytes')}",
-            more if sizing.partition_disk_bytes > wanted else "key by something finer",
+            f" or recovered whole; it should have at most {format_quantity(limit_bytes, 'bytes')}",
+            more if sizing.partition_disk_bytes > limit_bytes else "key by something finer",
         )
     if sizing.idle_brokers:
         yield warn(

@@ -417,8 +417,8 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
     )
     if inputs.partitions:
         return sizing
-    wanted = ceil(sizing.partitions_needed * inputs.over_provision - 1e-9)
-    sizing = replace(sizing, partition_count=rounded_up(max(wanted, sizing.partitions_by_disk)))
+    target = ceil(sizing.partitions_needed * inputs.over_provision - 1e-9)
+    sizing = replace(sizing, partition_count=rounded_up(max(target, sizing.partitions_by_disk)))
     for _ in range(SPREADINGS_MAX):
         others = [count for name, count in sizing.brokers_by.items() if name != "partitions"]
         brokers = max(others) + 1

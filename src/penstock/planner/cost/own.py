@@ -37,8 +37,8 @@ _ZONES: Final = "log and queue article, section 12b"
 
 def broker_count(load: Workload, broker_rate: float, *, copies: int) -> int:
     """Return the brokers for the peak: as many in each zone, and at least one for each copy."""
-    wanted = max(copies, ceil(load.peak_bytes_s / broker_rate))
-    return ceil(wanted / load.zones) * load.zones
+    target = max(copies, ceil(load.peak_bytes_s / broker_rate))
+    return ceil(target / load.zones) * load.zones
 
 
 def brokers_figure(option: str, count: int, load: Workload, broker_rate: float) -> Figure:

@@ -174,7 +174,7 @@ def _figures(layer: Layer) -> list[Figure]:
 def _headline(layers: tuple[Layer, ...]) -> Finding:
     broken = first_broken(layers)
     if broken is None:
-        return ok("the chain", "every layer that is known holds what is wanted")
+        return ok("the chain", "every layer that is known has what is needed")
     word = "breaks first" if broken.severity == "fail" else "is the first to give way"
     return Finding(
         severity=broken.severity,
@@ -190,13 +190,13 @@ def _finding(layer: Layer) -> Finding:
 
 
 def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
-    wanted: dict[tuple[str, str], Fix] = {}
+    largest: dict[tuple[str, str], Fix] = {}
     for fix in [fix for layer in layers for fix in layer.fixes if layer.severity != "ok"]:
-        held = wanted.get((fix.kind, fix.key))
+        held = largest.get((fix.kind, fix.key))
         if held is None or held.value < fix.value:
-            wanted[fix.kind, fix.key] = fix
+            largest[fix.kind, fix.key] = fix
     texts = {
-        kind: "\n".join([fix.line for fix in wanted.values() if fix.kind == kind])
+        kind: "\n".join([fix.line for fix in largest.values() if fix.kind == kind])
         for kind in _SNIPPETS
     }
     return tuple(

@@ -35,7 +35,7 @@ UNSAFE_OPTIONS: Final[Mapping[str, str]] = {
 _MEDIAN: Final = "sync of the data directory"
 _TAIL: Final = Rule(
     name="sync_p99_ms", label="slowest syncs (p99)", chain=BROKER, unit="ms", most=True,
-    formula=f"{TAIL} × the wanted median", source="fdatasync(2), measured", short="warn",
+    formula=f"{TAIL} × the allowed median", source="fdatasync(2), measured", short="warn",
 )  # fmt: skip
 _INODES: Final = Rule(
     name="free_inodes", label="free inodes", chain=BROKER, short="warn",

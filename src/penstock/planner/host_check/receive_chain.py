@@ -229,13 +229,13 @@ def _driver(facts: HostFacts) -> tuple[Layer, ...]:
 
 
 def _queues(facts: HostFacts, nic: Interface) -> Layer:
-    wanted = min(nic.queues_max or nic.queues or 1, facts.processors.count or 1)
+    target = min(nic.queues_max or nic.queues or 1, facts.processors.count or 1)
     return judged(
-        QUEUES, nic.queues, wanted,
+        QUEUES, nic.queues, target,
         unread=facts.why("queues", "ethtool -l", "interface"),
         cause="one flow always lands on one queue; several flows share these",
-        fix=f"ethtool -L {nic.name} combined {wanted}",
-        fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=wanted),),
+        fix=f"ethtool -L {nic.name} combined {target}",
+        fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=target),),
     )  # fmt: skip
 
 

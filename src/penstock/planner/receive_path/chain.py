@@ -205,8 +205,8 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
 
 def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
     """Return the recommended window, within given sizes, but never less than `least`."""
-    wanted = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
-    bounds = [wanted]
+    target = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
+    bounds = [target]
     if inputs.term_bytes:
         bounds.append(inputs.term_bytes // 2)
     if inputs.so_rcvbuf_bytes:

@@ -40,11 +40,11 @@ PACKET_CHARGE_BYTES: Final = 768
 
 def window_findings(sizing: Sizing) -> Iterator[Finding]:
     chain, inputs = sizing.chain, sizing.inputs
-    used, wanted = chain.receiver_window, chain.window
-    if used < wanted:
+    used, target = chain.receiver_window, chain.window
+    if used < target:
         yield warn(
             "window",
-            f"{A}: the driver silently uses {size(used)} of the {size(wanted)}",
+            f"{A}: the driver silently uses {size(used)} of the {size(target)}",
             f"set aeron.term.buffer.length to {size(chain.term_least)}",
         )
     if used < chain.bdp_bytes:

@@ -50,8 +50,8 @@ def _sizes(sizing: Sizing) -> Chart:
     stall = rate * inputs.stall_ms / 1e3
 
     def window(rtt_us: float, multiple: int) -> int:
-        wanted = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
-        return min(wanted, WINDOW_MAX_BYTES)
+        window_bytes = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
+        return min(window_bytes, WINDOW_MAX_BYTES)
 
     def term(rtt_us: float) -> int:
         needed = term_for(
