@@ -187,7 +187,7 @@ def test_inputs_from_a_file_and_options(bare: Run, data: str, tmp_path: Path) ->
         (("--pid", "0"), 2, "x>=1"),
         (("--root", "/nonexistent"), 2, "does not exist"),
         (("--config", "/nonexistent"), 2, "No such file"),
-        (("--plot", "bars.pdf"), 2, r"plots end in \.png or \.svg"),
+        (("--plot", "bars.pdf"), 2, r"plot files end in \.png or \.svg"),
     ],
 )
 def test_bad_inputs(bare: Run, data: str, words: tuple[str, ...], status: int, why: str) -> None:

@@ -94,7 +94,7 @@ def test_prices_are_written_edited_and_read(bare: Run, tmp_path: Path) -> None:
         ("[zone.gb]\nusd = -1\ndate = 2026-01-01\nsource = 'x'\n",
          ": zone.gb.usd = -1: must not be negative"),
         ("[zone.gb]\nusd = 'x'\n", ": zone.gb.usd = 'x': must be a number"),
-        ("[zone.tb]\nusd = 1\n", ": zone.tb: there is no such price; did you mean zone.gb?"),
+        ("[zone.tb]\nusd = 1\n", ": zone.tb: unknown price; did you mean zone.gb?"),
         ("[zone", ": "),
     ],
 )  # fmt: skip

@@ -235,7 +235,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_device_is_no_payload() -> None:
-    with pytest.raises(NotAFile, match="is no regular file"):
+    with pytest.raises(NotAFile, match="is not a regular file"):
         check_file(pointer(b"", DATA), os.stat("/dev/zero"))
 
 

@@ -84,7 +84,7 @@ def fails(root: Path, pointer: Pointer, kind: type[PenstockError], says: str | N
 
 
 def test_a_missing_payload(tmp_path: Path) -> None:
-    fails(tmp_path, pointer_of(b"x"), PayloadMissing, "there is no such payload")
+    fails(tmp_path, pointer_of(b"x"), PayloadMissing, "the payload is missing")
     (tmp_path / PATH).parent.mkdir(parents=True)
     fails(tmp_path, pointer_of(b"x"), PayloadMissing)
 

@@ -109,7 +109,7 @@ class NameTooLong(BatchError, InvalidError):
 
 class PayloadMissing(UnavailableError):
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path}: there is no such payload below the outbox's root")
+        super().__init__(f"{path}: the payload is missing below the outbox's root")
         self.path = path
 
 

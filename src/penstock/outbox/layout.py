@@ -75,7 +75,7 @@ def check_partition_id(text: object) -> str:
             f" and has {len(text)}",
         )
     if text in {".", ".."}:
-        raise InvalidPartitionId(text, "names a directory that is there already")
+        raise InvalidPartitionId(text, "must not be . or ..")
     return text
 
 

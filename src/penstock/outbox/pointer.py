@@ -149,7 +149,7 @@ def decode_pointer(data: bytes | memoryview) -> Pointer:
     except (ValueError, RecursionError) as error:
         raise InvalidPointer(f"is not JSON: {shown(str(error))}") from None
     if not isinstance(fields, dict):
-        raise InvalidPointer("is JSON, but no object")
+        raise InvalidPointer("is JSON, but not an object")
     crc = _text(fields, "crc32c")
     if not _CRC.fullmatch(crc):
         raise InvalidPointer(f"crc32c is {shown(crc)}: must be 8 hexadecimal digits")
@@ -248,7 +248,7 @@ def decode_record(
     count = by_name.get(HEADER_EVENT_COUNT) or b""
     try:
         if not _CRC.fullmatch(crc.decode()) or not _COUNT.fullmatch(count):
-            raise InvalidPointer(f"crc32c {shown(crc)} or event count {shown(count)} is none")
+            raise InvalidPointer(f"crc32c {shown(crc)} or event count {shown(count)} is invalid")
         return Inline(
             batch_id=check_batch_id((by_name.get(HEADER_BATCH_ID) or b"").decode()),
             partition_id=check_partition_id((key or b"").decode()),

@@ -29,9 +29,9 @@ def draw(plan: Plan, suffix: str) -> bytes:
     kind = _FORMATS.get(suffix.lower())
     if kind is None:
         ends = " or ".join(_FORMATS)
-        raise InvalidPlanFile(f"plots end in {ends}, not in {suffix or 'nothing'!r}")
+        raise InvalidPlanFile(f"plot files end in {ends}, and not in {suffix or 'nothing'!r}")
     if not plan.charts:
-        raise InvalidError(f"there is nothing to draw of {plan.title!r}")
+        raise InvalidError(f"plan {plan.title!r} has no charts to draw")
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:

@@ -185,7 +185,7 @@ def test_diskless_requests_come_from_the_brokers_settings() -> None:
         ({"zones": 1, "reads_cross_zone": 0.5}, "in one zone nothing crosses zones"),
         ({"reads_cross_zone": -0.5}, "a share is from 0 to 1: reads-cross-zone = -0.5"),
         ({"archive_share": -0.1}, "a share is from 0 to 1: archive-share = -0.1"),
-        ({"archive_share": 0.6, "infrequent_share": 0.6}, "all data is 1"),
+        ({"archive_share": 0.6, "infrequent_share": 0.6}, "the sum of both shares is at most 1"),
     ],
 )
 def test_contradictions_name_the_rule_and_the_fix(given_inputs: dict[str, Any], said: str) -> None:

@@ -347,7 +347,7 @@ def test_the_outermost_failure_comes_first_and_warnings_only_without_any() -> No
     assert checked(warned).value("first_broken_layer") == "file descriptors of the broker"
     assert "breaks first" in checked(warned).findings[0].cause
     only = checked(replace(HOST, interface=replace(NIC, mtu_bytes=1400)))
-    assert "is the first to give way" in only.findings[0].cause
+    assert "is the first warning" in only.findings[0].cause
     assert first_broken(host_layers(HOST, DEFAULTS, ALL)) is None
 
 

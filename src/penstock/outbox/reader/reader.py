@@ -161,7 +161,7 @@ def check_file(pointer: Pointer, found: os.stat_result) -> None:
         SizeMismatch: it has another size.
     """
     if not stat.S_ISREG(found.st_mode):
-        raise NotAFile(f"{pointer.file_path}: is no regular file")
+        raise NotAFile(f"{pointer.file_path}: is not a regular file")
     if found.st_size != pointer.size_bytes:
         raise SizeMismatch(pointer.file_path, found.st_size, pointer.size_bytes)
 

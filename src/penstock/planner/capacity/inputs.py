@@ -196,11 +196,11 @@ class CapacityInputs:
         given = [f"{name} = {value:g}" for name, value in skews.items() if value]
         if len(given) > 1:
             raise ImpossiblePlan(
-                "skew is given in one way", ", ".join(given), "leave all but one of them at 0"
+                "skew has more than one input", ", ".join(given), "leave all but one of them at 0"
             )
         if given and not self.keys:
             raise ImpossiblePlan(
-                "skew is one of keys", f"{given[0]}, keys = 0", "give the number of keys"
+                "skew needs keys", f"{given[0]}, keys = 0", "give the number of keys"
             )
         if self.hottest_key_share and self.hottest_key_share * self.keys < 1:
             raise ImpossiblePlan(
@@ -219,7 +219,7 @@ class CapacityInputs:
             )
         if self.lagging_groups > self.groups:
             raise ImpossiblePlan(
-                "lagging-groups are some of the groups",
+                "lagging-groups exceeds groups",
                 f"lagging-groups = {self.lagging_groups}, groups = {self.groups}",
                 "count them among the groups too",
             )

@@ -246,7 +246,7 @@ class CostInputs:
                 )
         if max(self.infrequent_share, 0) + max(self.archive_share, 0) > 1:
             raise ImpossiblePlan(
-                "all data is 1",
+                "the sum of both shares is at most 1",
                 f"infrequent-share = {self.infrequent_share:g} and archive-share ="
                 f" {self.archive_share:g} are more",
                 "lower one of them",

@@ -76,7 +76,7 @@ def read_prices(
     found: dict[str, Price] = dict(known)
     for key, row in rows.items():
         if key not in known:
-            raise InvalidPlanFile(f"{where}: {key}: there is no such price{_near(key, known)}")
+            raise InvalidPlanFile(f"{where}: {key}: unknown price{_near(key, known)}")
         place = f"{where}: {key}"
         found[key] = _price(key, _merged(row, known[key], where, today), place, known[key].unit)
     return Prices(found)

@@ -175,7 +175,7 @@ def _headline(layers: tuple[Layer, ...]) -> Finding:
     broken = first_broken(layers)
     if broken is None:
         return ok("the chain", "every layer that is known has what is needed")
-    word = "breaks first" if broken.severity == "fail" else "is the first to give way"
+    word = "breaks first" if broken.severity == "fail" else "is the first warning"
     return Finding(
         severity=broken.severity,
         subject="the chain",
