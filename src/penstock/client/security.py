@@ -115,7 +115,7 @@ class ClientSecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """Security of connections, which is empty for PLAINTEXT. It cannot be pickled; options can."""
+    """Security of connections, empty for PLAINTEXT; other processes need the options instead."""
 
     tls: ssl.SSLContext | None = None
     begin: Callable[[], tuple[str, ClientExchange]] | None = field(default=None, repr=False)

@@ -95,7 +95,7 @@ class Deployment:
     def latency(self, p50_name: str, p99_name: str, p50: float = 0, p99: float = 0) -> Distribution:
         """Return a latency from inputs if given, else from measurements or assumptions.
 
-        With only one of the two given, their ratio stays.
+        If only one of the two is given, the other keeps its usual ratio to it.
         """
         usual_p50, usual_p99 = self.ceiling(p50_name), self.ceiling(p99_name)
         stretch = max(1.0, usual_p99 / max(usual_p50, 1e-6))

@@ -241,5 +241,5 @@ class CapacityInputs:
 
     @property
     def copies(self) -> int:
-        """Replicas on brokers' disks, or replicas that receive data over the network."""
+        """Replicas on brokers' disks; a diskless topic counts as one."""
         return 1 if self.storage == "diskless" else self.replication
