@@ -140,7 +140,7 @@ def test_a_claim_too_large_takes_no_memory(tmp_path: Path) -> None:
 
     def work() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "at most 1073741824")
+        fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "limit is 1073741824")
         fails(tmp_path, pointer_of(b"", size_bytes=-1), PayloadTooLarge)
         fails(tmp_path, pointer_of(b"", size_bytes=1 << 30), SizeMismatch)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

@@ -58,7 +58,9 @@ class PayloadTooLarge(InvalidError):
     """A pointer with a size above the limit. Nothing was allocated."""
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"{path}: its pointer has {size_bytes} bytes; the limit is {limit_bytes}")
+        super().__init__(
+            f"{path}: its pointer has a size of {size_bytes} bytes; the limit is {limit_bytes}"
+        )
         self.path = path
         self.size_bytes = size_bytes
         self.limit_bytes = limit_bytes
