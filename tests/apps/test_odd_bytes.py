@@ -82,7 +82,7 @@ def test_what_is_produced_is_stored_and_printed(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("consume", "\udcff"), "topic = '\\udcff': must be a text that UTF-8 can write"),
+        (("consume", "\udcff"), "topic = '\\udcff': must be a text that UTF-8 can encode"),
         (("produce", "{topic}", "-H", "\udcff=x"), "'\\udcff' is not UTF-8"),
         (("quota", "set", "producer_byte_rate=1", "--user", "\udcff"), "'\\udcff' is not UTF-8"),
         (("consume", "{topic}", "-e", "-o", "²"), "offset '²': must be beginning, end"),

@@ -118,7 +118,7 @@ def test_what_was_measured(bare: Run, tmp_path: Path) -> None:
         (("--retention", "-1"), "retention"),
         (("--message-bytes", "5 apples"), "apples"),
         (("--storage", "tape"), "storage"),
-        (("--zipf-exponent", "1"), "say how many keys there are"),
+        (("--zipf-exponent", "1"), "give the number of keys"),
         (("--storage", "tiered", "--local-retention", "8"), "keep less on local disks"),
         (("--put-p50", "9", "--put-p99", "8"), "put-p99 is at least put-p50"),
     ],

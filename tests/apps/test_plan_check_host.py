@@ -89,7 +89,7 @@ def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None
     assert "aeron" not in ran.out.lower()
     assert list(Path(data).iterdir()) == []
     explained = bare(*COMMAND, "--data-dir", there, "--explain").out
-    assert f"of 2 in {data}, as {there} is not there yet" in explained
+    assert f"of 2 in {data}, since {there} does not exist" in explained
 
 
 @pytest.mark.parametrize(("name", "begin"), [("bars.svg", b"<?xml"), ("bars.png", b"\x89PNG")])
@@ -187,7 +187,7 @@ def test_inputs_from_a_file_and_options(bare: Run, data: str, tmp_path: Path) ->
         (("--pid", "0"), 2, "x>=1"),
         (("--root", "/nonexistent"), 2, "does not exist"),
         (("--config", "/nonexistent"), 2, "No such file"),
-        (("--plot", "bars.pdf"), 2, r"plots end in \.png or \.svg"),
+        (("--plot", "bars.pdf"), 2, r"plot files end in \.png or \.svg"),
     ],
 )
 def test_bad_inputs(bare: Run, data: str, words: tuple[str, ...], status: int, why: str) -> None:

@@ -65,7 +65,7 @@ def test_questions_are_asked_with_their_thresholds(bare: Run) -> None:
     found = json.loads(ran.out)["inputs"]
     assert (found["rate"]["value"], found["consumers"]["value"]) == (60_000, 3)
     assert (found["replay"]["value"], found["same-host"]["value"]) == (True, True)
-    assert "[1/18] How many messages are sent" in ran.err
+    assert "[1/18] Number of messages at busy times" in ran.err
     assert "rate > 50,000 messages/s: rules out queue" in ran.err
     assert "consumers = 'lots': must be a number" in ran.err
 

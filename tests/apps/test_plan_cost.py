@@ -94,7 +94,7 @@ def test_prices_are_written_edited_and_read(bare: Run, tmp_path: Path) -> None:
         ("[zone.gb]\nusd = -1\ndate = 2026-01-01\nsource = 'x'\n",
          ": zone.gb.usd = -1: must not be negative"),
         ("[zone.gb]\nusd = 'x'\n", ": zone.gb.usd = 'x': must be a number"),
-        ("[zone.tb]\nusd = 1\n", ": zone.tb: there is no such price; did you mean zone.gb?"),
+        ("[zone.tb]\nusd = 1\n", ": zone.tb: unknown price; did you mean zone.gb?"),
         ("[zone", ": "),
     ],
 )  # fmt: skip
@@ -129,7 +129,7 @@ def test_bad_inputs(bare: Run) -> None:
     size = bare("plan", "cost", "--rate", "10TB")
     assert (size.status, size.err) == (
         2,
-        "penstock: setting rate = '10TB': is a size, and a rate is wanted: 10TB/s, 10TB/day\n",
+        "penstock: setting rate = '10TB': is a size, and must be a rate: 10TB/s, 10TB/day\n",
     )
     day = ("--output", "json", "plan", "cost", "--bytes-per-day")
     told = [json.loads(bare(*day, text).out)["inputs"]["bytes-per-day"]["value"]

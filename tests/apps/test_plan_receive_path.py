@@ -110,8 +110,8 @@ def test_broken_constraints_are_all_named_and_the_plan_is_shown(plan: Run) -> No
         (("--rate", "0"), "penstock: setting rate = 0.0: must be at least 1"),
         (("--rtt", "-1"), "penstock: setting rtt = -1.0: must be at least 1"),
         (("--mtu", "70000"), "penstock: setting mtu = 70000: must be at most 65504"),
-        (("--window", "1MB/s"), "penstock: setting window = '1MB/s': is a rate, and must not be"
-         " one: bytes are wanted"),
+        (("--window", "1MB/s"), "penstock: setting window = '1MB/s': is a rate, and must be a"
+         " number of bytes"),
         (("--inputs", "/nowhere.toml"), "penstock: /nowhere.toml: No such file or directory"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A broker for the tests of this package.
+"""Broker for the tests of this package.
 
 `PENSTOCK_TEST_BOOTSTRAP` names another one to run the same tests against.
 """
@@ -33,7 +33,7 @@ def client(bootstrap: str) -> Iterator[Client]:
 
 @pytest.fixture
 def topic(client: Client) -> Callable[..., str]:
-    """Creates topics with names of their own."""
+    """Return a function that creates topics with unique names."""
 
     def create(partitions: int = 1, **configs: str) -> str:
         name = f"topic-{uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""A peer that speaks enough Kafka to be taken for a broker, and then answers Produce badly."""
+"""Peer that speaks enough Kafka to pass as a broker, and then answers Produce badly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = struct.Struct(">hhi")
 class HalfBroker:
     """Node 1 of a cluster of one, with one topic; a thread per connection.
 
-    `produce_answer` is sent as it is in answer to each Produce request; None sends nothing and
+    `produce_answer` is the response to each Produce request; None sends nothing and
     keeps the connection, no bytes close it.
     """
 

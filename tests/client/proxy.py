@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections, for tests of what a client does then."""
+"""TCP proxy that cuts connections, for tests of the client's reaction."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 
 class Proxy:
-    """Forwards to `target`; `cut_after` bytes towards the broker end a connection.
+    """Proxy to `target`; `cut_after` bytes towards the broker end a connection.
 
-    Each connection takes the next number of `cut_after`; when there are none left, or a number
-    is None, it is not cut. With `cut_answers` the bytes counted are those from the broker.
+    Each connection takes the next number of `cut_after`; after the last one, or for None,
+    connections are not cut. With `cut_answers` the bytes from the broker count.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Calls to the admin address: what is kept, what is bounded, what is said at last."""
+"""Calls to the admin address: kept connections, bounds, final errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.client.errors import AdminUnavailable, InvalidArgument
 
 
 class Scripted:
-    """A clock that shows one time after the other, and then stands still."""
+    """Clock that returns the given times, and then stays at the last one."""
 
     def __init__(self, *times: float) -> None:
         self._times = itertools.chain(times, itertools.repeat(times[-1]))

@@ -1,4 +1,4 @@
-"""The appender against a real broker, cut connections and brokers that answer nonsense."""
+"""Appender with a real broker, cut connections and brokers that answer nonsense."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def running(bootstrap: str, **options: Any) -> AsyncIterator[Appender]:
 def put(
     appender: Appender, producer_partition: ProducerPartition, values: list[bytes], sequence: int
 ) -> asyncio.Future[PenstockError | None]:
-    """Append one batch; the future ends with what became of it, and fails on a second verdict."""
+    """Append one batch; the future has its result, and fails on a second result."""
     future: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
     batch = pieces(
         values,
@@ -179,9 +179,7 @@ async def test_a_refused_batch_fails_alone_in_its_lane(bootstrap: str, topic: To
     assert stored(bootstrap, name, 1) == [b"other"]
 
 
-async def test_what_comes_first_is_not_overtaken_by_what_came_after_it_failed(
-    bootstrap: str, topic: Topic
-) -> None:
+async def test_a_failed_append_is_not_overtaken_by_later_ones(bootstrap: str, topic: Topic) -> None:
     # The broker does not know the producer yet and would take sequence 5 for its first.
     name = topic(1, max_message_bytes="2000")
     async with running(bootstrap) as appender:
@@ -329,7 +327,7 @@ async def test_nonsense_costs_the_connection_and_the_batch_is_tried_again(answer
             assert [type(error) for error in await results([future])] == [ClientClosed]
 
 
-async def test_a_partition_without_a_leader_is_waited_for_and_given_up() -> None:
+async def test_an_append_waits_for_a_leader_and_then_fails() -> None:
     with silent_broker(leader=-1) as bootstrap:
         retry = replace(RETRY, timeout_ms=300)
         async with running(bootstrap, retry=retry) as appender:
@@ -378,6 +376,6 @@ async def test_idle_lanes_are_forgotten_and_none_that_is_in_use(
 
 @contextmanager
 def silent_broker(produce_answer: bytes | None = None, **options: int) -> Iterator[str]:
-    """Answers versions and metadata, and Produce with these bytes or not at all."""
+    """Broker that answers versions and metadata, and Produce with these bytes or not at all."""
     with HalfBroker("orders", partitions=3, produce_answer=produce_answer, **options) as broker:
         yield broker.address

@@ -1,4 +1,4 @@
-"""Arguments that can never work are refused by name, limit and value before anything is sent."""
+"""Invalid arguments are rejected by name, limit and value before anything is sent."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LARGEST = str(2**63 - 1)
 
 
 @pytest.fixture
-def unheard() -> Iterator[Client]:
-    """A client of an address where every connection is seen; there must be none."""
+def unconnected() -> Iterator[Client]:
+    """Client of an address that records connections, of which there must be none."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         with Client(f"127.0.0.1:{listener.getsockname()[1]}") as client:
@@ -91,10 +91,10 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refuses_before_anything_is_sent(unheard: Client, case: str) -> None:
+def test_refuses_before_anything_is_sent(unconnected: Client, case: str) -> None:
     call, named = REFUSED[case]
     with pytest.raises(InvalidArgument, match=named):
-        call(unheard)
+        call(unconnected)
 
 
 @pytest.mark.parametrize("name", ["request", "connect", "api", "delivery"])

@@ -1,4 +1,4 @@
-"""A caller's columns become the records that Arrow itself shows, whatever type and form they have.
+"""Columns become the records that Arrow itself shows, for every type and form.
 
 The oracle is PyArrow: `to_pylist` for values, `floor_temporal` for times.
 """
@@ -28,7 +28,7 @@ TEXTS = (
 
 
 def written(data: Any, rows: int = 1_000, /, **columns: str) -> Any:
-    """The records that are written of a table, as `Client.write_arrow` writes them."""
+    """Return the records of a table, as `Client.write_arrow` writes them."""
     stream = open_stream(data)
     roles = {role: role for role in ("key", "value", "timestamp", "headers")}
     names = choose(stream.schema, **{**roles, "partition": None, **columns})  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def written(data: Any, rows: int = 1_000, /, **columns: str) -> Any:
 
 
 def shaped(column: Any, form: str) -> Any:
-    """The same values as a dictionary, as runs, or as they are."""
+    """Return the same values as a dictionary, as runs, or unchanged."""
     if form == "dictionary":
         return column.dictionary_encode()
     return pc.run_end_encode(column) if form == "runs" else column

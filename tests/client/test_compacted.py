@@ -1,4 +1,4 @@
-"""The client reads compacted topics, local and diskless ones, and works them off as queues."""
+"""The client reads compacted topics, local and diskless, and consumes them as queues."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_subscription_goes_on_from_within_a_hole(client: Client, topic: str) -
 @pytest.mark.parametrize("most", [7, 1_000])
 @pytest.mark.parametrize("topic", KINDS)
 def test_a_queue_passes_over_holes(client: Client, topic: str, most: int) -> None:
-    """All is taken once; what is given back comes again, and what is behind holes is not lost."""
+    """Records are acquired once; released ones come again, and records after holes are not lost."""
     group = f"queue-{uuid4().hex[:8]}"
     client.alter_configs("group", group, EARLIEST)
     seen: list[int] = []
@@ -101,7 +101,7 @@ def test_a_queue_passes_over_holes(client: Client, topic: str, most: int) -> Non
                 offsets, taken.table["deliveries"].to_pylist(), strict=True
             )]  # fmt: skip
             taken.release(again)
-            taken.ack([not one for one in again])
+            taken.ack([not repeated for repeated in again])
             seen += [at for at, one in zip(offsets, again, strict=True) if not one]
         assert sorted(seen) == LEFT
         assert not len(queue.take(wait_ms=0))

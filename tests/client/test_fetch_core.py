@@ -1,4 +1,4 @@
-"""The fetch core: positions over real batches, answers by hand, aborted transactions."""
+"""Fetch core: positions over real batches, hand-made responses, aborted transactions."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_rotates_the_first_partition() -> None:
 
 
 def test_a_second_request_leaves_only_for_partitions_that_are_behind() -> None:
-    """A broker may hold back its answer to the first, and answers in order."""
+    """A broker may hold its response to the first, and answers in order."""
     cursors = {p: Cursor(0, None) for p in range(5)}
     subject = FetchCore(topic="orders", cursors=cursors)
     subject.leaders = dict.fromkeys(range(5), (1, 0))
@@ -245,7 +245,7 @@ PARTS: dict[str, Any] = {"diverging_epoch": {"epoch": 4, "end_offset": 9}}
 LEADS: dict[str, Any] = {"current_leader": {"leader_id": 2, "leader_epoch": 6}}
 
 
-def test_reads_where_logs_part_and_who_leads() -> None:
+def test_reads_the_divergence_and_the_leader() -> None:
     _, (found,) = read_fetch(memoryview(answer(None, 16, **PARTS, **LEADS)), 0, "broker", 16)
     assert (found.parts, found.leader) == ((4, 9), (2, 6))
 
@@ -262,7 +262,7 @@ def test_a_leader_of_before_is_not_believed() -> None:
     assert subject.learn(0, (2, 6))
     assert subject.nodes() == {2}
     assert subject.outdated(0, old)
-    assert not subject.learn(0, (-1, 6)), "no newer, and taken: there is nobody in this epoch now"
+    assert not subject.learn(0, (-1, 6)), "not newer, and stored: the epoch has no leader now"
     assert subject.nodes() == set()
 
 
@@ -281,7 +281,9 @@ def test_a_position_has_the_epoch_of_the_record_before_it() -> None:
 
 
 @pytest.mark.parametrize(("said", "left"), [((3, 12), (3, 12)), ((4, 20), (4, 15))])
-def test_what_was_given_up_is_told(said: tuple[int, int], left: tuple[int, int]) -> None:
+def test_discarded_records_raise_log_truncated(
+    said: tuple[int, int], left: tuple[int, int]
+) -> None:
     subject = core(15, None)
     subject.cursors[0].epoch = 5
     subject.check(fetched(b""))

@@ -1,4 +1,4 @@
-"""Memory of answers: used again only when nobody looks at it, whoever holds what of it."""
+"""Memory of responses is reused only when no view of it remains."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_bounded_amount_is_kept() -> None:
 
 
 def test_nothing_is_overwritten_under_a_view() -> None:
-    """Many frames are under way, views of them are let go in any order; each stays as it was."""
+    """With many frames in flight and views dropped in any order, each view stays unchanged."""
     chance = random.Random(14)
     frames = Frames()
     held: list[tuple[int, list[Any]]] = []

@@ -1,4 +1,4 @@
-"""The vectorised partitioner against a plain one, and against hashes that Kafka's tests hold."""
+"""Vectorised partitioner compared with a plain one, and with hashes of Kafka's tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.client.partitioning import groups, murmur2, partitions_of_keys
 
 
 def plain_murmur2(data: bytes) -> int:
-    """Kafka's `Utils.murmur2`, byte by byte."""
+    """Return Kafka's `Utils.murmur2`, byte by byte."""
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     hashed = 0x9747B28C ^ len(data)
     whole = len(data) & ~3

@@ -1,4 +1,4 @@
-"""The produce core with planned answers: order, limits, retries, give up."""
+"""Produce core with scripted responses: order, limits, retries, final failures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def take(subject: ProduceCore, count: int, now_ms: float = 0) -> list[ProduceReq
 
 
 def opened(count: int, **options: object) -> ProduceCore:
-    """A core whose partition 0 has had one batch acknowledged, with `count` more waiting."""
+    """Return a core whose partition 0 has had one batch acknowledged, with `count` more waiting."""
     subject = core(**options)
     subject.add(batches(1))
     (first,) = take(subject, 1)
@@ -129,18 +129,18 @@ def test_a_lost_connection_brings_everything_back_in_order() -> None:
     assert first_bytes(take(subject, 9, now_ms=500)) == [0, 1, 2, 3, 4]
 
 
-def test_gives_up_after_the_attempts_allowed() -> None:
+def test_fails_after_the_allowed_attempts() -> None:
     subject = core()
     subject.add(batches(1))
     for attempt in range(5):
         (request,) = take(subject, 1, now_ms=attempt * 100)
         subject.disconnected([request], Disconnected("gone"), now_ms=attempt * 100, chance=0)
     assert isinstance(subject.error, TimedOut)
-    assert "orders-0 given up after 5 attempts" in str(subject.error)
+    assert "orders-0 failed after 5 attempts" in str(subject.error)
     assert "gone" in str(subject.error)
 
 
-def test_gives_up_a_partition_without_a_leader() -> None:
+def test_fails_for_a_partition_without_a_leader() -> None:
     subject = core()
     subject.add(batches(1))
     assert subject.next_request({}, 0) is None
@@ -186,7 +186,7 @@ def test_an_answer_that_leaves_a_partition_out_is_a_failure() -> None:
 def test_a_broker_that_checks_sequences_gets_every_batch_once(
     script: list[str], count: int
 ) -> None:
-    """A model of the broker: it takes batches in sequence only, and knows the last five."""
+    """The model of the broker accepts batches in sequence only, and stores the last five."""
     subject = core(retry=replace(RETRY, attempts_max=10**6, timeout_ms=10**9))
     subject.add(batches(count))
     log: list[int] = []
@@ -216,7 +216,7 @@ def test_a_broker_that_checks_sequences_gets_every_batch_once(
 
 
 def append(log: list[int], sequence: int) -> int:
-    """Like Kafka, a log that knows nothing of a producer takes any sequence."""
+    """Append any sequence of an unknown producer, as Kafka does."""
     if not log or sequence == len(log):
         log.append(sequence)
         return 0

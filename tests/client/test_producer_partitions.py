@@ -1,6 +1,4 @@
-"""A producer partition with planned answers: appends end exactly once, and what may follow a
-failure.
-"""
+"""Producer partition with scripted responses: appends end exactly once, also after a failure."""
 
 from __future__ import annotations
 
@@ -28,13 +26,13 @@ RECORDS = 10
 
 
 class Ended:
-    """Collects what became of appends, by name."""
+    """Collector of the results of appends, by name."""
 
     def __init__(self) -> None:
         self.errors: dict[int, PenstockError | None] = {}
 
     def __call__(self, name: int, error: PenstockError | None) -> None:
-        assert name not in self.errors, "settled twice"
+        assert name not in self.errors, "completed twice"
         self.errors[name] = error
 
 
@@ -93,7 +91,7 @@ def test_an_append_ends_when_all_of_its_batches_are_acknowledged() -> None:
     assert subject.idle
 
 
-def test_a_failure_is_told_when_nothing_is_under_way_and_names_the_culprit() -> None:
+def test_a_failure_is_reported_without_requests_in_flight_and_names_the_culprit() -> None:
     ended = Ended()
     subject = opened(ended)
     for name in (1, 2, 3, 4):
@@ -128,11 +126,11 @@ def failed_at_one() -> ProducerPartitionState:
     return subject
 
 
-def test_after_a_failure_only_what_failed_first_or_came_before_is_taken() -> None:
+def test_after_a_failure_only_the_failed_append_or_earlier_ones_are_accepted() -> None:
     subject = failed_at_one()
     refused = subject.admit(3 * RECORDS)
     assert isinstance(refused, EarlierFailed)
-    assert "goes on at sequence 10" in str(refused)
+    assert "must start at sequence 10" in str(refused)
     again = Ended()
     add(subject, again, 0)  # accepted before, but the producer has not heard of it
     assert isinstance(subject.admit(2 * RECORDS), EarlierFailed)
@@ -158,7 +156,7 @@ def test_the_order_of_sequences_is_known_where_they_wrap() -> None:
     assert subject.admit(5) is None
 
 
-def test_nothing_is_taken_while_a_failure_is_being_settled() -> None:
+def test_appends_are_rejected_until_a_failure_is_complete() -> None:
     ended = Ended()
     subject = opened(ended)
     add(subject, ended, 1)
@@ -179,7 +177,7 @@ def test_without_sequences_a_lane_goes_on_at_once() -> None:
     assert subject.admit(-1) is None
 
 
-def test_a_lane_gives_up_after_the_time_allowed() -> None:
+def test_a_producer_partition_fails_after_its_timeout() -> None:
     ended = Ended()
     subject = producer_partition()
     add(subject, ended, 0)

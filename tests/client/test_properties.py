@@ -1,4 +1,4 @@
-"""Files of options are read as Java's `Properties.load` reads them, which Kafka's tools use."""
+"""Options files are read as Java's `Properties.load` reads them, which Kafka's tools use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TEXTS = st.lists(PIECES, max_size=14).map("".join).map(lambda text: "sasl.passwo
 
 
 def javas(texts: list[bytes], tmp_path: Path) -> list[dict[str, str] | None]:
-    """Read each text with Java; None where it raises."""
+    """Return each text as Java reads it; None where it raises."""
     program = tmp_path / "Oracle.java"
     program.write_text(JAVA)
     lines = "\n".join(("u" if utf8(text) else "l") + text.hex() for text in texts)
@@ -101,5 +101,7 @@ def test_a_login_over_several_lines_and_other_separators(tmp_path: Path) -> None
 def test_an_escape_that_is_none_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "client.properties"
     path.write_text("sasl.password=\\u12")
-    with pytest.raises(UnusableFile, match=r"client\.properties has a .u that is no character"):
+    with pytest.raises(
+        UnusableFile, match=r"client\.properties has a .u without four hexadecimal digits"
+    ):
         read_properties(str(path))

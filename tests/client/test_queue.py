@@ -1,4 +1,4 @@
-"""A topic as a queue, on real brokers: taken, acknowledged, handed on."""
+"""Topic as a queue, on real brokers: records are acquired, acknowledged and released."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def client(broker: Broker) -> Iterator[Client]:
 
 @pytest.fixture
 def group(client: Client) -> str:
-    """A group that begins with the first record; its topic has its name."""
+    """Return a group that begins with the first record; its topic has its name."""
     name = f"queue-{uuid4().hex[:8]}"
     client.create_topic(name, partitions=2)
     client.alter_configs("group", name, EARLIEST)
@@ -41,7 +41,7 @@ def write(client: Client, topic: str, *values: bytes, partition: int = 0) -> Non
 
 
 def take(queue: Queue, records: int, **options: int) -> Taken:
-    """The first that comes; a group's members get their partitions a moment after they join."""
+    """Take the first records; members get their partitions a moment after they join."""
     for _ in range(100):
         taken = queue.take(**options)
         if len(taken):
@@ -66,14 +66,14 @@ def test_records_are_taken_and_acknowledged_by_masks(client: Client, group: str)
         taken.reject([value == b"c" for value in values])
         taken.ack()
         again = take(queue, 1)
-        assert [(one.value, one.deliveries) for one in again] == [(b"b", 2)]
-        for one in again:
-            one.renew()
-            one.ack()
+        assert [(record.value, record.deliveries) for record in again] == [(b"b", 2)]
+        for record in again:
+            record.renew()
+            record.ack()
         assert not len(queue.take(wait_ms=0))
 
 
-def test_no_more_is_taken_than_was_asked_for_and_the_rest_waits(client: Client, group: str) -> None:
+def test_take_never_exceeds_max_records(client: Client, group: str) -> None:
     client.create_topic("one-partition")
     write(client, topic := "one-partition", b"a", b"b", b"c")
     with client.queue(group, topic) as one, client.queue(group, topic) as two:
@@ -86,7 +86,7 @@ def test_no_more_is_taken_than_was_asked_for_and_the_rest_waits(client: Client, 
             one.take(max_records=0)
 
 
-def test_who_leaves_hands_on_what_it_has_not_looked_at(client: Client, group: str) -> None:
+def test_a_leaving_member_releases_unread_records(client: Client, group: str) -> None:
     write(client, group, b"a", b"b")
     with client.queue(group, group) as one:
         take(one, 2).ack([0])
@@ -98,7 +98,7 @@ def test_who_leaves_hands_on_what_it_has_not_looked_at(client: Client, group: st
         assert [(row.value, row.deliveries) for row in taken] == [(b"b", 1)]
 
 
-def test_what_is_not_the_member_s_any_more_is_said_so(client: Client, group: str) -> None:
+def test_records_of_another_member_raise_locks_lost(client: Client, group: str) -> None:
     write(client, group, b"a", b"b")
     with client.queue(group, group) as queue:
         taken = take(queue, 2)

@@ -1,4 +1,4 @@
-"""Passwords that an option names by a file or a variable."""
+"""Passwords in files and environment variables, named by an option."""
 
 from __future__ import annotations
 

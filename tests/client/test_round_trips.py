@@ -1,4 +1,4 @@
-"""Tables to a broker and back: PyArrow, Polars, pandas, every codec, every way to partition."""
+"""Tables to a broker and back: PyArrow, Polars, pandas, every codec, every partitioning."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_small_fetches_read_everything_once(client: Client, topic: MakeTopic) ->
 
 
 class HeldUp:
-    """The clock of a process that is held up for an hour whenever it waits for an answer."""
+    """Clock of a process that is suspended for an hour whenever it waits for a response."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -168,7 +168,7 @@ class HeldUp:
     def monotonic(self) -> float:
         waiting = [connection for connection in self._pool._lent if connection.under_way]
         if waiting:
-            assert wait([one.fileno() for one in waiting], 60), "no answer came"
+            assert wait([connection.fileno() for connection in waiting], 60), "no response came"
             self._ahead += 3600
         return SYSTEM_CLOCK.monotonic() + self._ahead
 

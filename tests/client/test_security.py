@@ -1,4 +1,4 @@
-"""Our own client by every protocol and mechanism, and its options by Kafka's names."""
+"""Client with every protocol and mechanism, and its options by Kafka's names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = signing_key("EC")
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """With a listener for each protocol, and sessions that end after two seconds."""
+    """Broker with a listener for each protocol, and sessions that end after two seconds."""
     made = tmp_path_factory.mktemp("secured")
     (made / "jwks.json").write_bytes(key_set(k1=KEY))
     settings = {
@@ -127,7 +127,7 @@ def test_a_connection_authenticates_anew_before_its_session_ends(
         assert len(client._session.pool._idle) == 1
 
 
-def test_a_wrong_password_is_said_at_once_and_not_shown(broker: Broker, tmp_path: Path) -> None:
+def test_a_wrong_password_fails_at_once_and_is_not_shown(broker: Broker, tmp_path: Path) -> None:
     security = options(tmp_path, "SASL_SSL", "PLAIN") | {"sasl.password": "hunter2"}
     client = Client(at(broker, "SASL_SSL"), security=security)
     began = time.monotonic()

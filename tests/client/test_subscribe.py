@@ -1,4 +1,4 @@
-"""`subscribe`: three processes are a cluster, and the one that leads is killed again and again."""
+"""`subscribe` on a cluster of three processes whose leader is killed again and again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECORDS_PER_WRITE = 5
 
 
 class Writing:
-    """Numbers in partition 0, a few at a time, until it is told to stop."""
+    """Writer of numbers to partition 0, a few at a time, until it is stopped."""
 
     def __init__(self, bootstrap: str) -> None:
         self.stop = threading.Event()
@@ -49,7 +49,7 @@ class Writing:
 
 
 class Brokers:
-    """The processes of three brokers, which are started again when they die."""
+    """Processes of three brokers, which are restarted when they die."""
 
     def __init__(self, parent: subprocess.Popen[str]) -> None:
         self._parent = parent
@@ -64,7 +64,7 @@ class Brokers:
 
 
 def follow(client: Client, brokers: Brokers, start: Mapping[int, ReadPosition]) -> Iterator[Any]:
-    """What comes until the partition is led in another epoch; its leader is killed meanwhile."""
+    """Return batches until the partition is led in another epoch; kill its leader meanwhile."""
     with client.subscribe("t", start=start, idle_timeout_ms=IDLE_MS) as stream:
         first = next(stream)
         yield first, stream.positions
@@ -99,4 +99,6 @@ def test_every_record_comes_once_and_in_order_over_deaths_of_the_leader(tmp_path
     assert 0 < epochs[0] < epochs[1], "led by others twice"
     assert offsets == list(range(positions[0].offset))
     written = writing.written
-    assert values + left.column("value").to_pylist() == [b"%d" % one for one in range(written)]
+    assert values + left.column("value").to_pylist() == [
+        b"%d" % number for number in range(written)
+    ]

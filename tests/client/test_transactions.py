@@ -1,4 +1,4 @@
-"""Transactions by columns: all of it counts or nothing does, for readers of committed records."""
+"""Transactions by columns are atomic for readers of committed records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Topic = Callable[..., str]
 
 
 class Interrupted(Exception):
-    """What a caller does within a transaction fails."""
+    """Failure of the caller within a transaction."""
 
 
 def table(*values: int) -> pa.Table:
@@ -87,7 +87,7 @@ def test_a_block_that_fails_is_aborted(
     assert values(client, name) == [2]
 
 
-def test_what_is_not_taken_cannot_be_committed(
+def test_a_transaction_with_a_failed_write_cannot_be_committed(
     client: Client, producer: TransactionalProducer, topic: Topic
 ) -> None:
     name = topic()

@@ -1,4 +1,4 @@
-"""Views: the bytes as they were fetched, in Polars and DuckDB, for as long as anybody looks."""
+"""Views of the fetched bytes stay valid in Polars and DuckDB as long as they are used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 30_000
 
 
 def table(rows: int = ROWS) -> pa.Table:
-    """Values short enough to lie in a view itself, long ones, empty ones and nulls."""
+    """Return values that fit into a view itself, long ones, empty ones and nulls."""
     values = [(b"%d:" % row) * (row % 40) if row % 9 else None for row in range(rows)]
     keys = [b"key-%d" % (row % 97) if row % 5 else None for row in range(rows)]
     return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())})
@@ -86,7 +86,7 @@ def test_a_view_points_into_the_fetched_bytes(client: Client, topic: MakeTopic) 
 
 
 def test_many_reads_in_flight_overwrite_no_view(client: Client, topic: MakeTopic) -> None:
-    """Readers take turns and let go of what they read at different times; each view stays."""
+    """Readers take turns and drop their views at different times; each view stays unchanged."""
     name, count, size = topic(partitions=4), 96, 250_000
     values = [hashlib.sha256(b"%d" % number).digest() * (size // 32) for number in range(count)]
     data = pa.table({"value": values, "where": [number % 4 for number in range(count)]})
@@ -115,7 +115,7 @@ def test_many_reads_in_flight_overwrite_no_view(client: Client, topic: MakeTopic
     assert seen == 4 * count
 
 
-def test_a_reading_is_given_up_while_answers_come(client: Client, topic: MakeTopic) -> None:
+def test_a_read_can_be_closed_while_responses_arrive(client: Client, topic: MakeTopic) -> None:
     name = topic(partitions=2)
     client.write_arrow(name, pa.table({"value": [b"y" * 200_000] * 100}))
     for wanted in (1, 30):

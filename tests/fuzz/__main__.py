@@ -1,11 +1,11 @@
-"""Fuzzes what reads bytes before authentication, by hand and for long.
+"""Fuzzer of parsers that read bytes before authentication, for long manual runs.
 
     pip install atheris
     python -m tests.fuzz [TARGET] [options of libFuzzer, as -max_total_time=3600]
 
-Without a target, one input after the other goes to all of them: its first byte chooses. Atheris is
-no dependency of the project; where it is not installed, mutations without coverage are tried until
-the process is stopped.
+Without a target, each input goes to the target that its first byte chooses. Atheris is not a
+dependency of the project; without it, mutations without coverage are tried until the process is
+stopped.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
     seeds = [bytes([number]) + seed for number, one in enumerate(chosen) for seed in one.seeds] + [
         bytes([number]) + word for number, one in enumerate(chosen) for word in one.words
     ]
-    _fuzz(atheris, run, seeds, [one for one in arguments if one not in named])
+    _fuzz(atheris, run, seeds, [argument for argument in arguments if argument not in named])
 
 
 def _fuzz(
@@ -61,8 +61,8 @@ def _without_coverage() -> None:
     print(f"no atheris: mutations of seed {seed}, until interrupted")
     dice = random.Random(seed)
     while True:
-        for one in targets().values():
-            one(mutated(one, dice))
+        for target in targets().values():
+            target(mutated(target, dice))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Inputs made of good ones: pieces are changed, repeated, left out, or words put in."""
+"""Mutations of good inputs: pieces are changed, repeated or dropped, or words inserted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Mutable(Protocol):
-    """What inputs are made for (`targets.Target`)."""
+    """Target of inputs (`targets.Target`)."""
 
     @property
     def seeds(self) -> Sequence[bytes]: ...
@@ -17,7 +17,7 @@ class Mutable(Protocol):
 
 
 def mutated(target: Mutable, dice: random.Random) -> bytes:
-    """One input; the same dice make the same."""
+    """Return one input; the same random numbers give the same input."""
     data = bytearray(dice.choice(target.seeds))
     for _ in range(dice.choice((1, 1, 2, 4))):
         start = dice.randint(0, len(data))

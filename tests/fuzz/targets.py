@@ -1,7 +1,7 @@
-"""What reads bytes of somebody who has not authenticated, each as a function of bytes.
+"""Parsers of bytes from unauthenticated clients, each as a function of bytes.
 
-A target may refuse its input with the errors that its module promises. Everything else that is
-raised is a fault, and so is a stranger who is let in.
+A target may reject its input with the errors that its module documents. Any other exception is
+a fault, and so is an authenticated client without valid credentials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SLOW: Final = re.compile(rb"i=[0-9]{5}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`run` raises if it finds a fault; `seeds` are good inputs, and known bad ones."""
+    """Parser with `run`, which raises if it finds a fault; `seeds` are known inputs."""
 
     run: Callable[[bytes], None]
     seeds: Sequence[bytes]
@@ -58,14 +58,14 @@ class Target:
 
 def _known(name: str) -> None:
     if name not in (USER, "alice"):
-        raise AssertionError(f"{name!r} was let in")
+        raise AssertionError(f"{name!r} was accepted")
 
 
 # Kafka's protocol
 
 
 def frame(data: bytes) -> None:
-    """A length, a header, and a request as it is read before authentication."""
+    """Read a length, a header and a request as before authentication."""
     if len(data) < 4:
         return
     check_length(int.from_bytes(data[:4], "big", signed=True), 64 << 10)
@@ -118,7 +118,7 @@ def scram_server(data: bytes) -> None:
 
 
 def scram_client(data: bytes) -> None:
-    """What a server says that is none."""
+    """Read the messages of a false server."""
     if _SLOW.search(data):
         return
     client = _client()
@@ -127,15 +127,15 @@ def scram_client(data: bytes) -> None:
         client.respond(message)
     if client.done:
         (good, proof), (challenge, shown) = (
-            one.split(MESSAGES)[:2] for one in (_said()[1][0], data)
+            messages.split(MESSAGES)[:2] for messages in (_dialogue()[1][0], data)
         )
         if challenge != good or b64decode(shown[2:]) != b64decode(proof[2:]):
             raise AssertionError("a server that knows no password was trusted")
 
 
 @functools.cache
-def _said() -> tuple[list[bytes], list[bytes]]:
-    """What a client and a server say to each other."""
+def _dialogue() -> tuple[list[bytes], list[bytes]]:
+    """Return the messages of a client and of a server."""
     client, server = _client(), _server()
     first = client.respond(b"")
     challenge = server.step(first)
@@ -147,12 +147,12 @@ def _said() -> tuple[list[bytes], list[bytes]]:
 
 
 def plain(data: bytes) -> None:
-    """Up to the password, which takes long."""
+    """Check everything before the password, whose hash takes long."""
     PlainServer(known(), SECRET).step(data)
 
 
 class _Keys:
-    """What tokens are worth, with one known key."""
+    """Token verification with one known key."""
 
     def verify(self, token: str) -> TokenOwner:
         return owner_of(token, _key_set(), RULES, NOW_MS)
@@ -189,7 +189,7 @@ def token_header(data: bytes) -> None:
 
 
 def token_claims(data: bytes) -> None:
-    """As if somebody had signed them."""
+    """Check claims as if they were signed."""
     rules = TokenRules(unsecured=True)
     header = urlsafe_b64encode(b'{"alg":"none"}').decode()
     owner = owner_of(f"{header}.{urlsafe_b64encode(data).decode()}.", KeySet(), rules, NOW_MS)
@@ -215,7 +215,7 @@ def _certificates() -> list[bytes]:
 
     made = new_authority(NOW_MS, "fuzzed").issue(common_name("fuzz,ed"), NOW_MS)
     found = x509.load_pem_x509_certificates(made[made.index(b"-----BEGIN CERT") :])
-    return [one.public_bytes(Encoding.DER) for one in found]
+    return [certificate.public_bytes(Encoding.DER) for certificate in found]
 
 
 def authorization(data: bytes) -> None:
@@ -224,7 +224,7 @@ def authorization(data: bytes) -> None:
 
 
 def meant(data: bytes) -> None:
-    """Host and Origin of a request that changes something."""
+    """Check Host and Origin of a request that changes something."""
     host, _, origin = data.decode("latin-1").partition("\n")
     check_meant(
         {"host": host} | ({"origin": origin} if origin else {}), {"localhost"}, "admin.hosts"
@@ -256,7 +256,7 @@ JSON: Final = (
 
 @functools.cache
 def targets() -> dict[str, Target]:
-    """All of them by name."""
+    """Return all targets by name."""
     header = b'{"alg":"ES256","kid":"k1","typ":"JWT","crit":["b64"],"b64":false}'
     sasl = (b"=2C", b"=3D", b"n,,", b"y,,", b"p=tls-unique,,", b"\0", b"i=4096", b"i=-1", b"m=x,")
     names = (
@@ -273,8 +273,8 @@ def targets() -> dict[str, Target]:
     )
     return {
         "frame": Target(run=frame, seeds=_frames(), words=(b"\xff\xff\xff\xff\x0f", b"\x7f\xff")),
-        "scram_server": Target(run=scram_server, seeds=_said()[0], words=sasl),
-        "scram_client": Target(run=scram_client, seeds=_said()[1], words=sasl),
+        "scram_server": Target(run=scram_server, seeds=_dialogue()[0], words=sasl),
+        "scram_client": Target(run=scram_client, seeds=_dialogue()[1], words=sasl),
         "plain": Target(run=plain, seeds=[b"\0alice\0secret", b"alice\0alice\0x"], words=sasl),
         "oauthbearer": Target(run=oauthbearer, seeds=_shown(), words=(*sasl, b"\1", b".")),
         "token_header": Target(run=token_header, seeds=[header, header[:25] + b"}"], words=JSON),

@@ -1,4 +1,4 @@
-"""A broker for the tests of this package, and an outbox of their own for each."""
+"""Broker for the tests of this package, and a separate outbox for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in a forked process: its memory and descriptors are not those that other threads use."""
+"""Work in a forked process, with separate memory and descriptors."""
 
 from __future__ import annotations
 

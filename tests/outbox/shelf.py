@@ -1,4 +1,4 @@
-"""An outbox written by hand: files and records, good and bad, for the tests of the read path."""
+"""Outbox written by hand: valid and invalid files and records, for tests of the read path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NUMBERS = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """A root and, for records, a topic of its own."""
+    """Root and, for records, its own topic."""
 
     root: Path
     client: Client
@@ -46,7 +46,7 @@ class Shelf:
         age_ms: int = 0,
         **more: Any,
     ) -> Pointer:
-        """Write a payload's file; returns its pointer, with the fields in `more` changed."""
+        """Write a payload's file; return its pointer, with the fields in `more` changed."""
         name = batch_id or f"b{next(NUMBERS)}"
         pointer = Pointer(
             file_path=data_path(partition_id, name, at_ms),
@@ -65,7 +65,7 @@ class Shelf:
         return replace(pointer, **more)
 
     def age(self, path: Path, age_ms: int) -> None:
-        """Make a file, and the directories above it, older."""
+        """Make a file and its parent directories older."""
         while path != self.root:
             moment = path.lstat().st_mtime - age_ms / 1000
             os.utime(path, (moment, moment), follow_symlinks=False)
@@ -95,13 +95,13 @@ class Shelf:
         return inline_record(said, payload)
 
     def add(self, payload: bytes = b"payload", **more: Any) -> Pointer:
-        """A file and its pointer on the topic."""
+        """Write a file and publish its pointer."""
         pointer = self.file(payload, **more)
         self.publish(pointer)
         return pointer
 
     def dead_letters(self) -> list[dict[str, Any]]:
-        """All dead letters: key, value and headers by name."""
+        """Return all dead letters: key, value and headers by name."""
         rows = self.client.read_arrow(self.dead).to_pylist()
         return [
             {"key": row["key"], "value": row["value"]}

@@ -1,4 +1,4 @@
-"""A process that kills a sweeper at every one of its file calls, and looks at what is left.
+"""Process that kills a sweeper at every one of its file calls, and checks the remaining tree.
 
     python -m tests.outbox.sweep_kills DIRECTORY
 
@@ -33,7 +33,7 @@ RULES = SweepRules(retention_ms=DAY_MS, orphan_age_ms=HOUR_MS, unreferenced_grac
 
 
 class Failing(TreeFiles):
-    """Fails the call of a certain number, before it is made or after."""
+    """File calls of which one, by its number, fails before or after it is made."""
 
     def __init__(self, number: int, *, after: bool = False) -> None:
         self._left = number
@@ -99,14 +99,14 @@ class Failing(TreeFiles):
 
 
 class Killing(Failing):
-    """Ends the process there, as a crash would."""
+    """File calls of which one ends the process, as a crash would."""
 
     def fail(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Scene:
-    """A tree with everything that goes and everything that must stay, and its pointers."""
+    """Tree with every removable and every permanent entry, and its pointers."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
@@ -188,12 +188,12 @@ class Scene:
             assert path.read_bytes() == data, path
 
     def check_gone(self) -> None:
-        """All that was to go is gone, and so are the directories that were empty from the start."""
+        """Check that removable entries and initially empty directories are gone."""
         assert not [path for path in self.goes if path.exists()]
 
 
 def kill_at(directory: Path, number: int, *, after: bool) -> bool:
-    """Whether the sweeper lived to be killed at its call of this number."""
+    """Whether the sweeper reached its call of this number and was killed."""
     made = Scene(directory / f"{number}-{after}")
     child = os.fork()
     if child == 0:

@@ -1,11 +1,11 @@
-"""A process that kills sweepers beside a live writer, at calls of random numbers.
+"""Process that kills sweepers beside a live writer, at calls of random numbers.
 
     python -m tests.outbox.sweep_kills_live DIRECTORY KILLS
 
-A forked child writes batches as fast as it can into three hours of the past, and says so through a
-pipe when each one is there. Nine of ten count as read by all groups, so sweepers without any age
-remove them, and the directories with them, under the writer's hands; every tenth has no pointer and
-must stay. It prints how many sweepers were killed and how many batches were written.
+A forked child writes batches as fast as possible into three hours of the past, and reports each
+complete one through a pipe. Nine of ten count as read by all groups, so sweepers with zero ages
+remove them, and their directories, while the writer works; every tenth has no pointer and
+must stay. It prints the numbers of killed sweepers and written batches.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ RULES = SweepRules(retention_ms=0, orphan_age_ms=0, unreferenced_grace_ms=10**12
 
 
 def place(number: int) -> tuple[str, str, int]:
-    """Partition id, batch id and time of a batch."""
+    """Return partition id, batch id and time of a batch."""
     return "p", f"b{number}", AT_MS + number % 3 * HOUR_MS
 
 
 class Read:
-    """The pointers of all batches that go."""
+    """Pointers of all removable batches."""
 
     def __init__(self) -> None:
         paths = [data_path(*place(n)) for n in range(BATCHES_MAX) if n % KEPT_EVERY]
@@ -67,7 +67,7 @@ class Read:
 
 
 def write(root: Path, out: int, until: int) -> None:
-    """Write batches until a byte comes on `until`, and report each one that is there."""
+    """Write batches until a byte comes on `until`, and report each complete one."""
     tree = Tree(root)
     for number in range(BATCHES_MAX):
         partition, batch, at_ms = place(number)

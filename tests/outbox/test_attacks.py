@@ -1,5 +1,5 @@
-"""Whoever can write to the tree, and whoever writes pointers, leads nobody out of it; and what a
-writer makes is for those alone whom its settings name."""
+"""Attackers with write access to the tree or topic cannot redirect readers, writers or the sweeper,
+and written files are readable only as the settings allow."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ while True:
 
 @contextmanager
 def swapping(place: Path, other: Path) -> Iterator[None]:
-    """`place` is a directory at one moment, and a link to `other` at the next, all the time."""
+    """Switch `place` between a directory and a link to `other`, all the time."""
     link = place.with_name("aside")
     link.symlink_to(other, target_is_directory=True)
     command = [sys.executable, "-c", _SWAPPER, str(place), str(link)]
@@ -105,7 +105,7 @@ DATA = f"{batch_directory('p', 'b', AT_MS)}/data.bin"
 @pytest.mark.parametrize("level", range(1, 7))
 @pytest.mark.usefixtures("opener")
 def test_a_reader_under_whom_links_are_put_reads_nothing_else(tmp_path: Path, level: int) -> None:
-    """The file outside has the size and the checksum that the pointer asks for."""
+    """The file outside has the size and the checksum of the pointer."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     inside = root / DATA
     inside.parent.mkdir(parents=True)
@@ -187,8 +187,9 @@ def test_a_pointer_names_payloads_and_nothing_else(tmp_path: Path, file_path: st
         reader.read(pointer(SECRET, file_path))
 
 
-def test_a_second_name_of_a_foreign_file_is_not_taken_for_a_payload(tmp_path: Path) -> None:
-    """A hard link needs rights on the file (fs.protected_hardlinks), and the pointer its sum."""
+def test_a_hard_link_to_a_foreign_file_is_not_a_payload(tmp_path: Path) -> None:
+    """A hard link requires rights on the file (fs.protected_hardlinks), and the pointer its
+    checksum."""
     (tmp_path / "root" / DATA).parent.mkdir(parents=True)
     (tmp_path / "outside").write_bytes(SECRET)
     os.link(tmp_path / "outside", tmp_path / "root" / DATA)
@@ -234,7 +235,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_device_is_no_payload() -> None:
-    with pytest.raises(NotAFile, match="is no regular file"):
+    with pytest.raises(NotAFile, match="is not a regular file"):
         check_file(pointer(b"", DATA), os.stat("/dev/zero"))
 
 
@@ -242,7 +243,7 @@ def test_a_device_is_no_payload() -> None:
 
 
 def modes_below(root: Path) -> set[tuple[bool, int]]:
-    """Whether each thing below a root is a directory, and its permissions."""
+    """Return whether each entry below a root is a directory, and its permissions."""
     return {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in root.rglob("*")}
 
 
@@ -257,7 +258,7 @@ def with_modes(access: str, **changes: Any) -> WritePlan:
     ("access", "file", "directory"),
     [("owner", 0o600, 0o700), ("group", 0o640, 0o750), ("all", 0o644, 0o755)],
 )
-def test_the_settings_say_who_may_read_and_not_the_umask(
+def test_settings_decide_permissions_and_not_the_umask(
     tmp_path: Path, bits: int, access: str, file: int, directory: int
 ) -> None:
     with umask(bits):
@@ -286,7 +287,7 @@ def test_nothing_is_readable_by_others_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_a_directory_goes_on_handing_its_group_down(tmp_path: Path) -> None:
-    group = next((one for one in os.getgroups() if one != os.getgid()), os.getgid())
+    group = next((getgroup for getgroup in os.getgroups() if getgroup != os.getgid()), os.getgid())
     os.chown(tmp_path, -1, group)
     tmp_path.chmod(0o2770)
     with umask(0o077):

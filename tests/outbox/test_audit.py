@@ -1,4 +1,4 @@
-"""The audit: every kind of difference between tree and topic, in one window and in many."""
+"""Audit: every kind of difference between tree and topic, in one window and in many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outbox for threads: futures, many threads, closing."""
+"""Outbox for threads: futures, many threads, closing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.testing import Broker
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """None of those that a test starts; what others have left in this process may end any time."""
+    """Check that a test leaves no thread; threads of other tests may end any time."""
     before = set(threading.enumerate())
     yield
     started = set(threading.enumerate()) - before
@@ -102,7 +102,7 @@ def test_files_alone_need_no_broker(tmp_path: Path) -> None:
             outbox.write(b"x", partition_id="../p")
 
 
-def test_a_cancelled_future_harms_nobody(tmp_path: Path) -> None:
+def test_a_cancelled_future_affects_no_other_call(tmp_path: Path) -> None:
     with Outbox(OutboxSettings(root=str(tmp_path), in_flight_operations=1)) as outbox:
         gate = threading.Event()
 

@@ -1,4 +1,4 @@
-"""The consumer against a real broker and real files: order, duplicates, dead letters, crashes."""
+"""Consumer with a real broker and real files: order, duplicates, dead letters, crashes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_duplicates_are_dropped_and_survive_a_restart(shelf: Shelf) -> None:
 def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
     shelf: Shelf, restarted: bool
 ) -> None:
-    """Inline records have no file to conflict with, and another hour has another one."""
+    """Inline records have no file, and other hours have other files, so nothing conflicts."""
     shelf.publish(shelf.inline(b"one", batch_id="i"), shelf.file(b"two", batch_id="f"))
     found = drain(shelf)[0] if restarted else []
     shelf.publish(
@@ -140,7 +140,7 @@ def test_a_batch_id_that_comes_with_another_payload_is_no_duplicate(
     assert counted.counters.duplicates == 1
     dead = shelf.dead_letters()
     assert [letter["penstock-dead-letter-reason"] for letter in dead] == [b"batch-reused"] * 2
-    assert b"a batch id names one payload for ever" in dead[0]["penstock-dead-letter-message"]
+    assert b"use a batch id for one payload only" in dead[0]["penstock-dead-letter-message"]
     assert dead[0]["value"] == b"eno"
 
 
@@ -189,7 +189,7 @@ def tear(file: Path) -> None:
 
 
 def swap(file: Path) -> None:
-    """Another payload of the same size."""
+    """Return another payload of the same size."""
     file.write_bytes(b"x" * file.stat().st_size)
 
 
@@ -318,7 +318,7 @@ def test_an_empty_mount_point_does_not_fill_the_dead_letters(shelf: Shelf, tmp_p
 
 
 class Flaky(OutboxReader):
-    """Fails some readings as a file server that is away does."""
+    """Reader whose first reads fail as those of an unavailable file server."""
 
     failures = 0
 
@@ -350,7 +350,7 @@ def test_a_server_that_stays_away_stops_the_consumer(shelf: Shelf) -> None:
 
 
 class Late(OutboxReader):
-    """Shows a file only after some looks, as a client's cache does."""
+    """Reader that finds a file only after some attempts, as with a client's cache."""
 
     looks = 0
 
@@ -387,7 +387,7 @@ def test_payloads_may_be_left_to_the_caller(shelf: Shelf) -> None:
                 raise
             except Exception as error:
                 messages.give_up("my-reason", str(error))
-                with pytest.raises(InvalidError, match="none is handed out"):
+                with pytest.raises(InvalidError, match="needs a current message"):
                     messages.give_up("again", "")
     assert read == [b"streamed"]
     (dead,) = shelf.dead_letters()

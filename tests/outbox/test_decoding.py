@@ -1,4 +1,4 @@
-"""Records to rows: by columns, but with the same answer as record by record."""
+"""Decoding of records to rows: by columns, with the same result as record by record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def decoded(rows: list[Row]) -> list[dict[str, Any]]:
 
 
 def agree(rows: list[Row]) -> None:
-    """By columns and record by record say the same."""
+    """Check that decoding by columns and record by record agree."""
     for row, found in zip(rows, decoded(rows), strict=True):
         try:
             expected = decode_record(row[0], row[1], row[2] or [])
@@ -229,7 +229,7 @@ def test_all_of_a_thousand_are_bad() -> None:
 
 
 def test_unequal_columns_are_refused() -> None:
-    with pytest.raises(InvalidError, match="as many"):
+    with pytest.raises(InvalidError, match="equal length"):
         decode_records(pa.array([b"p"]), pa.array([b"v", b"w"]), pa.array([None], HEADERS_TYPE))
 
 

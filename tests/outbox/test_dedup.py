@@ -1,4 +1,4 @@
-"""The dedup window: both bounds, and what is forgotten."""
+"""Dedup window: both bounds, and removed entries."""
 
 from __future__ import annotations
 

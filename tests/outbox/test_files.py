@@ -1,4 +1,4 @@
-"""The safe write on real files: what it leaves, with every call failing in turn."""
+"""Safe write on real files: the remaining tree, with every call failing in turn."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_write_that_takes_nothing_fails(tmp_path: Path, open_tree: Callable[..
 def test_a_retry_finds_the_file_and_reads_it_at_most_once(
     tmp_path: Path, open_tree: Callable[..., Tree], durable: bool
 ) -> None:
-    """Not at all where its writer made it durable and recorded its checksum."""
+    """A durable file with its recorded checksum is not read at all."""
     open_tree().write(plan(durable=durable))
     files = FaultyFiles()
     again = open_tree(files).write(plan(attempt=2, durable=durable))
@@ -156,7 +156,7 @@ def test_a_retry_finds_the_file_and_reads_it_at_most_once(
 
 
 def older(tmp_path: Path, recorded: bytes | None) -> None:
-    """The file as another writer may have left it: no checksum recorded, or nonsense."""
+    """Leave the file as another writer may have: without a recorded checksum, or with nonsense."""
     os.removexattr(tmp_path / DATA, CHECKSUM_ATTRIBUTE)
     if recorded is not None:
         os.setxattr(tmp_path / DATA, CHECKSUM_ATTRIBUTE, recorded)
@@ -205,7 +205,7 @@ def test_another_content_is_a_conflict(
     assert str(info.value) == (
         f"batch b: {DATA} holds 3013 bytes with CRC32C {crc32c(CONTENT):08x}, and the payload has"
         f" {len(other)} bytes with CRC32C {crc32c(other):08x}:"
-        " a batch id names one payload for ever"
+        " use a batch id for one payload only"
     )
     assert files_of(tmp_path) == {DATA: CONTENT}
 
@@ -228,7 +228,7 @@ def test_the_first_write_to_an_hour_syncs_to_the_root_and_later_ones_do_not(
 
 
 def test_what_others_made_is_synced_too(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
-    """Whoever made a directory may have been killed before it was synced."""
+    """The creator of a directory may have been killed before it was synced."""
     (tmp_path / hour_directory("p", AT_MS)).mkdir(parents=True)
     files = FaultyFiles()
     open_tree(files).write(plan())
@@ -257,7 +257,7 @@ ERRORS: dict[int, type[PenstockError]] = {
 
 
 class Failing(FaultyFiles):
-    """Fails one call with an errno; a close that fails has closed all the same, as on Linux."""
+    """File calls of which one fails with an errno; a failed close closes all the same."""
 
     def __init__(self, at: int, number: int) -> None:
         super().__init__(self._fail)
@@ -373,7 +373,7 @@ def test_a_directory_whose_sync_failed_is_opened_anew(
 
 
 class WithoutNoReplace(FaultyFiles):
-    """A file system as NFS is: no renameat2. Without links too where that is asked for."""
+    """File system like NFS, without renameat2, and on request without links."""
 
     def __init__(self, number: int = errno.EINVAL, link_number: int | None = None) -> None:
         super().__init__(self._refuse)
@@ -412,7 +412,7 @@ def test_a_file_system_that_could_replace_is_refused(
 def test_of_two_writers_of_a_batch_one_writes(
     tmp_path: Path, open_tree: Callable[..., Tree], links: bool, same: bool
 ) -> None:
-    """The second has looked, found nothing, and written all before the first renames."""
+    """The second has checked, found nothing, and written all before the first renames."""
     other = open_tree()
     payload = PAYLOAD if same else [b"o" * len(CONTENT)]
     outcome: list[Written] = []

@@ -1,4 +1,4 @@
-"""The outbox's guide runs, up to its part on Spark, which tests of the Spark room hold."""
+"""The outbox's guide runs; tests of the Spark room run its part on Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids, paths and temporary names: what is made, what is read back, what is refused."""
+"""Ids, paths and temporary names: written, parsed and rejected ones."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_batch_ids_that_are_refused(text: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["...", "-", "=", "a", "year=2026", "x" * 200, ".hidden"])
-def test_partition_ids_that_are_taken(text: str) -> None:
+def test_accepted_partition_ids(text: str) -> None:
     assert check_partition_id(text) == text
     assert parse_path(data_path(text, "b", 0)).partition_id == text
 

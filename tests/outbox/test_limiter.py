@@ -1,4 +1,4 @@
-"""The limiter: order, both dimensions, oversized requests, and a model that it must agree with."""
+"""Limiter: order, both dimensions, oversized requests, and agreement with a model."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_queue_is_bounded() -> None:
     assert (room.pending, room.pending_bytes) == (4, 4)
 
 
-def test_who_withdraws_lets_the_next_pass() -> None:
+def test_a_withdrawn_ticket_admits_the_next() -> None:
     room = limiter()
     room.acquire("a", 50)
     room.acquire("large", 90)
@@ -77,7 +77,7 @@ def test_misuse_is_a_bug() -> None:
 
 
 class AgainstModel(RuleBasedStateMachine):
-    """The limiter beside a list of all requests, from which everything can be worked out."""
+    """Limiter beside a list of all requests, from which the model computes everything."""
 
     tickets = Bundle("tickets")
 
@@ -92,7 +92,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.order: list[int] = []
 
     def admit(self) -> list[int]:
-        """What the model admits now."""
+        """Return the requests that the model admits now."""
         admitted = []
         while self.waiting:
             ticket, size = self.waiting[0]

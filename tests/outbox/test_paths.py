@@ -1,4 +1,4 @@
-"""Opening below the root: by `openat2`, and by walking where there is none."""
+"""Opening below the root: by `openat2`, and by walking without it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_forms_that_are_refused(root: int, opener: Opener, relative: str) -> Non
 
 @pytest.mark.parametrize("relative", ["nothing", "a/nothing", "a/b/file/more", "nothing/at/all"])
 def test_what_is_missing_is_missing(root: int, opener: Opener, relative: str) -> None:
-    with pytest.raises(PayloadMissing, match="no such payload below the outbox's root"):
+    with pytest.raises(PayloadMissing, match="the payload is missing below the outbox's root"):
         opener(root, relative, os.O_RDONLY)
 
 

@@ -195,7 +195,7 @@ def test_truncated_at_every_position() -> None:
 
 
 def test_a_missing_value_names_its_row() -> None:
-    with pytest.raises(InvalidPointer, match="row 1: there is no value"):
+    with pytest.raises(InvalidPointer, match="row 1: the value is null"):
         decode_pointers(pa.array([TEXT, None], pa.binary()))
 
 

@@ -1,4 +1,4 @@
-"""Publishing to a real broker: order, coalescing, refusals, queues, a broker that dies."""
+"""Publishing to a real broker: order, coalescing, rejections, queues, a broker that dies."""
 
 from __future__ import annotations
 
@@ -158,9 +158,7 @@ async def test_a_stopped_publisher_takes_nothing(outbox_broker: Broker, topic: s
     assert len(rows_of(outbox_broker, topic)) == 50
 
 
-async def test_who_is_cancelled_does_not_hold_up_the_others(
-    outbox_broker: Broker, topic: str
-) -> None:
+async def test_a_cancelled_publish_does_not_delay_others(outbox_broker: Broker, topic: str) -> None:
     publisher = TopicPublisher(outbox_broker.bootstrap, topic)
     await publisher.start()
     calls = [asyncio.create_task(publisher.publish([record(number)])) for number in range(20)]
@@ -175,7 +173,7 @@ DELIVERY_MS = 500
 
 
 async def sent_at_last(writer: OutboxWriter) -> None:
-    """Send a batch, again if it has to be: so little time may be over before a broker answers."""
+    """Send a batch, and again if needed: the short timeouts may expire before a broker answers."""
     async with asyncio.timeout(60):
         while True:
             with suppress(PublishFailed):
@@ -252,7 +250,7 @@ asyncio.run(main(*sys.argv[1:]))
 def test_senders_killed_over_a_real_topic(
     outbox_broker: Broker, topic: str, tmp_path: Path
 ) -> None:
-    """At any time what is acknowledged is on the topic, in order, and what is there is whole."""
+    """At any time acknowledged records are on the topic, in order, and files are complete."""
     acknowledged: set[str] = set()
     for attempt in range(3):
         command = [sys.executable, "-c", SENDER, outbox_broker.bootstrap, topic]

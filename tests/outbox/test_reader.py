@@ -1,4 +1,4 @@
-"""The reader: good payloads three ways, and every way in which a pointer or a file can lie."""
+"""Reader: valid payloads by three methods, and every kind of invalid pointer or file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_three_ways_to_the_same_bytes(tmp_path: Path, size: int) -> None:
 
 
 def fails(root: Path, pointer: Pointer, kind: type[PenstockError], says: str | None = None) -> None:
-    """All ways refuse a pointer alike, and leave no descriptor open."""
+    """Check that all methods reject a pointer alike, and leave no descriptor open."""
     with OutboxReader(root) as reader:
         for way in (reader.read, reader.map, lambda p: b"".join(reader.open(p))):
             with pytest.raises(kind, match=says):
@@ -84,7 +84,7 @@ def fails(root: Path, pointer: Pointer, kind: type[PenstockError], says: str | N
 
 
 def test_a_missing_payload(tmp_path: Path) -> None:
-    fails(tmp_path, pointer_of(b"x"), PayloadMissing, "there is no such payload")
+    fails(tmp_path, pointer_of(b"x"), PayloadMissing, "the payload is missing")
     (tmp_path / PATH).parent.mkdir(parents=True)
     fails(tmp_path, pointer_of(b"x"), PayloadMissing)
 
@@ -92,14 +92,14 @@ def test_a_missing_payload(tmp_path: Path) -> None:
 def test_a_torn_payload(tmp_path: Path) -> None:
     pointer = put(tmp_path, b"0123456789")
     (tmp_path / PATH).write_bytes(b"01234")
-    fails(tmp_path, pointer, SizeMismatch, "has 5 bytes, its pointer says 10")
+    fails(tmp_path, pointer, SizeMismatch, "has 5 bytes, and its pointer 10")
 
 
 def test_a_payload_of_another_batch(tmp_path: Path) -> None:
     pointer = put(tmp_path, b"0123456789")
     (tmp_path / PATH).write_bytes(b"9876543210")
     with OutboxReader(tmp_path) as reader:
-        with pytest.raises(ChecksumMismatch, match="its pointer says"):
+        with pytest.raises(ChecksumMismatch, match="and its pointer"):
             reader.read(pointer)
         with pytest.raises(ChecksumMismatch):
             reader.map(pointer)
@@ -140,7 +140,7 @@ def test_a_claim_too_large_takes_no_memory(tmp_path: Path) -> None:
 
     def work() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "at most 1073741824")
+        fails(tmp_path, pointer_of(b"", size_bytes=1 << 40), PayloadTooLarge, "limit is 1073741824")
         fails(tmp_path, pointer_of(b"", size_bytes=-1), PayloadTooLarge)
         fails(tmp_path, pointer_of(b"", size_bytes=1 << 30), SizeMismatch)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

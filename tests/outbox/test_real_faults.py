@@ -1,4 +1,4 @@
-"""Faults that the kernel makes: system calls that fail or kill, full and read-only mounts."""
+"""Faults caused by the kernel: system calls that fail or kill, full and read-only mounts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_kernel_fails_a_call(
     assert [path.name for path in root.rglob("data.bin*")] == ["data.bin"]
     if call in {"fdatasync", "fsync"}:
         failed = next(number for number, line in enumerate(calls) if "INJECTED" in line)
-        assert len(calls) > failed + 1, "what failed was synced anew"
+        assert len(calls) > failed + 1, "a failed handle was synced again"
 
 
 KILLS = [
@@ -105,7 +105,7 @@ KILLS = [
 
 @pytest.mark.parametrize("kill", KILLS)
 def test_the_kernel_kills_at_a_call(tmp_path: Path, strace: str, kill: str) -> None:
-    """As `test_kill` does at the port, here at the system call itself."""
+    """The kill is at the system call itself, whereas `test_kill` kills at the port."""
     inject = [strace, "-f", "-qq", "-o", "/dev/null", "-e", f"inject={kill}"]
     run([*inject, *PYTHON, str(tmp_path), "b", str(SIZE)], killed=True)
     for path in tmp_path.rglob("data.bin"):
@@ -123,7 +123,7 @@ def in_mount(unshare: str, folder: Path, options: str, *commands: str) -> list[s
 
 
 def test_a_disk_that_fills_up(tmp_path: Path, unshare: str) -> None:
-    """A file system of 2 MiB takes six payloads of 300,000 bytes; then room is made."""
+    """A file system of 2 MiB holds six payloads of 300,000 bytes; then space is freed."""
     folder = tmp_path / "small"
     folder.mkdir()
     quoted = shlex.quote(str(folder))
@@ -192,7 +192,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def test_a_look_at_the_disk(tmp_path: Path, unshare: str) -> None:
-    """Room, none for the largest payload, none at all, read-only; and nothing is left behind."""
+    """Enough space, too little for the largest payload, none, read-only; no file remains."""
     folder = tmp_path / "small"
     folder.mkdir()
     quoted = shlex.quote(str(folder))
@@ -224,7 +224,7 @@ def test_a_look_at_the_disk(tmp_path: Path, unshare: str) -> None:
 
 
 def test_a_look_where_files_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on NFS: a kernel without the flag takes it for an attempt to write to a directory."""
+    """On NFS the kernel lacks the flag and treats it as an attempt to write to a directory."""
     monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY)
     tree = Tree(tmp_path)
     tree.check(1)

@@ -1,4 +1,4 @@
-"""The safe write over file calls that fail as told: every call, every error."""
+"""Safe write over scripted file calls: every call, every error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def failing_at(failed: int, number: int, first: Failing = never) -> Failing:
 
 
 class Calls:
-    """File calls that are answered as told; holds what must hold of their handles."""
+    """Scripted file calls, which check the use of their handles."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Calls:
             durable=durable,
         )
         self.attempt = SafeWrite(
-            plan, cast(Files, self), root=ROOT, hour=hour, hour_settled=hour != NO_HANDLE
+            plan, cast(Files, self), root=ROOT, hour=hour, hour_durable=hour != NO_HANDLE
         )
         self.outcome: Written | PenstockError = OutboxBug("it was not run")
 
@@ -177,7 +177,7 @@ class Calls:
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("hour", [NO_HANDLE, HOUR])
 def test_every_call_and_every_errno(durable: bool, hour: int) -> None:
-    """From each call of a run that goes well, each errno leads to an end with all closed."""
+    """From each call of a successful run, each errno leads to an end with all handles closed."""
     straight = Calls(durable=durable, hour=hour).run()
     assert isinstance(straight.outcome, Written)
     for at in range(len(straight.seen)):
@@ -206,7 +206,8 @@ def test_any_failures_in_any_order(seed: int) -> None:
 def test_what_is_there_counts_by_its_content(
     durable: bool, recorded: bool, loses: bool, there: bytes
 ) -> None:
-    """Found at the first look, or after another writer's rename; then with every call failing."""
+    """The file is found at the first check, or after another writer's rename; then every call
+    fails."""
     last = "rename_new" if loses else "make_batch"
 
     def taken(at: int, call: str) -> int:

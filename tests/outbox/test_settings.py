@@ -1,4 +1,4 @@
-"""Settings and bounds of the outbox that were given to a constructor are checked as any others."""
+"""Settings and bounds of the outbox from a constructor are checked like others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sweeper: what goes, what stays, and that a kill at any of its calls leaves a sound tree."""
+"""Sweeper: removed and kept entries; a kill at any of its calls leaves a valid tree."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_windows_come_to_the_same(shelf: Shelf, entries_max: int) -> None:
 
 
 class Racing(TreeFiles):
-    """Lets something happen right before a file is looked at for the last time."""
+    """Tree calls that run a function right before a file's last check."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = meanwhile
@@ -316,7 +316,7 @@ def test_ages_below_zero_are_refused(name: str) -> None:
 
 @pytest.fixture
 def quick_path() -> Iterator[Path]:
-    """A directory in memory where there is one: hundreds of trees are made and removed there."""
+    """Return a directory in memory if possible, for hundreds of trees."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as made:
         yield Path(made)
 
@@ -340,7 +340,7 @@ def test_an_error_at_every_call_removes_nothing_wrong(quick_path: Path, after: b
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_killed_at_every_call(quick_path: Path) -> None:
-    """Real kills, before and after every call, each followed by a sweep that ends the work."""
+    """Real kills before and after every call, each followed by a sweep that completes the work."""
     command = [sys.executable, "-m", "tests.outbox.sweep_kills", str(quick_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The writer: room, retries, timeouts that free nothing, stopping."""
+"""Writer: admission, retries, timeouts that free nothing, stopping."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_what_does_not_pass_is_not_tried_again(tmp_path: Path) -> None:
 
 
 async def test_pauses_take_no_thread(tmp_path: Path) -> None:
-    """One thread, and a write that pauses for long between its attempts."""
+    """The writer has one thread, and another write pauses long between its attempts."""
     files = FailingFiles("sync_file", errno.EIO, 1)
     pausing: dict[str, Any] = {"backoff_first_ms": 60_000, "backoff_max_ms": 60_000}
     async with running(tmp_path, files, io_threads=1, **pausing) as writer:
@@ -181,7 +181,7 @@ async def test_pauses_take_no_thread(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_who_stops_waiting_frees_nothing(tmp_path: Path, how: str) -> None:
+async def test_a_timeout_frees_nothing(tmp_path: Path, how: str) -> None:
     files = GatedFiles()
     released: list[str] = []
     timeout_ms = 300 if how == "timeout" else 60_000
@@ -269,7 +269,7 @@ async def test_an_oversized_payload_runs_alone(tmp_path: Path) -> None:
     assert len(data_files(tmp_path)) == 3
 
 
-async def test_who_leaves_the_queue_begins_nothing(tmp_path: Path) -> None:
+async def test_a_cancelled_waiter_begins_nothing(tmp_path: Path) -> None:
     files = GatedFiles()
     released: list[int] = []
     async with running(tmp_path, files, in_flight_operations=1) as writer:
@@ -290,7 +290,7 @@ async def test_who_leaves_the_queue_begins_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_nothing_leaks_whatever_happens(tmp_path: Path, seed: int) -> None:
-    """Calls cancelled and timed out at any moment, files and publishes that fail."""
+    """Calls are cancelled and time out at any moment; files and publishes fail."""
     dice = random.Random(seed)
     topic = Topic(tmp_path)
     released = [0] * 150
@@ -359,7 +359,7 @@ async def test_stop_finishes_what_is_under_way(tmp_path: Path) -> None:
     assert data_files(tmp_path) == [CONTENT] * 4
 
 
-async def test_stop_with_a_deadline_gives_up_what_has_not_begun(tmp_path: Path) -> None:
+async def test_stop_with_a_deadline_cancels_unstarted_writes(tmp_path: Path) -> None:
     files = GatedFiles()
     writer = OutboxWriter(OutboxSettings(root=str(tmp_path), in_flight_operations=1), files=files)
     await writer.start()

@@ -1,4 +1,4 @@
-"""The writer publishes: payloads in records or files, what fails, hangs, and is said."""
+"""Publishing by the writer: payloads in records or files, failures, timeouts, errors."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_publish_that_hangs_keeps_its_room(tmp_path: Path) -> None:
     assert len(topic.records) == 1
 
 
-async def test_who_gave_up_its_file_is_not_published_for(tmp_path: Path) -> None:
+async def test_a_cancelled_write_is_not_published(tmp_path: Path) -> None:
     files, topic = GatedFiles(), Topic(tmp_path)
     async with running(tmp_path, files, topic, threshold_bytes=0) as writer:
         call = asyncio.create_task(writer.send(CONTENT, partition_id="p"))

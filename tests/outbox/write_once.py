@@ -1,8 +1,8 @@
-"""A process that writes batches below a root and says what came of each, as JSON.
+"""Process that writes batches below a root and reports each result, as JSON.
 
     python -m tests.outbox.write_once ROOT BATCH SIZE [COUNT]
 
-Retries as the writer does; batch `BATCH` again finds what an earlier process has left.
+It retries as the writer does; batch `BATCH` again finds the files of an earlier process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.outbox.writer.writer import OutboxWriter
 
 
 def payload_of(batch: str, size: int) -> list[bytes]:
-    """The batch's content: deterministic, in 1,500 buffers."""
+    """Return the batch's content: deterministic, in 1,500 buffers."""
     unit = f"{batch}:".encode()
     content = (unit * (size // len(unit) + 1))[:size]
     step = max(1, size // 1500)

@@ -1,4 +1,4 @@
-"""Writers on files and topics that fail, refuse or wait as they are told."""
+"""Writers on scripted files and topics that fail, reject or wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAIT_SECONDS = 10.0
 
 
 class Topic:
-    """A topic in memory; fails, refuses or waits as told, and looks at what it is pointed to."""
+    """Topic in memory that fails, rejects or waits as scripted, and checks pointers' files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -61,7 +61,7 @@ class Topic:
 
 
 class GatedFiles(FaultyFiles):
-    """Holds every write to a file until its gate is opened."""
+    """File calls that block every write to a file until its gate is opened."""
 
     def __init__(self) -> None:
         super().__init__(self._hold)
@@ -77,7 +77,7 @@ class GatedFiles(FaultyFiles):
 
 
 class FailingFiles(FaultyFiles):
-    """Fails the first calls of a name, but not the opening of the root."""
+    """File calls of which the first of a name fail, except the opening of the root."""
 
     def __init__(self, name: str, number: int, times: int) -> None:
         super().__init__(self._fail)

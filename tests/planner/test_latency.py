@@ -1,4 +1,4 @@
-"""Distributions and the latency of diskless topics: against theory, and against a simulation."""
+"""Distributions and the latency of diskless topics, compared with theory and a simulation."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_waiting_for_an_object_to_close() -> None:
 
 
 def simulated(requests_per_second: float, interval_ms: float, objects: int) -> np.ndarray:
-    """Objects one after the other, as the writer makes them."""
+    """Simulate objects one after the other, as the writer makes them."""
     dice = np.random.default_rng(7)
     deviate = 2.3263478740408408
 
@@ -173,7 +173,7 @@ def model(interval_ms: float, requests: float, put: float, commit: float) -> Dis
 def test_a_longer_interval_never_means_less_latency_or_more_puts(
     interval_ms: float, factor: float, requests: float, put: float, commit: float
 ) -> None:
-    """With PUTs that all take the same; where they vary, short intervals queue for their turn."""
+    """PUTs take a constant time here; varying PUTs queue at short intervals."""
     short = model(interval_ms, requests, put, commit)
     long = model(interval_ms * factor, requests, put, commit)
     for share in (0.01, 0.5, 0.99):

@@ -1,4 +1,4 @@
-"""What all plans share: inputs, figures, charts, a calibration."""
+"""Common parts of all plans: inputs, figures, charts, a calibration."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Guesses:
     replay: bool = setting(False, name="replay", doc="Yes or no.")
 
 
-def test_inputs_that_nobody_gave_are_left_out() -> None:
+def test_empty_inputs_are_left_out() -> None:
     assert [row[:2] for row in given_rows(Guesses())] == [("replay", False)]
     given = given_rows(Guesses(ring=5, share=0.0))
     assert [row[:2] for row in given] == [("ring", 5), ("share", 0.0), ("replay", False)]
@@ -110,10 +110,10 @@ def test_charts_are_drawn() -> None:
     assert draw(plan(), ".png").startswith(b"\x89PNG")
     drawn = draw(plan(), ".SVG")
     assert b"<svg" in drawn
-    with pytest.raises(InvalidError, match=r"plots end in \.png or \.svg, not in '\.pdf'"):
+    with pytest.raises(InvalidError, match=r"plot files end in \.png or \.svg, and not in '\.pdf'"):
         draw(plan(), ".pdf")
     bare = Plan(title="bare", inputs=Inputs(), figures=())
-    with pytest.raises(InvalidError, match="nothing to draw of 'bare'"):
+    with pytest.raises(InvalidError, match="plan 'bare' has no charts"):
         draw(bare, ".png")
 
 
@@ -131,8 +131,8 @@ def test_calibration_survives_a_file() -> None:
 @pytest.mark.parametrize(
     ("document", "why"),
     [
-        ([], "here is no calibration of version 1"),
-        ({"version": 2}, "here is no calibration of version 1"),
+        ([], "here is not a calibration of version 1"),
+        ({"version": 2}, "here is not a calibration of version 1"),
         ({"version": 1}, "here: measured must be a table"),
         ({"version": 1, "measured": {"a": 5}}, r"here: measured\.a must be a table"),
         ({"version": 1, "measured": {"a": {"value": -1}}}, r"measured\.a\.value = -1"),

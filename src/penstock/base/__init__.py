@@ -1,1 +1,1 @@
-"""What every room stands on: ids, errors, settings, metrics, and the system's clock and dice."""
+"""Foundations of all rooms: ids, errors, settings, metrics, clock and randomness."""

@@ -1,12 +1,12 @@
-"""Receive buffers for large frames: recycled, leased to whoever keeps views of them, bounded.
+"""Bounded pool of receive buffers for large frames, recycled when no lease remains.
 
-Fresh memory is the scarcest resource on a receive path, so a buffer that a large frame was
-received into is used again once whoever kept it has let go of it. A `Lease` counts who still needs
-it. What is accounted is what has arrived, not what a frame's length claims: a buffer above
-`POOLED_BUFFER_BYTES` is an anonymous mapping, whose pages exist only once they are written to.
+Fresh memory is the scarcest resource on a receive path, so a buffer is reused once its last holder
+has released it; a `Lease` counts the holders. The pool accounts for bytes that have arrived, not
+for a frame's declared length: a buffer above `POOLED_BUFFER_BYTES` is an anonymous mapping, whose
+pages exist only once they are written.
 
 When the received bytes of all connections exceed the limit (`queued.max.request.bytes`), reading
-pauses for all but the oldest frame under way, which therefore always completes.
+pauses for all but the oldest incomplete frame, which therefore always completes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALLEST_CLASS: Final = 64 << 10
 
 
 class Lease:
-    """A receive buffer and the number of those who need it; starts with one, the connection."""
+    """Receive buffer with a count of its holders, which starts at one: the connection."""
 
     __slots__ = ("_class_bytes", "_count", "_pool", "received_bytes", "size_bytes", "view")
 
@@ -39,7 +39,7 @@ class Lease:
 
     @property
     def class_bytes(self) -> int:
-        """The size of the whole buffer, 0 for one that is not kept."""
+        """Size of the whole buffer in bytes; 0 for a buffer that is not recycled."""
         return self._class_bytes
 
     def retain(self) -> None:
@@ -51,14 +51,13 @@ class Lease:
             self._pool.give_back(self)
 
     def lend_again(self, size_bytes: int) -> None:
-        """Start over for a new frame."""
         self._count = 1
         self.size_bytes = size_bytes
         self.received_bytes = 0
 
 
 class ReceivePool:
-    """The receive buffers of one event loop."""
+    """Receive buffers of one event loop."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -69,7 +68,7 @@ class ReceivePool:
         self.received_bytes = 0
 
     def take(self, size_bytes: int) -> Lease:
-        """A buffer for a frame of `size_bytes`; its view may be longer."""
+        """Return a buffer for a frame of `size_bytes`; its view may be longer."""
         class_bytes = max(_SMALLEST_CLASS, 1 << (size_bytes - 1).bit_length())
         if class_bytes > POOLED_BUFFER_BYTES:
             lease = Lease(self, memoryview(mmap.mmap(-1, size_bytes)), 0)
@@ -85,7 +84,7 @@ class ReceivePool:
         return lease
 
     def received(self, lease: Lease, count: int) -> bool:
-        """Account for bytes that arrived; False when the connection should pause reading."""
+        """Account for bytes that arrived; return False when the connection should pause reading."""
         lease.received_bytes += count
         self.received_bytes += count
         if lease.received_bytes == lease.size_bytes:
@@ -94,18 +93,17 @@ class ReceivePool:
         return self.may_read(lease)
 
     def may_read(self, lease: Lease) -> bool:
-        """Whether a frame under way may read on: below the limit, or as the oldest one."""
+        """Whether an incomplete frame may continue, below the limit or as the oldest frame."""
         return self.received_bytes < self._limit_bytes or next(iter(self._under_way)) is lease
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Have `resume` called when memory was given back; it asks `may_read` again."""
+        """Call `resume` once memory was released; it then asks `may_read` again."""
         self._waiting[resume] = None
 
     def forget(self, resume: Callable[[], None]) -> None:
         self._waiting.pop(resume, None)
 
     def give_back(self, lease: Lease) -> None:
-        """Called by the last `Lease.release`."""
         self._under_way.pop(lease, None)
         self.received_bytes -= lease.received_bytes
         class_bytes = lease.class_bytes

@@ -1,12 +1,12 @@
 """CRC32C (Castagnoli), the checksum of record batches, frames and files, in hardware: 10-30 GiB/s.
 
-A checksum is linear over GF(2): when the bytes before others change, the checksum of all changes
-by the difference of what precedes, moved on by as many zero bytes as follow. `moved` does that in
-a few table look-ups for each bit of that number, so a new header needs no second look at the
-records, and what was damaged in them stays detectable.
+A checksum is linear over GF(2). When a prefix changes, the checksum of the whole changes by the
+difference of the prefix's checksums, advanced over as many zero bytes as follow it. `moved`
+advances a difference in a few table look-ups per bit of that number. A new header therefore needs
+no second pass over the records, and damage in the records stays detectable.
 
 Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer without a copy; zlib's
-`crc32_combine` for moving on.
+`crc32_combine` for advancing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Readable = bytes | bytearray | memoryview
 crc32c: Final[Callable[..., int]] = _crc32c
 """The checksum of a buffer, continuing from a second argument, as an unsigned 32-bit number.
 
-The package's own function: batches of ten records are bound by what a call costs.
+It is the package's own function, since the cost of a call dominates for batches of ten records.
 """
 
 _POLYNOMIAL: Final = 0x82F63B78
-"""Castagnoli's, with its lowest power in the highest bit."""
+"""Castagnoli polynomial, with its lowest power in the highest bit."""
 
 _Tables = tuple[tuple[int, ...], ...]
 
 
 def moved(difference: int, zero_bytes: int) -> int:
-    """What a difference of two checksums becomes when the same `zero_bytes` bytes follow both."""
+    """Return a difference of two checksums after the same `zero_bytes` zero bytes follow both."""
     power = 0
     while zero_bytes:
         if zero_bytes & 1:
@@ -49,14 +49,14 @@ def moved(difference: int, zero_bytes: int) -> int:
 
 
 def warm_up(zero_bytes_max: int) -> None:
-    """Make the tables of `moved` for so many bytes ahead of use; they take 20 ms for 1 MiB."""
+    """Build the tables of `moved` for up to this many bytes; 1 MiB takes 20 ms."""
     for power in range(zero_bytes_max.bit_length()):
         _tables(power)
 
 
 @cache
 def _columns(power: int) -> tuple[int, ...]:
-    """What each of 32 bits becomes when `2 ** power` zero bytes follow."""
+    """Return each of the 32 bits after `2 ** power` zero bytes follow."""
     if power == 0:
         columns = []
         for bit in range(32):
@@ -80,7 +80,7 @@ def _applied(columns: tuple[int, ...], value: int) -> int:
 
 @cache
 def _tables(power: int) -> _Tables:
-    """The same for all values of each of four bytes, the lowest first."""
+    """Return `_columns` for all values of each of four bytes, the lowest byte first."""
     columns = _columns(power)
     return tuple(
         tuple(_applied(columns[first : first + 8], value) for value in range(256))

@@ -1,17 +1,17 @@
-"""One root and six kinds of error, by what the caller should do about it.
+"""Root of all errors and six kinds, by what the caller should do.
 
-| kind                | the caller should                                             |
-|---------------------|---------------------------------------------------------------|
-| `RetriableError`    | try the same call again, after a pause                        |
-| `FencedError`       | stop: someone newer owns this, or it was closed               |
-| `UnavailableError`  | wait for the component named, or use another one              |
-| `InvalidError`      | change the call: it can never succeed as it is                |
-| `CorruptError`      | stop and look: stored or received bytes are not what they say |
-| `BugError`          | report it: an invariant of ours does not hold                 |
+| kind                | the caller should                                               |
+|---------------------|-----------------------------------------------------------------|
+| `RetriableError`    | retry the same call after a pause                               |
+| `FencedError`       | stop: a newer owner exists, or the component was closed         |
+| `UnavailableError`  | wait for the named component, or use another one                |
+| `InvalidError`      | change the call: it can never succeed in this form              |
+| `CorruptError`      | stop and inspect: stored or received bytes are damaged          |
+| `BugError`          | report it: an invariant of Penstock does not hold               |
 
 Every subclass carries its Kafka error name in `code` (a key of Kafka's `Errors` enum, lower
-case, as in `kio.schema.errors.ErrorCode`), so that each edge needs one mapping only, and a
-message that names the thing, the limit and the value.
+case, as in `kio.schema.errors.ErrorCode`), so that each edge needs one mapping only. Its message
+names the thing, the limit and the value.
 
 Source: the error taxonomy of slatedb's RFC-0007; Kafka's `org.apache.kafka.common.protocol.Errors`.
 """
@@ -40,7 +40,7 @@ class FencedError(PenstockError):
 
 
 class UnavailableError(PenstockError):
-    """A component that is needed cannot be reached or has stopped for good."""
+    """A required component cannot be reached, or has stopped permanently."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -64,7 +64,7 @@ class BugError(PenstockError):
 
 
 class InvalidTopicName(InvalidError):
-    """A topic name that Kafka's rules refuse."""
+    """A topic name that Kafka's rules reject."""
 
     code: ClassVar[str] = "invalid_topic_exception"
 

@@ -1,13 +1,11 @@
-"""The one port to the file system, and what is made of its calls.
+"""Port to the file system: `Files` with its real implementation, and functions built on its calls.
 
-Everything that must outlive a crash is written through `Files`: `MachineFiles` is the real one; a
-test hands in another that records the calls, makes them fail, or cuts the power between them.
-
-A name is a path, or with `below` a name in that open directory. Paths follow symlinks; names in
-open directories do not, so that whoever can write to a tree cannot lead a writer out of it.
-
-The calls that appends and reads are made of are the operating system's own functions, so that
-the port costs them nothing.
+Everything that must survive a crash is written through `Files`: `MachineFiles` is the real one; a
+test passes another that records the calls, makes them fail, or simulates a power failure between
+them. A name is a path, or with `below` a name in that open directory. Paths follow symlinks; names
+in open directories do not, so that a user who can write to a tree cannot redirect a writer out of
+it. The calls on the append and read paths are the operating system's own functions, so that the
+port adds no cost to them.
 
 Source: fsync(2): a file's name is durable when its directory was synced; openat(2);
 renameat2(2); sync_file_range(2).
@@ -31,14 +29,14 @@ Name = str | Path
 BUFFERS_PER_CALL_MAX: Final = 1024
 """IOV_MAX of Linux."""
 READ_BYTES_MAX: Final = 1 << 30
-"""What `read_file` reads at most, where it is not told."""
+"""Default limit of `read_file`."""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | _ALWAYS
 _RENAME_NOREPLACE: Final = 1
-_RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; of offset 0 and length 0, that is the whole file
+_RANGE_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE; offset 0 and length 0 mean the whole file
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _RENAMEAT2: Final = getattr(_LIBC, "renameat2", None)
 _SYNC_FILE_RANGE: Final = getattr(_LIBC, "sync_file_range", None)
@@ -47,20 +45,20 @@ if _SYNC_FILE_RANGE is not None:
 
 
 class Files(Protocol):
-    """File calls; every one raises OSError when it fails. Sizes and positions are in bytes."""
+    """Calls to the file system; each raises OSError on failure. Sizes and offsets are in bytes."""
 
     def open_directory(self, name: Name, /, below: int | None = None) -> int:
         """Open a directory; ELOOP for a symlink below an open one."""
         ...
 
     def make_directory(self, name: Name, /, below: int | None = None, mode: int = 0o777) -> None:
-        """Make a directory; EEXIST when the name is taken. Modes are less the umask."""
+        """Create a directory; EEXIST when the name exists. The umask applies to the mode."""
         ...
 
     def names_in(self, path: Name, /) -> list[str]: ...
 
     def size_of(self, name: Name, /, below: int | None = None) -> int:
-        """The size of a regular file; ELOOP for a symlink, EISDIR for anything else."""
+        """Return the size of a regular file; ELOOP for a symlink, EISDIR for anything else."""
         ...
 
     def open_file(self, name: Name, /, below: int | None = None) -> int:
@@ -68,86 +66,78 @@ class Files(Protocol):
         ...
 
     def create(self, name: Name, /, below: int | None = None, mode: int = 0o666) -> int:
-        """Create a file for writing; EEXIST when the name is taken."""
+        """Create a file for writing; EEXIST when the name exists."""
         ...
 
     def open(self, name: Name, /, *, create: bool = False, truncate: bool = False) -> int:
-        """Open a file for reading and writing; made, or made empty, as asked."""
+        """Open a file for reading and writing, and create or truncate it on request."""
         ...
 
     def lock(self, name: Name, /) -> int:
-        """Open a file, made if need be, that nobody else can lock until it is closed; EWOULDBLOCK
-        when somebody has it."""
+        """Open or create a file and lock it until it is closed; EWOULDBLOCK if it is locked."""
         ...
 
     def size(self, file: int, /) -> int: ...
 
     def read(self, file: int, buffers: Sequence[memoryview], /) -> int:
-        """Fill some of the buffers; the number of bytes read, 0 at the end."""
+        """Fill some of the buffers; return the number of bytes read, 0 at the end."""
         ...
 
     def read_at(self, file: int, size: int, position: int, /) -> bytes:
-        """Some of a range's bytes, none at the end."""
+        """Return some of a range's bytes, none at the end."""
         ...
 
     def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
-        """Write some of the buffers, in order; the number of bytes written."""
+        """Write some of the buffers, in order; return the number of bytes written."""
         ...
 
     def write_at(self, file: int, buffers: Sequence[Buffer], position: int, /) -> int:
-        """Write some of the buffers, in order, at a position; the number of bytes written."""
+        """Write some of the buffers, in order, at a position; return the bytes written."""
         ...
 
     def truncate(self, file: int, size: int, /) -> None: ...
 
     def set_mode(self, handle: int, mode: int, /) -> None:
-        """Set the permissions of a file or a directory, whatever the umask is; a directory goes on
-        handing its group down if it did."""
+        """Set permissions regardless of the umask; a directory keeps its setgid bit."""
         ...
 
     def start_write_back(self, file: int, /) -> None:
-        """Let the disk begin with what was written, without waiting for it; only a hint."""
+        """Hint that the kernel should start writing dirty pages back, without waiting for it."""
         ...
 
     def set_attribute(self, file: int, name: str, value: bytes, /) -> None:
-        """Give a file an extended attribute; ENOTSUP where that cannot be."""
+        """Set an extended attribute; ENOTSUP where the file system has none."""
         ...
 
     def attribute(self, file: int, name: str, /) -> bytes:
-        """A file's extended attribute; ENODATA where there is none."""
+        """Return an extended attribute; ENODATA where the file has none of this name."""
         ...
 
     def sync_file(self, file: int, /) -> None: ...
 
     def sync_directory(self, directory: int, /) -> None: ...
 
-    def rename(self, name: Name, target: Name, /) -> None:
-        """Rename, in the place of what has the target's name."""
-        ...
+    def rename(self, name: Name, target: Name, /) -> None: ...
 
     def rename_new(self, name: Name, target: Name, /, below: int) -> None:
-        """Rename within a directory; EEXIST when the target is taken, EINVAL where the file
-        system, ENOSYS where the kernel or the C library cannot see to that."""
+        """Rename within a directory; EEXIST when the target exists, EINVAL or ENOSYS where the
+        system cannot rename without replacing."""
         ...
 
     def link(
         self, name: Name, target: Name, /, below: int | None = None, target_below: int | None = None
     ) -> None:
-        """Give a file a second name; EEXIST when it is taken."""
+        """Give a file a second name; EEXIST when that name exists."""
         ...
 
     def remove(self, name: Name, /, below: int | None = None) -> None: ...
 
-    def remove_tree(self, path: Name, /) -> None:
-        """Remove a directory with all that is in it, as far as that goes."""
-        ...
+    def remove_tree(self, path: Name, /) -> None: ...
 
     def close(self, handle: int, /) -> None: ...
 
 
 class MachineFiles:
-    """The machine's own file system calls."""
-
     names_in = staticmethod(os.listdir)
     read = staticmethod(os.readv)
     read_at = staticmethod(os.pread)
@@ -233,14 +223,13 @@ def open_no_follow(directory: int, name: Name, flags: int) -> int:
     try:
         return os.open(name, flags | _ALWAYS | os.O_NOFOLLOW, dir_fd=directory)
     except NotADirectoryError:
-        # O_DIRECTORY with O_NOFOLLOW says ENOTDIR of a symlink; tell it from a file.
+        # O_DIRECTORY with O_NOFOLLOW fails with ENOTDIR on symlinks too: distinguish them.
         if os.path.islink(f"/proc/self/fd/{directory}/{name}"):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(name)) from None
         raise
 
 
 def read_range(files: Files, file: int, size: int, position: int) -> bytes:
-    """A range of a file; fewer bytes only where the file ends."""
     data = files.read_at(file, size, position)
     if len(data) == size or not data:
         return data
@@ -253,7 +242,7 @@ def read_range(files: Files, file: int, size: int, position: int) -> bytes:
 
 
 def read_file(files: Files, path: Name, max_bytes: int = READ_BYTES_MAX) -> bytes:
-    """A whole file, up to `max_bytes` of it."""
+    """Return the content of a file, at most `max_bytes` bytes."""
     file = files.open_file(path)
     try:
         return read_range(files, file, min(files.size(file), max_bytes), 0)
@@ -262,7 +251,7 @@ def read_file(files: Files, path: Name, max_bytes: int = READ_BYTES_MAX) -> byte
 
 
 def write_all(files: Files, file: int, position: int, buffers: Sequence[Buffer]) -> int:
-    """Write all buffers at `position`, over as many calls as it takes; returns the end."""
+    """Write all buffers at `position`, over as many calls as it takes; return the end position."""
     count = len(buffers)
     if count == 1:
         written = files.write_at(file, buffers, position)
@@ -273,16 +262,16 @@ def write_all(files: Files, file: int, position: int, buffers: Sequence[Buffer])
         part = buffers
         if count > BUFFERS_PER_CALL_MAX:
             part = buffers[first : first + BUFFERS_PER_CALL_MAX]
-        wanted = sum(map(len, part))
+        expected = sum(map(len, part))
         written = files.write_at(file, part, position)
         position += written
-        if written != wanted:
+        if written != expected:
             position = _finish(files, file, position, part, written)
     return position
 
 
 def _finish(files: Files, file: int, position: int, buffers: Sequence[Buffer], written: int) -> int:
-    """Write what a short write left over; the next call fails if the disk is full."""
+    """Write the rest after a short write; the next call fails if the disk is full."""
     rest = memoryview(b"".join(buffers))[written:]
     while rest:
         count = files.write_at(file, [rest], position)
@@ -294,7 +283,6 @@ def _finish(files: Files, file: int, position: int, buffers: Sequence[Buffer], w
 
 
 def sync_directory(files: Files, path: Name) -> None:
-    """Make the names in a directory durable."""
     directory = files.open_directory(path)
     try:
         files.sync_directory(directory)
@@ -303,7 +291,6 @@ def sync_directory(files: Files, path: Name) -> None:
 
 
 def make_directories(files: Files, path: str) -> None:
-    """Make a directory, and those above it that are not there, so that they outlive a crash."""
     try:
         files.make_directory(path)
     except FileExistsError:
@@ -315,7 +302,6 @@ def make_directories(files: Files, path: str) -> None:
 
 
 def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
-    """Write a small file, in the place of what it held."""
     file = files.open(path, create=True, truncate=True)
     try:
         write_all(files, file, 0, [data])
@@ -326,10 +312,10 @@ def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
 
 
 def replace_file(files: Files, path: Name, data: Buffer, *, durable: bool = True) -> None:
-    """Write a small file beside its old version, synced, and put it in its place.
+    """Write a small file to a temporary name, sync it, and rename it over the old version.
 
-    After a crash it is the old one or the new one: the new one for sure if it is `durable`, for
-    which its directory is synced, and otherwise once somebody else has synced that.
+    After a crash the file holds the old or the new content. The new one is guaranteed with
+    `durable`, which syncs the directory, or once another call has synced it.
     """
     write_file(files, f"{path}.tmp", data, sync=True)
     files.rename(f"{path}.tmp", path)
@@ -338,6 +324,6 @@ def replace_file(files: Files, path: Name, data: Buffer, *, durable: bool = True
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file of the machine as a whole, and make its directory if it is not there."""
+    """Replace a file atomically and durably; create its directory if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(MACHINE_FILES, path, data)

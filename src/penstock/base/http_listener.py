@@ -1,17 +1,17 @@
-"""An ASGI application on an address of its own, inside the process's event loop.
+"""Listener that serves an ASGI application on its own address, inside the process's event loop.
 
-uvicorn gives the HTTP protocol; its `Server` is left out, because that takes over signals, ticks
-ten times a second and sleeps on the way down. The web packages are imported by `start`, so that
-what matters more at start-up does not wait for them.
+uvicorn implements the HTTP protocol; its `Server` is not used, because it takes over signals,
+ticks ten times a second and sleeps at shutdown. `start` imports the web packages, so that they do
+not delay the rest of the start-up.
 
-Bounds: request heads by `HEAD_BYTES_MAX`, requests at a time by `connections_max`, of which one
-address may have a part and beside which probes have a reserve, idle connections by
-`KEEP_ALIVE_SECONDS`, their number and slow ones as `http_protocol.py` has it; bodies are the
-application's to bound.
+Bounds: `HEAD_BYTES_MAX` for request heads; `connections_max` for concurrent requests, of which
+one address may use a share and beside which probes have a reserve; `KEEP_ALIVE_SECONDS` for idle
+connections. `http_protocol.py` bounds the number of connections and slow ones; the application
+bounds bodies.
 
-A request whose length can be read in two ways is refused before the application sees it: one that
-has both Content-Length and Transfer-Encoding, or a coding other than chunked (h11 itself refuses
-lengths that differ). A scope has the certificate that the client has shown (`http_protocol.py`).
+A request whose length is ambiguous is rejected before the application sees it: one with both
+Content-Length and Transfer-Encoding, or with a coding other than chunked (h11 itself rejects
+lengths that differ). A scope has the client certificate (`http_protocol.py`).
 
 Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 """
@@ -34,38 +34,37 @@ if TYPE_CHECKING:
 HEAD_BYTES_MAX: Final = 16_384
 KEEP_ALIVE_SECONDS: Final = 30
 STOP_SECONDS: Final = 1.0
-"""Time that open requests get to finish when the listener stops."""
+"""Time for open requests to finish when the listener stops, in seconds."""
 BACKLOG: Final = 128
 REFUSED_BYTES_MAX: Final = 4 << 20
-"""Bytes that are read of the body of a request that is refused."""
+"""Limit of bytes read from the body of a rejected request."""
 REFUSED_SECONDS: Final = 4.0
-"""For how long these are read, so that the answer is there within 5 s."""
+"""Time limit for reading that body, so that the response is sent within 5 s."""
 PROBES: Final = frozenset({"/health", "/livez", "/readyz"})
 PROBES_AT_ONCE: Final = 16
-"""Requests of probes that are served beside as many others as there may be."""
+"""Concurrent probe requests served in addition to `connections_max`."""
 ADDRESS_SHARE: Final = 0.75
-"""Part of the requests at a time that one address of another machine may have."""
+"""Share of the concurrent requests that one remote address may use."""
 _REPLACEMENT: Final = "\ufffd"
-"""Character that decoding puts where a query's bytes are not UTF-8."""
+"""Replacement character of decoding where a query's bytes are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
-_LARGE_HEAD: Final = (
-    b'{"error":"invalid_request","message":"a request\'s head has at most 16384 bytes"}'
-)
+_LARGE_HEAD: Final = b'{"error":"invalid_request","message":"the request head exceeds 16384 bytes"}'
 _BUSY: Final = (
-    b'{"error":"throttling_quota_exceeded","message":"too many requests at a time; try again"}'
+    b'{"error":"throttling_quota_exceeded","message":"too many concurrent requests; retry later"}'
 )
 _TWO_LENGTHS: Final = (
-    b'{"error":"invalid_request","message":"the request says in two ways how long its body is"}'
+    b'{"error":"invalid_request","message":"the request body has no single length: '
+    b'send either Content-Length or Transfer-Encoding: chunked"}'
 )
 
 
 def parse_address(text: str, *, setting: str) -> tuple[str, int]:
-    """Read `host:port`; an IPv6 host stands in brackets.
+    """Read `host:port`; an IPv6 host is written in brackets.
 
     Raises:
-        InvalidSetting: no host, or a port outside 0 to 65535; `setting` is named.
+        InvalidSetting: no host, or a port outside 0 to 65535; the error names `setting`.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -78,7 +77,6 @@ def parse_address(text: str, *, setting: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is for this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -86,10 +84,9 @@ def is_loopback(host: str) -> bool:
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
-    """Return what is wrong with a query's parameters; empty where nothing is.
+    """Return an error message for a query's parameters; empty if they are valid.
 
-    Each must be known, be UTF-8 and be given once. One that is dropped would be answered as if it
-    had been heeded.
+    Each must be known, valid UTF-8 and given once, since ignoring one would change the answer.
     """
     seen: set[str] = set()
     for name, value in given:
@@ -105,16 +102,15 @@ def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> 
 
 
 def client_address(request: Request) -> str:
-    """The address that a request came from."""
     return "" if request.client is None else request.client.host
 
 
 async def drained(
     request: Request, bytes_max: int = REFUSED_BYTES_MAX, seconds: float = REFUSED_SECONDS
 ) -> bool:
-    """Read and drop the rest of a refused request's body; whether its end was reached.
+    """Read and discard the rest of a rejected request's body; return whether its end was reached.
 
-    A client that is still sending may see no answer. Close the connection where this is False.
+    A client that is still sending may miss the response. Close the connection if this is False.
     """
     from starlette.requests import ClientDisconnect
 
@@ -127,7 +123,7 @@ async def drained(
                     return False
     except (TimeoutError, ClientDisconnect):
         return False
-    except RuntimeError:  # the body was read to its end before
+    except RuntimeError:  # the body has been read to its end
         return True
     return True
 
@@ -140,12 +136,11 @@ async def _refuse(send: Any, status: int, body: bytes) -> None:
 
 
 def _one_length(app: Any) -> Any:
-    """An application that only gets requests of which everybody reads the same length, and whose
-    head is not too large: h11 bounds what has not arrived whole."""
+    """Wrap an application; reject requests of ambiguous length or with too large a head."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         every = scope.get("headers", ())
-        headers = [one for one in every if one[0] in _LENGTHS]
+        headers = [header for header in every if header[0] in _LENGTHS]
         codings = [value.strip().lower() for name, value in headers if name == _CODING]
         if sum(len(name) + len(value) + _AROUND_BYTES for name, value in every) > HEAD_BYTES_MAX:
             await _refuse(send, 431, _LARGE_HEAD)
@@ -158,9 +153,9 @@ def _one_length(app: Any) -> Any:
 
 
 def _bounded(app: Any, requests_max: int) -> Any:
-    """Return an application that gets so many requests at a time, and fewer from one address.
+    """Wrap an application; bound its concurrent requests, in total and per remote address.
 
-    Probes have a reserve of `PROBES_AT_ONCE`, so that no load makes a supervisor restart this.
+    Probes have a reserve of `PROBES_AT_ONCE`, so that load never makes a supervisor restart this.
     """
     share = max(1, int(ADDRESS_SHARE * requests_max))
     running = Counter[str]()
@@ -185,19 +180,17 @@ def _bounded(app: Any, requests_max: int) -> Any:
 
 
 class Server(Protocol):
-    """Accepts connections."""
-
     @property
     def sockets(self) -> Sequence[socket.socket]: ...
     def close(self) -> None: ...
 
 
 Bind = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Awaitable[Server]]
-"""Takes what makes a connection's protocol, a host and a port; accepts from then on."""
+"""Function of a protocol factory, a host and a port that starts to accept connections."""
 
 
 class HttpListener:
-    """One application's listener: `start`, `address`, `leave`, `stop`."""
+    """Listener for one application."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
@@ -213,9 +206,7 @@ class HttpListener:
         reuse_port: bool = False,
         bind: Bind | None = None,
     ) -> tuple[str, int]:
-        """Listen; returns the address with the real port.
-
-        `bind` accepts connections in another way, as with TLS.
+        """Listen; return the address with the real port. `bind` replaces the bind, as for TLS.
 
         Raises:
             OSError: the address cannot be bound.
@@ -260,12 +251,11 @@ class HttpListener:
         return self.address
 
     def leave(self) -> None:
-        """Take no new connections; those that there are go on."""
+        """Close the listening socket; existing connections continue."""
         if self._server is not None:
             self._server.close()
 
     async def stop(self) -> None:
-        """Stop listening, let open requests finish for `STOP_SECONDS`, close connections."""
         if self._server is None:
             return
         self._server.close()

@@ -1,13 +1,12 @@
-"""uvicorn's HTTP/1.1 connection, within bounds of time; it tells the application what certificate
-its peer has shown.
+"""HTTP/1.1 connection of uvicorn with time limits, which passes on the client certificate.
 
-uvicorn itself only ends connections on which no next request begins. Here a head has to arrive
-within `HEAD_SECONDS` from the first byte on, the first one from when the connection was made, and
-a body that is being read must not be silent for `SILENCE_SECONDS`. There are at most twice as many
-connections as requests at a time. One more closes a connection without a request, of the address
-that has most: however many one address opens, others still connect.
+uvicorn itself only closes connections on which no next request begins. Here a head has to arrive
+within `HEAD_SECONDS` of its first byte (the first head: of the connection's start), and a body
+that is being read must not pause for `SILENCE_SECONDS`. A listener has at most twice as many
+connections as concurrent requests. One more closes a connection without a request, of the address
+with the most connections, so that other addresses can always connect.
 
-Apart from `http_listener`, since the web packages are imported when it starts.
+It is separate from `http_listener`, which imports the web packages only when it starts.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CONNECTIONS_PER_REQUEST: Final = 2
 
 
 class Connections:
-    """Open connections of a listener, at most `most`; the one that was silent longest is first."""
+    """Open connections of a listener, at most `most`, ordered by their last activity."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,9 +33,9 @@ class Connections:
         """Their addresses."""
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Take a new connection, in place of a silent one where there are too many.
+        """Add a new connection; close an idle one when there are too many.
 
-        False where each of the others has a request.
+        Return False where every other connection has a request.
         """
         if len(self._open) >= self._most:
             counts = Counter(self._open.values())
@@ -49,8 +48,8 @@ class Connections:
         self._open[connection] = address
         return True
 
-    def heard(self, connection: Connection) -> None:
-        """Put a connection behind the others: it is not silent."""
+    def touch(self, connection: Connection) -> None:
+        """Move a connection to the end of the order, since it is active."""
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 
@@ -59,14 +58,12 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """One connection."""
-
     def __init__(self, kept: Connections, **named: Any) -> None:
         super().__init__(**named)
         self._kept = kept
         self._until: asyncio.TimerHandle | None = None
         self._heard = 0.0
-        """When a part of a body came; 0 while a head is waited for."""
+        """Loop time at which body bytes last arrived; 0 while waiting for a head."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -86,7 +83,7 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._kept.heard(self)
+        self._kept.touch(self)
         state = self.conn.their_state
         if state is h11.SEND_BODY:
             if not self._heard:
@@ -107,12 +104,10 @@ class Connection(H11Protocol):
 
     @property
     def silent(self) -> bool:
-        """Whether no request is being answered."""
         cycle = self.cycle
         return cycle is None or cycle.response_complete
 
     def _look(self) -> None:
-        """Close if a body is silent, unless it is the application that has not read it."""
         now = self.loop.time()
         waits = self.flow.read_paused or self.cycle.waiting_for_100_continue
         until = (now if waits else self._heard) + SILENCE_SECONDS

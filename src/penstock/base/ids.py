@@ -1,7 +1,6 @@
-"""Names for the numbers that travel between the rooms.
+"""Types for the numbers that travel between the rooms.
 
-`NewType` keeps an offset from being passed where an epoch is due; at run time they are plain
-ints and cost nothing.
+`NewType` keeps an offset from being passed as an epoch; at run time they are plain ints.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """A partition of a topic, by the topic's name."""
-
     topic: str
     partition: int
 

@@ -2,7 +2,7 @@
 
 Components count in plain integers that they own. At scrape time a collector reads that state
 and yields `Sample`s; `render` writes them in the Prometheus text format. Each package declares
-its metrics in its own `metrics.py`, one `Metric` per fact, the unit last in the name; the
+its metrics in its own `metrics.py`, one `Metric` per fact, with the unit last in the name; the
 metrics reference is generated from those declarations.
 """
 
@@ -22,7 +22,7 @@ LATENCY_BUCKETS_SECONDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A declared metric: its name with the unit last, its labels and one sentence."""
+    """Declaration of a metric: its name with the unit last, its labels and one sentence."""
 
     name: str
     kind: Kind
@@ -32,7 +32,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric; `labels` are in the order of the metric's declaration."""
+    """Value of a metric; `labels` are in the order of the metric's declaration."""
 
     metric: Metric
     value: float | Histogram
@@ -58,7 +58,7 @@ Collector = Callable[[], Iterable[Sample]]
 
 
 class Registry:
-    """The collectors of a process, asked in turn at every scrape."""
+    """Collectors of a process, called in turn at every scrape."""
 
     __slots__ = ("_collectors",)
 
@@ -74,10 +74,7 @@ class Registry:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Write samples in the Prometheus text format, grouped by metric.
-
-    The exposition library is imported here, at the first scrape, and not at start-up.
-    """
+    """Write samples in the Prometheus text format; import the exposition library on first use."""
     from prometheus_client import exposition
     from prometheus_client.core import Metric as Family
 
@@ -95,7 +92,7 @@ def render(samples: Iterable[Sample]) -> bytes:
 
 
 class _Families:
-    """What the exposition library takes for a registry."""
+    """Adapter with the one method that the exposition library calls on a registry."""
 
     def __init__(self, families: Iterable[object]) -> None:
         self._families = families

@@ -1,4 +1,4 @@
-"""Waiting in a coroutine, by a timer of its loop: for the shells that may."""
+"""Timer-based waiting for the coroutines of shells."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 async def pause(seconds: float) -> None:
-    """Wait at least one turn of the loop; a negative time is none."""
+    """Wait for `seconds`, and at least one turn of the loop."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
     timer = loop.call_later(max(0.0, seconds), _end, over)
@@ -17,5 +17,5 @@ async def pause(seconds: float) -> None:
 
 
 def _end(over: asyncio.Future[None]) -> None:
-    if not over.done():  # as that of a caller which was cancelled a moment before
+    if not over.done():  # a cancelled caller's is done
         over.set_result(None)

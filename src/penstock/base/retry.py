@@ -1,8 +1,8 @@
-"""When an attempt that failed is made again: doubling pauses, bounded attempts, bounded time.
+"""Retry policies: doubling pauses, bounded attempts, bounded time.
 
-Cores without clock or dice: the time and a number in [0, 1) come as arguments, the pause comes
-back as a result. With full jitter a pause is drawn evenly from nothing to its ceiling, so that
-those who failed together do not come back together.
+These cores have no clock or randomness: the time and a number in [0, 1) are arguments, the pause
+is the result. With full jitter a pause is drawn evenly between 0 and its ceiling, so that callers
+which failed together do not retry together.
 
 Source: "Exponential backoff and jitter" (AWS architecture blog).
 """
@@ -21,7 +21,7 @@ _SHORTEST_MS: Final = 1.0
 class Backoff:
     """Pauses whose ceiling doubles from `first_ms` up to `ceiling_ms`.
 
-    `steady` is the share of the ceiling that is not left to chance: 0 is full jitter.
+    `steady` is the share of the ceiling without jitter: 0 is full jitter.
     """
 
     first_ms: float
@@ -29,19 +29,18 @@ class Backoff:
     steady: float = 0.0
 
     def pause_ms(self, failures: int, *, chance: float = 1.0) -> float:
-        """The pause after `failures` attempts (1 or more); without `chance` it is the ceiling."""
+        """Return the pause after `failures` attempts (1 or more); by default its ceiling."""
         doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
         ceiling_ms = min(self.first_ms * (1 << doublings), self.ceiling_ms)
         return max(_SHORTEST_MS, ceiling_ms * (self.steady + (1.0 - self.steady) * chance))
 
     def pause_seconds(self, failures: int, *, chance: float = 1.0) -> float:
-        """The same in seconds."""
         return self.pause_ms(failures, chance=chance) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often and how long a call is tried, with which pauses."""
+    """Limits of a call's attempts and total time, and the pauses between attempts."""
 
     backoff: Backoff
     attempts_max: int
@@ -50,9 +49,9 @@ class RetryPolicy:
     def pause_seconds(
         self, failures: int, *, chance: float, elapsed_ms: float = 0.0
     ) -> float | None:
-        """The pause before the next attempt after `failures` ones; None to give up.
+        """Return the pause before the next attempt after `failures` ones; None to stop.
 
-        `chance` is a number in [0, 1). The pause never reaches beyond the timeout.
+        `chance` is a number in [0, 1). The pause never exceeds the rest of the timeout.
         """
         if failures >= self.attempts_max or elapsed_ms >= self.timeout_ms:
             return None

@@ -27,14 +27,14 @@ _UNITS: Final = frozenset({"bytes", "ms", "minutes", "hours"})
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 _DIGITS_MAX: Final = 300
-"""No number has more, leading zeros included."""
+"""Limit of a number's digits, including leading zeros."""
 _WHOLE: Final = re.compile(rf"[+-]?[0-9]{{1,{_DIGITS_MAX}}}")
 _DECIMAL: Final = re.compile(
     rf"[+-]?(?=[.]?[0-9])[0-9]{{0,{_DIGITS_MAX}}}(?:[.][0-9]{{0,{_DIGITS_MAX}}})?(?:[eE][+-]?[0-9]{{1,3}})?"
 )
 
 HIDDEN: Final = "[hidden]"
-"""What is shown instead of a secret."""
+"""Text shown in place of a secret."""
 
 S = TypeVar("S")
 Value = int | float | bool | str | tuple[str, ...]
@@ -42,7 +42,7 @@ Value = int | float | bool | str | tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoEffect:
-    """Said of a setting that changes nothing yet, and why: it is taken with a warning."""
+    """Reason why a setting has no effect; it is accepted with a warning."""
 
     why: str
 
@@ -52,9 +52,9 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of values beyond Python's own: its name in references, and what reads one.
+    """Type of values beyond Python's own: its name in references, and its parser.
 
-    `convert` raises a `ValueError` that says what is wrong with the value.
+    `convert` raises a `ValueError` that explains why the value is invalid.
     """
 
     words: str
@@ -63,9 +63,9 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """What a setting's declaration says of it. `unit` is empty for plain words and counts.
+    """Declaration of a setting. `unit` is empty for plain words and counts.
 
-    `like` is the name of the setting of another class that this one is the default of; `shown` is
+    `like` names the setting of another class that this one is the default of; `shown` is
     the default in the words of the reference, where it is not a value alone.
     """
 
@@ -103,14 +103,13 @@ def setting(
 ) -> Any:
     """Declare one field of a settings class.
 
-    The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]`
-    (a comma-separated list in text form), unless `kind` does; `MISSING` is no default. Bounds are
-    inclusive; `choices` bounds each word, the regular expression `pattern` the text form. What has
-    `no_effect` says so in its documentation. The value of what is `secret` is never shown.
+    The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]` (a
+    comma-separated list in text form), unless `kind` does. `MISSING` means no default. Bounds are
+    inclusive; `choices` bounds each word, the regular expression `pattern` the text form. The
+    documentation includes `no_effect`. A `secret` value is never shown.
 
-    The name is the attribute's with dots (or the class' `SEPARATOR`), behind the `PREFIX` of the
-    class if it has one, unless `name` is given; the unit is the one that the name ends in
-    (`retention.ms`), unless `unit` is.
+    The name defaults to the attribute's with dots (or the class' `SEPARATOR`), behind the class'
+    `PREFIX`; the unit defaults to the one that the name ends in (`retention.ms`).
     """
     metadata = {
         "name": name,
@@ -130,10 +129,7 @@ def setting(
 
 
 def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
-    """Declare a field that is the default of another class's setting: the same but for `changes`.
-
-    Its own name and unit are found as `setting` finds them.
-    """
+    """Declare a field as the default of another class's setting, with `changes` applied."""
     metadata = {item.name: getattr(info, item.name) for item in fields(SettingInfo)}
     metadata |= {"like": info.name, "name": name, "unit": None, **changes}
     del metadata["type_name"], metadata["attribute"]
@@ -141,12 +137,10 @@ def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
 
 
 def describe(settings_type: type[Any]) -> Iterable[SettingInfo]:
-    """The declaration of every setting of a settings class, in order."""
     return by_name(settings_type).values()
 
 
 def by_name(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
-    """The declarations of a settings class by the names of its settings, in order."""
     if settings_type not in _BY_NAME:
         _BY_NAME[settings_type] = {info.name: info for info in _declared(settings_type)}
     return _BY_NAME[settings_type]
@@ -178,12 +172,12 @@ def _declared(settings_type: type[Any]) -> Iterator[SettingInfo]:
 
 
 def load(settings_type: type[S], values: Mapping[str, object]) -> S:
-    """Build a settings object from dotted names; names left out keep their defaults.
+    """Build a settings object from dotted names; missing names keep their defaults.
 
     Raises:
-        InvalidSetting: an unknown name, a value of the wrong type, or one out of its bounds;
-            the message names the setting, the value and the rule. Where a rule between two
-            settings does not hold, the one is named that `values` has.
+        InvalidSetting: an unknown name, a wrong type, or a value out of bounds; the message names
+            the setting, the value and the rule. Where a rule between two settings does not hold, it
+            names the one in `values`.
     """
     known = by_name(settings_type)
     arguments: dict[str, Value] = {}
@@ -198,13 +192,13 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
         others = [name for name in values if error.name not in values and name in error.reason]
         if not others:
             raise
-        other = max(others, key=len)  # one name may be the beginning of another
+        other = max(others, key=len)  # a name may be a prefix of another
         rule = f"{error.name} is {error.value!r}, which {error.reason}"
         raise InvalidSetting(other, values[other], rule) from None
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """The rule that a name breaks which is no setting's, with the nearest one that is."""
+    """Return the error text for an unknown setting, with the nearest known name."""
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1)
@@ -243,7 +237,7 @@ def _parsed(info: SettingInfo, value: object) -> Value:
 
 
 def check(settings: Any) -> None:
-    """Check a settings object that was made by its constructor, as `load` would have.
+    """Check a settings object that was made by its constructor as `load` would.
 
     Raises:
         InvalidSetting: wrong type, out of bounds, or not one of the choices.
@@ -253,7 +247,7 @@ def check(settings: Any) -> None:
 
 
 def without_effect(info: SettingInfo, value: object) -> str:
-    """A sentence on a value that changes nothing yet; empty for the default and all others.
+    """Return a warning if a value is not the default and has no effect, else an empty string.
 
     Raises:
         InvalidSetting: as `parse`.
@@ -303,7 +297,7 @@ def _number(value: float) -> str:
 def whole_number(text: str, maximum: int = LONG_MAX) -> int | None:
     """Return the number that the digits 0 to 9 write; None for other text, or above `maximum`.
 
-    Python's `int` also takes underscores, white space and digits of other scripts, and raises
+    Python's `int` also accepts underscores, white space and digits of other scripts, and raises
     ValueError above 4,300 digits.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
@@ -345,7 +339,7 @@ def _parse_str(value: object) -> str:
 
 
 def parse_list(value: object) -> tuple[str, ...]:
-    """The words of a list; raises ValueError if it is none."""
+    """Return the words of a list; raise ValueError for another value."""
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):

@@ -1,4 +1,4 @@
-"""Where files are kept that can be made again, for all processes of a machine."""
+"""Folders for reproducible files, shared by all processes of a machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def folders(variable: str, package: Path, name: str) -> tuple[Path, ...]:
-    """The folders to look into and to write to, the best one first.
+    """Return the folders to read from and to write to, the preferred one first.
 
-    It is what an environment variable names, alone; else `__pycache__/name` of a package, and for
-    a package that is read-only `~/.cache/penstock/name` (XDG_CACHE_HOME).
+    They are the one that an environment variable names, or else `__pycache__/name` of a package,
+    then `~/.cache/penstock/name` (XDG_CACHE_HOME), for a package that is read-only.
     """
     if named := os.environ.get(variable):
         return (Path(named),)
@@ -19,7 +19,7 @@ def folders(variable: str, package: Path, name: str) -> tuple[Path, ...]:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether a folder takes files; it is made if there is none."""
+    """Whether files can be written to a folder, which is created if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

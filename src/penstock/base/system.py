@@ -1,7 +1,7 @@
-"""The one place that asks the operating system for the time and for randomness.
+"""Single access point to the operating system's clocks and randomness.
 
-Cores take `now_ms` and ids as arguments; shells are handed a `System`. Tests and the simulator
-hand in their own.
+Cores take `now_ms` and ids as arguments; shells receive a `System`. Tests and the simulator
+pass their own.
 """
 
 from __future__ import annotations
@@ -26,24 +26,18 @@ class Clock(Protocol):
 
 
 class Randomness(Protocol):
-    """A source of identifiers and jitter."""
-
-    def uuid(self) -> UUID:
-        """A random (version 4) UUID."""
-        ...
+    def uuid(self) -> UUID: ...
 
     def bits(self, count: int) -> int:
-        """A random non-negative integer below 2 ** count."""
+        """Return a random non-negative integer below 2 ** count."""
         ...
 
     def uniform(self) -> float:
-        """A float in [0, 1)."""
+        """Return a float in [0, 1)."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
@@ -52,8 +46,6 @@ class SystemClock:
 
 
 class SystemRandomness:
-    """The machine's entropy."""
-
     def uuid(self) -> UUID:
         return UUID(bytes=os.urandom(16), version=4)
 

@@ -1,7 +1,7 @@
-"""URLs as people may see them: without user info, query and fragment, which may hold secrets.
+"""URLs for display: without user info, query and fragment, which may hold secrets.
 
-Error messages, log lines and answers print a URL by `without_credentials`; text that another
-library wrote passes `without_credentials_in`.
+Error messages, log lines and responses print a URL by `without_credentials`; text from another
+library passes through `without_credentials_in`.
 
 Source: RFC 3986, section 3.2.1 (user information).
 """
@@ -15,14 +15,14 @@ _HIDDEN: Final = "…"
 _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*(?:%[\w.~-]*)?\]|[^\[\]:,@]*)(?::[0-9]*)?"
 _HOSTS: Final = re.compile(f"{_HOST}(?:,{_HOST})*")
-"""Authority without user info; PostgreSQL takes several hosts."""
+"""Authority without user info; a PostgreSQL URL may have several hosts."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`]+")
 
 
 def without_credentials(url: str) -> str:
     """Return a URL without user info, query and fragment; no text makes it raise.
 
-    Only the scheme is returned where `user:password@` may contain `/`, `?` or `#` unescaped.
+    It returns only the scheme where `user:password@` may contain `/`, `?` or `#` unescaped.
     """
     head = _PARTS.match(url)
     scheme, authority, path, rest = head.groups() if head else ("", "", "", "")
@@ -34,5 +34,4 @@ def without_credentials(url: str) -> str:
 
 
 def without_credentials_in(text: str) -> str:
-    """Return a text with every URL in it as `without_credentials` returns it."""
     return _URL.sub(lambda found: without_credentials(found[0]), text)

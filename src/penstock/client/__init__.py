@@ -1,12 +1,13 @@
-"""A Kafka client of our own: tables in and out by columns, and the administrative calls.
+"""Kafka client with columnar reads and writes and the administrative calls.
 
-Loading it takes PyArrow and NumPy, so its names are looked up when they are first used.
+Its names are imported on first use, because PyArrow and NumPy are slow to import.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.client.acquired_records import LocksLost, Record, Taken
     from penstock.client.admin import ConfigEntry
     from penstock.client.client import Client, RawFetch
     from penstock.client.errors import (
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
     from penstock.client.queue import Queue
     from penstock.client.subscription import Subscription
-    from penstock.client.taken import LocksLost, Record, Taken
     from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
 
@@ -38,7 +38,7 @@ _HOMES = {
     "GroupListing": "groups",
     "GroupMember": "groups",
     "InvalidArgument": "errors",
-    "LocksLost": "taken",
+    "LocksLost": "acquired_records",
     "LogTruncated": "errors",
     "MessageTooLarge": "errors",
     "Node": "metadata",
@@ -47,9 +47,9 @@ _HOMES = {
     "Queue": "queue",
     "RawFetch": "client",
     "ReadPosition": "fetch",
-    "Record": "taken",
+    "Record": "acquired_records",
     "Subscription": "subscription",
-    "Taken": "taken",
+    "Taken": "acquired_records",
     "TopicExists": "errors",
     "TopicMetadata": "metadata",
     "TransactionalProducer": "transactions",

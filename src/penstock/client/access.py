@@ -1,6 +1,6 @@
-"""Calls about who may do what, and about users with passwords.
+"""Calls for ACLs, and for users with passwords.
 
-A password is salted here: no broker gets it.
+Passwords are salted here, so that no broker receives one.
 
 Source: KIP-140, KIP-290 (ACLs), KIP-554 (users).
 """
@@ -31,13 +31,10 @@ from penstock.security.credentials import (
 
 
 class AccessCalls:
-    """The part of `Client` that is about ACLs and users."""
-
     _session: Session
 
-    def list_acls(self, wanted: AclFilter | None = None) -> list[AclBinding]:
-        """The bindings that a filter matches, or all; ordered."""
-        body = _filter(wanted or AclFilter())
+    def list_acls(self, acl_filter: AclFilter | None = None) -> list[AclBinding]:
+        body = _filter(acl_filter or AclFilter())
 
         def once() -> list[AclBinding]:
             answer = self._session.call_any("DescribeAcls", body)
@@ -51,12 +48,12 @@ class AccessCalls:
         return self._session.retrying(once)
 
     def create_acls(self, bindings: Sequence[AclBinding]) -> None:
-        """Add bindings; those that are there stay.
+        """Add bindings; existing ones stay.
 
         Raises:
-            BrokerRefused: one of them cannot be, and is not added.
+            BrokerRefused: the broker rejected a binding, which is not added.
         """
-        body = {"creations": [_creation(one) for one in bindings]}
+        body = {"creations": [_creation(binding) for binding in bindings]}
 
         def once() -> None:
             answer = self._session.call_any("CreateAcls", body)
@@ -65,27 +62,27 @@ class AccessCalls:
 
         self._session.retrying(once)
 
-    def delete_acls(self, wanted: AclFilter) -> list[AclBinding]:
-        """Remove the bindings that a filter matches, and return them."""
-
+    def delete_acls(self, acl_filter: AclFilter) -> list[AclBinding]:
         def once() -> list[AclBinding]:
-            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(wanted)]})
+            answer = self._session.call_any("DeleteAcls", {"filters": [_filter(acl_filter)]})
             (result,) = answer.filter_results
             _check(result, "ACLs")
-            return sorted(_binding(one, one) for one in result.matching_acls)
+            return sorted(
+                _binding(matching_acl, matching_acl) for matching_acl in result.matching_acls
+            )
 
         return self._session.retrying(once)
 
     def list_users(self) -> dict[str, dict[str, int]]:
-        """The users of the cluster: iterations by mechanism."""
+        """Return the users of the cluster with their iterations by mechanism."""
 
         def once() -> dict[str, dict[str, int]]:
             answer = self._session.call_any("DescribeUserScramCredentials", {"users": None})
             _check(answer, "users")
             return {
-                one.user: {BY_NUMBER[info.mechanism]: info.iterations
-                           for info in one.credential_infos}
-                for one in sorted(answer.results, key=lambda one: str(one.user))
+                result.user: {BY_NUMBER[info.mechanism]: info.iterations
+                           for info in result.credential_infos}
+                for result in sorted(answer.results, key=lambda result: str(result.user))
             }  # fmt: skip
 
         return self._session.retrying(once)
@@ -94,11 +91,11 @@ class AccessCalls:
         self, user: str, password: str, *, mechanism: str = SCRAM_SHA_512,
         iterations: int = ITERATIONS,
     ) -> None:  # fmt: skip
-        """Set a user's password for one mechanism; the user is made if there is none.
+        """Set a user's password for one mechanism; create the user if it is missing.
 
         Raises:
             InvalidCredential: the password is empty or too long.
-            BrokerRefused: the name or the iterations cannot be.
+            BrokerRefused: the name or the number of iterations is invalid.
         """
         salt = new_salt(self._session.randomness)
         upsertion = {
@@ -111,12 +108,12 @@ class AccessCalls:
         self._alter_users({"deletions": [], "upsertions": [upsertion]})
 
     def delete_user(self, user: str, mechanisms: Sequence[str]) -> None:
-        """Delete what is kept of a user's password for some mechanisms.
+        """Delete the credentials of a user for some mechanisms.
 
         Raises:
-            BrokerRefused: nothing is kept for one of them.
+            BrokerRefused: the user has no credential for one of them.
         """
-        for mechanism in mechanisms:  # one request may name a user once
+        for mechanism in mechanisms:  # a request may name each user once
             deletion = {"name": user, "mechanism": NUMBERS[mechanism]}
             self._alter_users({"deletions": [deletion], "upsertions": []})
 
@@ -133,15 +130,15 @@ def _check(answer: Any, what: str) -> None:
         raise broker_error(int(answer.error_code), what, answer.error_message)
 
 
-def _filter(wanted: AclFilter) -> dict[str, Any]:
+def _filter(acl_filter: AclFilter) -> dict[str, Any]:
     return {
-        "resource_type_filter": RESOURCE_TYPES.index(wanted.resource_type),
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": PATTERN_TYPES.index(wanted.pattern_type),
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": OPERATIONS.index(wanted.operation),
-        "permission_type": PERMISSIONS.index(wanted.permission),
+        "resource_type_filter": RESOURCE_TYPES.index(acl_filter.resource_type),
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": PATTERN_TYPES.index(acl_filter.pattern_type),
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": OPERATIONS.index(acl_filter.operation),
+        "permission_type": PERMISSIONS.index(acl_filter.permission),
     }
 
 

@@ -1,7 +1,7 @@
 """Administrative calls: topics, configurations, offsets of the log.
 
-Every call is one request, or one per leader, tried again while the error says that this may
-help. Results are plain values; what a broker remarks on a success is logged as a warning.
+Every call is one request, or one per leader, retried while its error is retriable. A broker's
+message on a success is logged as a warning.
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ ResourceKind = Literal["topic", "broker", "client-metrics", "group"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One configuration of a topic or broker, and where its value comes from."""
-
     name: str
     value: str | None
     source: str
@@ -69,20 +67,18 @@ class ConfigEntry:
 
 
 class AdminCalls:
-    """The administrative half of `Client`."""
-
     _session: Session
     _request_timeout_ms: int
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
-        """Brokers, and the topics named (all of them by default), freshly asked for."""
+        """Request metadata of the brokers and the named topics (all topics by default)."""
         if isinstance(topics, str):
             raise InvalidArgument(f"topics = {topics!r}: must be a list of topic names")
         names = None if topics is None else [text("topics", name) for name in topics]
         return self._session.retrying(lambda: self._session.refresh(names))
 
     def unsupported_calls(self, node: Node) -> list[str]:
-        """Names of the calls of this client that a broker does not serve.
+        """Return the names of this client's calls that a broker does not serve.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse: its advertised address does not answer.
@@ -94,15 +90,14 @@ class AdminCalls:
             self._session.pool.give_back(connection)
 
     def list_topics(self, *, internal: bool = False) -> list[TopicMetadata]:
-        """All topics by name; internal ones only when asked for."""
         topics = self.metadata().topics.values()
         return sorted((t for t in topics if internal or not t.internal), key=lambda t: t.name)
 
     def describe_topic(self, name: str) -> TopicMetadata:
-        """One topic.
+        """Return a topic.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: the cluster has no topic of this name.
         """
         text("name", name)
         return self._session.retrying(lambda: self._session.fetch_topic(name))
@@ -119,8 +114,8 @@ class AdminCalls:
         """Create a topic and wait until it can be used.
 
         Raises:
-            InvalidTopicName, InvalidArgument: refused before anything is sent.
-            TopicExists: it is there already, and `exist_ok` is False.
+            InvalidTopicName, InvalidArgument: an invalid argument; nothing is sent.
+            TopicExists: the topic exists, and `exist_ok` is False.
             BrokerRefused: an invalid configuration or number.
         """
         validate_topic_name(name)
@@ -163,7 +158,7 @@ class AdminCalls:
         """Delete a topic with its records and committed offsets.
 
         Raises:
-            UnknownTopic: there is none of this name.
+            UnknownTopic: the cluster has no topic of this name.
         """
         body = {
             "topic_names": [text("name", name)],
@@ -177,8 +172,8 @@ class AdminCalls:
         """Raise the number of a topic's partitions to `total`.
 
         Raises:
-            UnknownTopic: there is none of this name.
-            BrokerRefused: the topic has as many or more already.
+            UnknownTopic: the cluster has no topic of this name.
+            BrokerRefused: the topic has as many partitions, or more.
         """
         body = {
             "topics": [
@@ -197,7 +192,7 @@ class AdminCalls:
         self._session.forget(name)
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Delete the records below an offset per partition (-1: all); returns the new starts.
+        """Delete the records below an offset per partition (-1: all); return the new start offsets.
 
         Raises:
             InvalidArgument: an offset below -1, or no offset.
@@ -235,11 +230,11 @@ class AdminCalls:
         partitions: Sequence[int] | None = None,
         isolation: int = 0,
     ) -> dict[int, int]:
-        """An offset per partition: the `earliest`, the `latest` (the next to be written), or the
+        """Return an offset per partition: `earliest`, `latest` (the next to be written), or the
         first whose timestamp is at or after a number of milliseconds (-1 when there is none).
 
         Raises:
-            UnknownTopic: there is none of this name, or no such partition.
+            UnknownTopic: the cluster has no such topic or partition.
         """
         text("topic", topic)
         whole("isolation", isolation, 0, 1)
@@ -256,11 +251,11 @@ class AdminCalls:
                 chosen = [item.index for item in self._session.topic(topic).partitions]
             offsets: dict[int, int] = {}
             for node_id, led in self._session.leaders_of(topic, chosen).items():
-                wanted = [{"partition_index": p, "timestamp": timestamp} for p in led]
+                requested = [{"partition_index": p, "timestamp": timestamp} for p in led]
                 body = {
                     "replica_id": -1,
                     "isolation_level": isolation,
-                    "topics": [{"name": topic, "partitions": wanted}],
+                    "topics": [{"name": topic, "partitions": requested}],
                 }
                 response = self._session.call_node(node_id, "ListOffsets", body)
                 for item in self._partitions(response.topics, topic, "offsets of", {}):
@@ -286,10 +281,10 @@ class AdminCalls:
     def describe_configs(
         self, kind: ResourceKind, name: str | int, *, documentation: bool = False
     ) -> list[ConfigEntry]:
-        """The configuration of a topic, broker, group or subscription to metrics, by name.
+        """Return the configuration of a topic, broker, group or metrics subscription, by name.
 
         Raises:
-            UnknownTopic: there is no topic of this name.
+            UnknownTopic: the cluster has no topic of this name.
         """
         resource = {
             "resource_type": _resource(kind),
@@ -325,12 +320,12 @@ class AdminCalls:
         append: Mapping[str, str] | None = None,
         subtract: Mapping[str, str] | None = None,
     ) -> None:
-        """Set configurations, and take others back to their defaults.
+        """Set configurations and reset those in `delete` to their defaults.
 
-        `append` and `subtract` add to lists, and take from them.
+        `append` and `subtract` add elements to lists, and remove them.
 
         Raises:
-            BrokerRefused: an unknown name or a value that is not allowed; nothing is changed.
+            BrokerRefused: an unknown name or an invalid value; nothing is changed.
         """
         entries: list[dict[str, Any]] = [
             {"name": key, "config_operation": operation, "value": str(value)}
@@ -378,8 +373,6 @@ class AdminCalls:
         return self._session.call_any(api, body)
 
     def _control(self, api: str, body: Any, results: str, subject: Any) -> None:
-        """A call to the controller with one result; its error is raised, or tried again."""
-
         def once() -> None:
             response = self._session.call_controller(api, body)
             for item in getattr(response, results):

@@ -1,10 +1,10 @@
-"""The client of admin HTTP: one kept connection, bounded answers, errors by kind.
+"""Client of the admin HTTP interface: one kept connection, bounded responses, errors by kind.
 
-`ask` makes one attempt (and another where the kept connection turns out to be closed). `call` is
-for what may be repeated: it goes on while the broker is away (connection refused, reset, answer
-503 or another 5xx) until its time is over. Every other answer is the caller's to judge. No proxy
-of the environment is used: admin addresses are inside. No redirection is followed, which might lead
-credentials elsewhere, and none are sent without TLS but to this machine.
+`ask` makes one attempt, and a second one if the kept connection turns out to be closed. `call` is
+for idempotent requests: it retries while the broker is unavailable (connection refused, reset,
+status 503 or another 5xx) until its timeout. The caller judges every other response. Proxies of the
+environment are ignored, since admin addresses are internal. Redirections are not followed, since
+they might send credentials elsewhere, and credentials need TLS except to this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A status and the JSON object with it (empty when the body was none)."""
+    """Status of a response with its JSON object (empty if the body has none)."""
 
     status: int
     reason: str
@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The broker's word for the error; empty when it has none."""
+        """Error name from the broker; empty if it sent none."""
         return str(self.body.get("error", ""))
 
     @property
@@ -52,8 +52,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSecurity:
-    """How an admin address is spoken to: the context of TLS (the system's authorities without one),
-    and what makes the Authorization header of each request."""
+    """TLS context of an admin address (without one the system's authorities), and a function that
+    makes the Authorization header of each request."""
 
     tls: ssl.SSLContext | None = None
     authorization: Callable[[], str] | None = field(default=None, repr=False)
@@ -64,7 +64,7 @@ NO_SECURITY: Final = AdminSecurity()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """What a request sends: pieces of bytes, `size_bytes` in all; may be sent again."""
+    """Body of a request: pieces of `size_bytes` in all, which may be sent again."""
 
     pieces: Iterable[Any]
     size_bytes: int
@@ -72,10 +72,10 @@ class Body:
 
 
 class AdminHttp:
-    """One admin address, for one thread.
+    """Client of one admin address, for one thread.
 
     Raises:
-        InvalidArgument: the URL is none of HTTP.
+        InvalidArgument: the URL is not an HTTP URL.
     """
 
     def __init__(
@@ -117,7 +117,6 @@ class AdminHttp:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -125,10 +124,10 @@ class AdminHttp:
     def ask(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """One attempt; a connection that was kept and is closed by now is replaced once.
+        """Make one attempt; replace a kept connection once if it turns out to be closed.
 
         Raises:
-            AdminUnavailable: no answer that is HTTP; its cause is what the connection said.
+            AdminUnavailable: there was no HTTP response; its cause is the connection's error.
         """
         if self._connection is not None:
             try:
@@ -146,11 +145,11 @@ class AdminHttp:
     def call(
         self, method: str, path: str, body: Body | None = None, *, timeout_seconds: float
     ) -> Answer:
-        """One call, repeated while the broker is away, for at most `timeout_seconds`.
+        """Make a call and retry while the broker is unavailable, for at most `timeout_seconds`.
 
         Raises:
-            AdminUnavailable: the time is over; the last trouble is in the message.
-            NotHttp: something that does not speak HTTP answers.
+            AdminUnavailable: the timeout has passed; the message has the last error.
+            NotHttp: the address answers with another protocol.
         """
         deadline = self._clock.monotonic() + timeout_seconds
         trouble = "no attempt was made"
@@ -171,18 +170,18 @@ class AdminHttp:
                 raise NotHttp(f"the admin address {self.url} does not speak HTTP") from error
             except _TROUBLE as error:
                 self.close()
-                said = str(error) or repr(error)
-                # An attempt that the end of the time cut off says less than the one before it.
+                text = str(error) or repr(error)
+                # The error of an attempt cut short by the deadline is less specific: keep both.
                 cut_off = attempt and self._clock.monotonic() >= deadline
-                trouble = f"{trouble}; then {said}" if cut_off else said
+                trouble = f"{trouble}; then {text}" if cut_off else text
             else:
                 if answer.status < HTTPStatus.INTERNAL_SERVER_ERROR:
                     return answer
                 trouble = f"{answer.status} {answer.error}: {answer.message}"
             self.pause(attempt, deadline)
         raise AdminUnavailable(
-            f"the admin address {self.url} did not do {method} {path} in {timeout_seconds:g} s;"
-            f" at last: {trouble}"
+            f"the admin address {self.url} did not complete {method} {path} in"
+            f" {timeout_seconds:g} s; the last error: {trouble}"
         )
 
     def _once(self, method: str, path: str, body: Body | None, timeout_seconds: float) -> Answer:
@@ -202,7 +201,7 @@ class AdminHttp:
         self._connection.request(method, self._prefix + path, body=pieces, headers=headers)
         response = self._connection.getresponse()
         content = response.read(limits.ADMIN_ANSWER_BYTES_MAX)
-        if not response.isclosed():  # what follows would be taken for the next answer
+        if not response.isclosed():  # the rest would be read as the next response
             self.close()
         return Answer(
             status=response.status,
@@ -220,7 +219,7 @@ class AdminHttp:
         )
 
     def pause(self, attempt: int, deadline: float) -> None:
-        """Wait before the attempt after this one, counted from 0, but not beyond the deadline."""
+        """Wait before the attempt after this one, counted from 0, up to the deadline."""
         chance = self._randomness.uniform()
         seconds = limits.ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()

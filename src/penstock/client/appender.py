@@ -1,9 +1,10 @@
-"""Appends encoded batches for many producers at once, from an event loop.
+"""Appender of encoded batches for many producers at once, on an event loop.
 
 An agent or gateway holds batches of many producers; each must be appended with its producer's own
 identity and sequence, in order, exactly once. `ProducerPartitionState` decides per producer and
-partition what may go and what an answer means; here are the event loop's connections, one per
-broker, and timers. Requests of all producer partitions share the broker's connection, pipelined.
+partition which batches may be sent and what a response means; this module has the connections, one
+per broker, and the timers. Requests of all producer partitions are pipelined on a broker's
+connection.
 
     append -> its partition -> may it send now? -> the leader's connection -> answer -> done
                        |  no: it waits for one of
@@ -12,9 +13,8 @@ broker, and timers. Requests of all producer partitions share the broker's conne
                        |- the pause after a failure     (a timer of the partition)
                        '- an answer to an earlier batch (woken by the answer)
 
-Metadata and producer ids are asked for by the blocking `Session`, on a few threads. What is
-queued here is not bounded here: who appends bounds what it hands over, and learns from `done` when
-it may let go of it.
+The blocking `Session` requests metadata and producer ids, on a few threads. The queue is not
+bounded here: the caller bounds what it appends, and may release a batch's memory after `done`.
 
 Source: `client/writer.py` is the blocking shell around the same core; KIP-98.
 """
@@ -44,11 +44,11 @@ from penstock.client.errors import (
 from penstock.client.pipeline import Pipeline, connect
 from penstock.client.produce import ProduceRequest, produce_call, read_acknowledgements
 from penstock.client.producer_partitions import (
+    Completed,
     Done,
     Pieces,
     ProducerPartition,
     ProducerPartitionState,
-    Settled,
 )
 from penstock.client.producers import ProducerIdentities
 from penstock.client.security import ClientSecurity, read_security
@@ -60,14 +60,12 @@ _ACKS_ALL: Final = -1
 
 
 class _Ticket(NamedTuple):
-    """A request under way, and whose it is."""
-
     producer_partition: ProducerPartitionState
     request: ProduceRequest
 
 
 class _Topic:
-    """What is known of a topic, and the producer partitions that wait to know it better."""
+    """Metadata of a topic, and the producer partitions that wait for fresher metadata."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,9 +79,8 @@ class _Topic:
 
 
 class _Node:
-    """A broker: its connection, or the attempt at one, and the producer partitions that wait for
-    it.
-    """
+    """Broker with its connection, or connection attempt, and the producer partitions waiting for
+    it."""
 
     def __init__(self, appender: Appender, node_id: int) -> None:
         self.node_id = node_id
@@ -110,17 +107,17 @@ class _Node:
 
 
 class Appender:
-    """Batches in, verdicts out. Everything but the constructor belongs to one event loop.
+    """Appender of batches. Everything but the constructor belongs to one event loop.
 
     Args:
         bootstrap: `host:port`, several separated by commas, or a list of them.
-        client_id: how the broker's logs name this client.
-        retry: how long a batch is tried; beyond it its append fails with `TimedOut`.
+        client_id: the client's name in the broker's logs.
+        retry: limits of a batch's retries; beyond them its append fails with `TimedOut`.
         api_timeout_ms: longest time for `start`, `producer_id` and `partitions`.
-        security: as a `Client` has it.
+        security: as for `Client`.
 
     Raises:
-        InvalidArgument: an address that is none. Nothing is connected yet.
+        InvalidArgument: an invalid address. Nothing is connected yet.
     """
 
     def __init__(
@@ -151,7 +148,7 @@ class Appender:
             security=self._security,
         )
         self._identities = ProducerIdentities(self._session)
-        # Look-ups that producer partitions wait for never stand behind calls of the owner.
+        # The owner's calls have other threads, so that they never delay metadata look-ups.
         self._looks = ThreadPoolExecutor(1, "penstock-appender-metadata")
         self._calls = ThreadPoolExecutor(limits.APPENDER_CALL_THREADS, "penstock-appender")
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,7 +167,6 @@ class Appender:
 
     @property
     def producer_partitions(self) -> int:
-        """Producer partitions that are remembered."""
         return len(self._producer_partitions)
 
     async def start(self) -> None:
@@ -187,23 +183,23 @@ class Appender:
             raise
 
     async def find(self) -> None:
-        """Have a broker answer.
+        """Connect to any broker.
 
         Raises:
-            PenstockError: none does within the API timeout.
+            PenstockError: no broker answers within the API timeout.
         """
         await self._call(lambda: self._session.retrying(lambda: self._session.refresh(())))
 
     async def producer_id(self) -> int:
-        """A producer id of its own for someone whose first epoch is 0.
+        """Return a new producer id, whose first epoch is 0.
 
         Raises:
-            PenstockError: the broker gives none.
+            PenstockError: the broker assigned none.
         """
         return (await self._call(self._identities.borrow)).producer_id
 
     async def partitions(self, topic: str) -> int:
-        """The number of partitions of a topic.
+        """Return the number of partitions of a topic.
 
         Raises:
             UnknownTopic: the cluster has no such topic.
@@ -212,10 +208,10 @@ class Appender:
         return len((await self._call(lambda: self._session.topic(topic))).partitions)
 
     async def last_sequence(self, producer_partition: ProducerPartition) -> int | None:
-        """The last sequence that the partition's leader has of the producer; None for none.
+        """Return the last sequence of the producer at the partition's leader; None for none.
 
         Raises:
-            UnknownTopic: there is no such partition.
+            UnknownTopic: the cluster has no such partition.
             PenstockError: no leader answers.
         """
         where = producer_partition
@@ -230,7 +226,10 @@ class Appender:
             raise broker_error(int(found.error_code), str(where), found.error_message)
         if found.error_message is not None:
             raise BrokerBusy(f"{where}: {found.error_message}, and not as its leader")
-        known = {int(one.producer_id): int(one.last_sequence) for one in found.active_producers}
+        known = {
+            int(active_producer.producer_id): int(active_producer.last_sequence)
+            for active_producer in found.active_producers
+        }
         return known.get(where.producer_id)
 
     def append(
@@ -242,12 +241,11 @@ class Appender:
     ) -> PenstockError | None:
         """Queue batches that succeed or fail together, behind earlier ones.
 
-        `done` is called once, later, on the loop: with None when all are on the log, or with what
-        went wrong. Until then the batches' memory must stay as it is. An error that is returned
-        means that nothing was queued, and `done` is not called.
+        `done` is called once, later, on the loop: with None when all batches are on the log, or
+        with the error. The batches' memory must not change until then. A returned error means that
+        nothing was queued, and `done` is not called.
 
-        `base_sequence` is that of the first record; -1 in a producer partition that is not
-        idempotent.
+        `base_sequence` is the first record's; -1 in a producer partition that is not idempotent.
         """
         if self._loop is None or self._stopping:
             return ClientClosed("the appender is not running")
@@ -263,7 +261,7 @@ class Appender:
         return None
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Wait for what is queued, at most so long; fail the rest with `ClientClosed`."""
+        """Wait for queued appends up to the deadline; fail the rest with `ClientClosed`."""
         self._stopping = True
         if self.pending_appends:
             try:
@@ -289,7 +287,7 @@ class Appender:
         for state in list(self._producer_partitions.values()):
             if not state.idle:
                 state.fail(error)
-                self._settle(state.collapse())
+                self._complete(state.collapse())
         self._producer_partitions.clear()
 
     def _close(self) -> None:
@@ -319,7 +317,6 @@ class Appender:
         return state
 
     def _forget_idle(self) -> None:
-        """Make room among the producer partitions that were used longest ago; those in use stay."""
         oldest = list(islice(self._producer_partitions, limits.APPENDER_PARTITIONS_LOOKED_AT))
         for producer_partition in oldest:
             if len(self._producer_partitions) < limits.PRODUCER_PARTITIONS_MAX:
@@ -330,10 +327,10 @@ class Appender:
     def _pump(
         self, state: ProducerPartitionState, *, looked_up: bool = False, appending: bool = False
     ) -> None:
-        """Send what the producer partition may send; leave it where it will be woken.
+        """Send what the producer partition may send; register it with whatever will wake it.
 
-        `looked_up` says that the topic's metadata is as new as it can be had, `appending` that no
-        callback may be called before `append` has returned.
+        `looked_up` means that the topic's metadata is fresh, `appending` that no callback may be
+        called before `append` has returned.
         """
         while not self._closed and self._loop is not None:
             core = state.core
@@ -341,7 +338,7 @@ class Appender:
                 if appending:
                     self._loop.call_soon(self._pump, state)
                 else:
-                    self._settle(state.collapse())
+                    self._complete(state.collapse())
                 return
             if not core.waiting:
                 return
@@ -362,7 +359,7 @@ class Appender:
             if request is not None and node is not None:
                 self._send(node, state, request)
             elif core.error is None and not core.metadata_stale:
-                return  # what is under way has to be answered first
+                return  # requests in flight must be answered first
 
     def _pause(self, state: ProducerPartitionState, pause_ms: float) -> None:
         if state not in self._timers and self._loop is not None:
@@ -373,8 +370,8 @@ class Appender:
         self._timers.pop(state, None)
         self._pump(state)
 
-    def _settle(self, settled: Iterable[Settled]) -> None:
-        for done, error in settled:
+    def _complete(self, completed: Iterable[Completed]) -> None:
+        for done, error in completed:
             self.pending_appends -= 1
             try:
                 done(error)
@@ -392,7 +389,6 @@ class Appender:
         return topic
 
     def _learn(self, topic: _Topic, state: ProducerPartitionState) -> None:
-        """Have the producer partition woken after the next look-up of its topic."""
         topic.waiting[state] = None
         if topic.loading or topic.timer is not None or self._loop is None:
             return
@@ -418,7 +414,7 @@ class Appender:
         except InvalidError as error:
             fatal = error
             self._topics.pop(topic.name, None)
-        except Exception as error:  # they go on as they can, and look again later
+        except Exception as error:  # partitions retry later
             if not isinstance(error, PenstockError):
                 logger.exception("the look-up of topic %s failed", topic.name)
             topic.failures += 1
@@ -437,7 +433,7 @@ class Appender:
             self._pump(state, looked_up=True)
 
     def _ask(self, name: str) -> tuple[int, Mapping[int, int]]:
-        """On a thread: the number of partitions, and which broker leads each."""
+        """Return the number of partitions, and the leader of each; runs on a thread."""
         self._session.forget(name)
         count = len(self._session.fetch_topic(name).partitions)
         return count, self._session.leaders(name)
@@ -454,7 +450,6 @@ class Appender:
         return node
 
     def _await(self, node: _Node, state: ProducerPartitionState) -> None:
-        """Have the producer partition woken when the broker's connection can take a request."""
         node.waiting[state] = None
         if node.pipeline is None and not node.connecting and node.timer is None:
             self._connect(node)
@@ -496,7 +491,6 @@ class Appender:
             self._pump(node.waiting.popitem(last=False)[0])
 
     def _unreachable(self, node: _Node, error: PenstockError) -> None:
-        """No connection: one attempt of every batch that waited for it has failed."""
         node.failures += 1
         if self._loop is not None and not self._closed:
             pause = self._backoff_seconds(node.failures)
@@ -534,13 +528,13 @@ class Appender:
 
     def _answered(self, ticket: _Ticket, response: Any) -> None:
         state, request = ticket
-        settled = state.answered(
+        completed = state.answered(
             request,
             read_acknowledgements(response),
             now_ms=self._now_ms(),
             chance=self._randomness.uniform(),
         )
-        self._settle(settled)
+        self._complete(completed)
         self._pump(state)
 
     def _lost(self, node: _Node, tickets: list[_Ticket], error: PenstockError) -> None:

@@ -1,7 +1,7 @@
-"""Arguments of the public calls, refused before anything is sent.
+"""Validation of the public calls' arguments before anything is sent.
 
-Each error names the argument, its limit and the value. A number that cannot be is refused here and
-not left to the wire, whose encoder would wrap it, or to the broker, which may take it at its word.
+Each error names the argument, its limit and the value. An out-of-range number is rejected here,
+since the wire encoder would wrap it and a broker might accept the result.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ POSITIONS: Final = ("earliest", "latest")
 
 
 def is_whole(value: object) -> bool:
-    """Whether a value is an integer, Python's or NumPy's; True and False are none."""
+    """Whether a value is an integer of Python or NumPy, and not True or False."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def whole(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """The value as an `int`.
+    """Return the value as an `int`.
 
     Raises:
-        InvalidArgument: it is no whole number from `minimum` to `maximum`.
+        InvalidArgument: the value is not a whole number from `minimum` to `maximum`.
     """
     if not is_whole(value) or not minimum <= value <= maximum:
         raise InvalidArgument(
@@ -37,7 +37,7 @@ def whole(name: str, value: Any, minimum: int, maximum: int) -> int:
 
 
 def optional_whole(name: str, value: Any, minimum: int, maximum: int) -> int | None:
-    """As `whole`; None stays None."""
+    """Return None for None, else the value as `whole` returns it."""
     return None if value is None else whole(name, value, minimum, maximum)
 
 
@@ -51,22 +51,22 @@ def positive(name: str, value: Any) -> None:
 
 
 def text(name: str, value: Any) -> str:
-    """Return the value, a text that is not empty and has a form in UTF-8.
+    """Return the value, a non-empty text that UTF-8 can encode.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: another value.
     """
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(f"{name} = {value!r}: must be a text that is not empty")
+        raise InvalidArgument(f"{name} = {value!r}: must be a non-empty text")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} = {value!r}: must be a text that UTF-8 can write") from None
+        raise InvalidArgument(f"{name} = {value!r}: must be a text that UTF-8 can encode") from None
     return value
 
 
 def partition_list(partitions: Iterable[int] | None) -> Sequence[int] | None:
-    """Partition numbers, each once; raises `InvalidArgument`."""
+    """Return partition numbers without duplicates; raise `InvalidArgument`."""
     if partitions is None:
         return None
     if isinstance(partitions, (str, bytes)) or not isinstance(partitions, Iterable):
@@ -77,7 +77,7 @@ def partition_list(partitions: Iterable[int] | None) -> Sequence[int] | None:
 def offsets_by_partition(
     name: str, offsets: Mapping[int, int], *, minimum: int = 0
 ) -> dict[int, int]:
-    """An offset per partition; raises `InvalidArgument`."""
+    """Return an offset per partition; raise `InvalidArgument`."""
     if not isinstance(offsets, Mapping):
         raise InvalidArgument(f"{name} = {offsets!r}: must have an offset per partition")
     return {
@@ -89,10 +89,10 @@ def offsets_by_partition(
 
 
 def position(name: str, value: Any) -> Any:
-    """One end of a range: a word, milliseconds, or an offset per partition.
+    """Return one end of a range: a word, milliseconds, or an offset per partition.
 
     Raises:
-        InvalidArgument: it is none of them.
+        InvalidArgument: another value.
     """
     if isinstance(value, Mapping):
         return offsets_by_partition(name, value)
@@ -107,10 +107,10 @@ def position(name: str, value: Any) -> Any:
 
 
 def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
-    """One end of a range, with (epoch, offset) for offsets: as `position`, and the epochs.
+    """Return one end of a range as `position` does, and the epochs of (epoch, offset) pairs.
 
     Raises:
-        InvalidArgument: it is none of them.
+        InvalidArgument: another value.
     """
     if not isinstance(value, Mapping):
         return position(name, value), {}
@@ -121,7 +121,7 @@ def read_positions(name: str, value: Any) -> tuple[Any, dict[int, int]]:
 
 
 def topic_partition(value: Any) -> tuple[str, int]:
-    """A topic and a partition number; raises `InvalidArgument`."""
+    """Return a topic and a partition number; raise `InvalidArgument`."""
     if not isinstance(value, tuple) or len(value) != 2:
         raise InvalidArgument(f"{value!r}: must be a topic and a partition, as ('orders', 0)")
     return text("topic", value[0]), whole(f"partition of {value[0]!r}", value[1], 0, INT_MAX)

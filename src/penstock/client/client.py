@@ -1,9 +1,9 @@
-"""The client: columns in, columns out, and the calls around them.
+"""Client of a Kafka cluster that reads and writes columns, with the administrative calls.
 
-`write_arrow` and `read_arrow` carry whole tables; `iter_arrow` streams, `subscribe` follows a topic
-and knows where it stands; `fetch_raw` hands out batches as they are stored. A client may be used by
-several threads at once: calls share connections through a pool, every reader and writer has its own
-while it runs.
+`write_arrow` and `read_arrow` transfer whole tables; `iter_arrow` streams, `subscribe` follows a
+topic and keeps its positions; `fetch_raw` returns batches as they are stored. Several threads may
+use a client at once: calls share connections through a pool, and every reader and writer has its
+own connections while it runs.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ Position = str | int | Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFetch:
-    """Batches as they are stored; a last one that is cut off is left out.
+    """Batches in their stored form, without an incomplete last one.
 
-    `next_offset` is where the next fetch goes on. For who reads committed records, those in
-    `aborted` are not.
+    `next_offset` is the offset of the next fetch. A read_committed reader must skip the batches in
+    `aborted`.
     """
 
     data: bytes
@@ -86,9 +86,9 @@ class RawFetch:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """What a client is waiting for at one moment.
+    """Snapshot of the calls that a client is waiting for.
 
-    `trouble` is the last failure, of what is tried again; `unanswered` are calls to brokers.
+    `trouble` is the last retried failure; `unanswered` has the calls to brokers.
     """
 
     trouble: str
@@ -96,21 +96,21 @@ class Waits:
 
 
 class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls):
-    """A connection to a cluster, for any number of threads.
+    """Client of a cluster, for any number of threads.
 
     Args:
         bootstrap: `host:port`, several separated by commas, or a list of them.
-        client_id: how the broker's logs and quotas name this client.
-        request_timeout_ms: longest wait for one answer.
+        client_id: the client's name in the broker's logs and quotas.
+        request_timeout_ms: longest wait for one response.
         api_timeout_ms: longest time for a call with its retries.
         delivery_timeout_ms: longest time for a batch, or a stalled read, with its retries.
-        security: how connections are encrypted and who the client is, by Kafka's option names
-            (`client/security.py`): security.protocol, sasl.mechanism, sasl.username, …; what is
-            not given is read from the file that PENSTOCK_CLIENT_CONFIG names, if it does.
+        security: encryption and authentication by Kafka's option names (`client/security.py`):
+            security.protocol, sasl.mechanism, sasl.username, …; defaults come from the file
+            that PENSTOCK_CLIENT_CONFIG names, if it is set.
 
     Raises:
-        InvalidArgument: an address that is none, or a time below 1 ms. Nothing is connected yet.
-        InvalidSetting, UnusableFile: an option of security.
+        InvalidArgument: an invalid address, or a time below 1 ms. Nothing is connected yet.
+        InvalidSetting, UnusableFile: an invalid security option.
     """
 
     def __init__(
@@ -150,11 +150,11 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         self.close()
 
     def close(self) -> None:
-        """Close all connections; calls under way in other threads end with an error."""
+        """Close all connections; calls of other threads end with an error."""
         self._session.close()
 
     def waits(self) -> Waits:
-        """What this client waits for now; for another thread to ask while a call takes long."""
+        """Return what this client waits for now; other threads may call it during a long call."""
         return Waits(self._session.trouble, self._session.pool.unanswered())
 
     def write_arrow(
@@ -176,19 +176,20 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         records_per_second: float | None = None,
         progress: Progress | None = None,
     ) -> WriteReport:
-        """Write a table; returns when every record is acknowledged.
+        """Write a table; return when every record is acknowledged.
 
         `data` is anything with Arrow's C stream: a PyArrow table, batch or reader, a Polars or
-        pandas frame. Columns that it lacks, of those with their default name, are left out;
-        `value` is needed. Records with a key go where Kafka's partitioner sends them, those
-        without take the partitions in turns; `partition` names one for all, or a column.
+        pandas frame. A missing column with a default name is skipped; `value` is required. Kafka's
+        partitioner places records with a key, and records without one take the partitions in turn;
+        `partition` names one partition for all records, or a column.
+
         Order is kept within a partition. With `idempotent` (acks=all) a record is stored once,
         however often the connection breaks. `progress` is called with the records and bytes
         acknowledged so far.
 
         Raises:
-            InvalidArgument: columns or options that cannot be.
-            PenstockError: what the broker refused for good.
+            InvalidArgument: invalid columns or options.
+            PenstockError: the broker rejected the write, or retries were exhausted.
         """
         options = write_options(
             codec=codec,
@@ -220,12 +221,13 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     def transactional(
         self, transactional_id: str, *, timeout_ms: int = limits.TRANSACTION_TIMEOUT_MS
     ) -> TransactionalProducer:
-        """A producer of transactions; whoever had the same id before is fenced by its first one.
+        """Return a transactional producer; its first transaction fences earlier ones of the same
+        id.
 
         `timeout_ms` is how long the broker lets a transaction be open.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
+            InvalidArgument: an invalid argument; nothing is sent.
         """
         return TransactionalProducer(
             self._session,
@@ -234,10 +236,10 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         )
 
     def queue(self, group: str, topics: str | Sequence[str]) -> Queue:
-        """Work off topics as a queue: a member of a share group, which joins with its first take.
+        """Return a queue over topics: a share group member, which joins with its first `take`.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
+            InvalidArgument: an invalid argument; nothing is sent.
         """
         return Queue(self._session, text("group", group), queue_topics(topics))
 
@@ -256,15 +258,15 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         """Read a range of a topic as one PyArrow table, by partition and offset.
 
         `start` is inclusive, `end` exclusive; both are `earliest`, `latest`, milliseconds since
-        the epoch, or offsets per partition. `latest` is what it is when the call begins. With
-        `views` keys and values are not copied: they are `binary_view` columns over the bytes as
-        they were fetched, and keep those in memory.
+        the epoch, or offsets per partition. `latest` is resolved when the call begins. With `views`
+        keys and values are not copied: they are `binary_view` columns over the fetched bytes, which
+        stay in memory as long as the columns.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
-            OffsetOutOfRange: a start that the log does not hold.
-            UnknownTopic: there is no such topic or partition.
-            UnreadableBatch: what is stored there cannot be read.
+            InvalidArgument: an invalid argument; nothing is sent.
+            OffsetOutOfRange: the log does not have the start offset.
+            UnknownTopic: the cluster has no such topic or partition.
+            UnreadableBatch: a stored batch cannot be read.
         """
         by_partition: dict[int, list[Any]] = {}
         for run, batch in self._batches(
@@ -289,18 +291,18 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_wait_ms: int = limits.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
     ) -> Generator[Any]:
-        """Yield record batches as they come, in order within a partition.
+        """Yield record batches as they arrive, in order within a partition.
 
         With `end=None` it follows the log, until `idle_timeout_ms` pass without a record (never
-        by default). One or two fetches of each broker are under way while a batch is decoded and
+        by default). One or two fetches per broker are in flight while a batch is decoded and
         used, up to `max_bytes` each. `views` is as in `read_arrow`.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
-            OffsetOutOfRange: a start that the log does not hold.
-            LogTruncated: records that came were given up by an election.
-            UnknownTopic: there is no such topic or partition.
-            UnreadableBatch: what is stored cannot be read; what is before it came.
+            InvalidArgument: an invalid argument; nothing is sent.
+            OffsetOutOfRange: the log does not have the start offset.
+            LogTruncated: a leader election discarded records that were already returned.
+            UnknownTopic: the cluster has no such topic or partition.
+            UnreadableBatch: a stored batch cannot be read; earlier ones were returned.
         """
         bounds = _bounds(max_bytes, max_wait_ms, idle_timeout_ms)
         found = self._batches(
@@ -321,16 +323,16 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_wait_ms: int = limits.FETCH_WAIT_MS,
         idle_timeout_ms: float | None = None,
     ) -> Subscription:
-        """Follow a topic from `start` on: record batches, each of one partition, as they come.
+        """Follow a topic from `start` on; return its record batches, each of one partition.
 
-        It goes on with the next leader when one dies; no record is left out, none comes twice. Its
-        `positions` say where it stands, by leader epoch and offset. A `start` of that form goes on
-        there, and what was read before and is in the log no more is noticed. `latest` is what it
-        is when this call is made; other arguments are those of `iter_arrow`.
+        After a leader change it continues with the new leader, without losing or repeating a
+        record. Its `positions` are leader epochs and offsets; a `start` of that form continues
+        there and detects records that were read before and are no longer in the log. `latest` is
+        resolved when this call is made; other arguments are those of `iter_arrow`.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
-            UnknownTopic: there is no such topic or partition.
+            InvalidArgument: an invalid argument; nothing is sent.
+            UnknownTopic: the cluster has no such topic or partition.
         """
         schema = schema_of(columns, views)
         bounds = _bounds(max_bytes, max_wait_ms, idle_timeout_ms)
@@ -350,11 +352,11 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         max_wait_ms: int = 0,
         isolation: Isolation = "read_uncommitted",
     ) -> RawFetch:
-        """Fetch batches of one partition as they are stored, from the one that holds `offset`.
+        """Fetch stored batches of one partition, from the one that contains `offset`.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
-            OffsetOutOfRange: the log does not hold `offset`.
+            InvalidArgument: an invalid argument; nothing is sent.
+            OffsetOutOfRange: the log does not have `offset`.
             MessageTooLarge: the first batch is larger than `max_bytes`, and does not come whole.
         """
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
@@ -393,7 +395,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         bounds: ReadLimits,
         views: bool,
     ) -> Generator[tuple[Run, Any]]:
-        """The range's batches with their runs; arguments are checked by the call itself."""
         schema = schema_of(columns, views)
         left = optional_whole("max_records", max_records, 0, LONG_MAX)
         made = self._core(topic, partitions, start, end, isolation, bounds)
@@ -408,7 +409,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         isolation: Isolation,
         bounds: ReadLimits,
     ) -> Callable[[], FetchCore]:
-        """What makes the core of a read; arguments are checked by the call itself."""
         text("topic", topic)
         level, chosen = isolation_level(isolation), partition_list(partitions)
         first, last = position("start", start), None if end is None else position("end", end)
@@ -473,7 +473,6 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         isolation: int,
         what: str,
     ) -> dict[int, int]:
-        """An offset per partition for a position of any kind."""
         if isinstance(position, Mapping):
             missing = [p for p in partitions if p not in position]
             if missing:
@@ -489,7 +488,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
     def _check_starts(
         self, topic: str, start: Position, starts: Mapping[int, int], isolation: int
     ) -> None:
-        """Refuse offsets below the log at once, where an empty range would hide them."""
+        """Reject offsets below the log start right away, which an empty range would hide."""
         if not isinstance(start, Mapping):
             return
         earliest = self.list_offsets(

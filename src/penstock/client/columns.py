@@ -1,8 +1,8 @@
-"""What a caller's table looks like to a log: key, value, timestamp, headers, partition.
+"""Conversion of a caller's table to the columns key, value, timestamp, headers and partition.
 
-Anything that hands out Arrow's C stream (PyArrow tables and readers, Polars and pandas frames)
-is taken batch by batch, its columns are picked by name and brought to the few types that the
-record encoder reads. Nothing here touches single rows.
+Any source of Arrow's C stream (PyArrow tables and readers, Polars and pandas frames) is read
+batch by batch; its columns are selected by name and cast to the few types that the record encoder
+reads. This module never processes single rows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ DEFAULT_VALUE: Final = "value"
 DEFAULT_TIMESTAMP: Final = "timestamp"
 DEFAULT_HEADERS: Final = "headers"
 _RECORD_BYTES: Final = 6
-"""What a record takes more than its row in a table: varints of about ten bytes for offsets of 4."""
+"""Size of a record above that of its row: varints of about ten bytes in place of offsets of 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
-    """Which columns of the input hold what; None for what is not there."""
+    """Names of the input columns by their role; None for a missing column."""
 
     key: str | None
     value: str
@@ -37,7 +37,7 @@ class ColumnNames:
 
 
 def open_stream(data: Any) -> Any:
-    """Arrow record batches of anything with `__arrow_c_stream__`, as a reader.
+    """Open anything with `__arrow_c_stream__` as a reader of record batches.
 
     Raises:
         InvalidArgument: `data` has no Arrow interface.
@@ -63,12 +63,12 @@ def choose(
     headers: str | None,
     partition: str | None,
 ) -> ColumnNames:
-    """Check the names asked for against the input's columns.
+    """Check the requested names against the input's columns.
 
     A default name that the input lacks means that it has no such column.
 
     Raises:
-        InvalidArgument: a column that was asked for by name, or `value`, is missing.
+        InvalidArgument: `value`, or a column requested by name, is missing.
     """
 
     def find(name: str | None, default: str | None, what: str) -> str | None:
@@ -95,21 +95,21 @@ def choose(
 
 
 def pick(batches: Iterator[Any], names: ColumnNames) -> Iterator[Any]:
-    """Yield the batches that have rows, with no columns but those named."""
+    """Yield the batches that have rows, with only the named columns."""
     columns = (names.key, names.value, names.timestamp, names.headers, names.partition)
-    wanted = list(dict.fromkeys(name for name in columns if name is not None))
+    chosen = list(dict.fromkeys(name for name in columns if name is not None))
     for batch in batches:
         if batch.num_rows:
-            yield batch if batch.num_columns == len(wanted) else batch.select(wanted)
+            yield batch if batch.num_columns == len(chosen) else batch.select(chosen)
 
 
 def normalise(batch: Any, names: ColumnNames) -> Any:
-    """The batch with columns key, value, timestamp, headers, partition (those there are).
+    """Return the batch with its columns among key, value, timestamp, headers and partition.
 
     This costs as much for a few rows as for thousands: join small batches first.
 
     Raises:
-        InvalidArgument: a column that records cannot have; it has the caller's name.
+        InvalidArgument: a column of an invalid type; the message has the caller's name.
     """
     columns: dict[str, Any] = {}
     for role, make in _MAKERS.items():
@@ -145,7 +145,8 @@ _MAKERS: Final = {
 
 
 def chunks(batches: Iterator[Any], rows_max: int, bytes_max: int) -> Iterator[Any]:
-    """Cut or join batches so that each encodes to about `bytes_max`, in at most `rows_max` rows."""
+    """Split or join batches so that each encodes to about `bytes_max`, with at most `rows_max`
+    rows."""
     pending: list[Any] = []
     pending_bytes = pending_rows = 0
     for batch in batches:

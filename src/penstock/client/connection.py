@@ -1,11 +1,11 @@
-"""One blocking connection to one broker, used by one thread at a time.
+"""Blocking connection to one broker, used by one thread at a time.
 
-Requests may be pipelined: `send` writes a call, `receive` reads the answer to the oldest call
-that has one outstanding. Pieces go to the socket by gathered writes (`sendmsg`), so payloads are
-never joined; an answer's length is read first, then exactly that many bytes into a buffer, by
-one system call when the kernel allows it (`MSG_WAITALL`). The time limit is the socket's own
+Requests may be pipelined: `send` writes a call, `receive` reads the response to the oldest
+unanswered call. Pieces go to the socket by gathered writes (`sendmsg`), so payloads are never
+joined. A response's length is read first, then exactly that many bytes into a buffer, by one
+system call when the kernel allows it (`MSG_WAITALL`). The time limit is the socket's own
 (`SO_RCVTIMEO`, `SO_SNDTIMEO`): the socket stays blocking, so a large transfer costs few calls,
-and the interpreter lock is free meanwhile. Over TLS it is Python's, for each step.
+and the interpreter lock is free meanwhile. With TLS the limit is Python's, for each step.
 """
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ _LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _SMALL_BYTES: Final = 1 << 16
 TLS_PROBE_SECONDS: Final = 1.0
-"""How long a listener that closed a connection without TLS has to answer a handshake of TLS."""
+"""Time limit of the TLS handshake that probes a listener which closed a plaintext connection."""
 
 
 def not_connected(where: str, error: Exception) -> Disconnected:
-    """Return the error for a connection that could not be opened, with its cause."""
     if isinstance(error, ConnectionRefusedError):
         return ConnectionRefused(
             f"{where} refused the connection: no broker is running there (Connection refused)"
@@ -89,7 +88,7 @@ def answers_tls(address: tuple[str, int], timeout_ms: int) -> bool:
 
 
 class Connection:
-    """A connection with its negotiated versions and its calls under way, oldest first."""
+    """Connection with its negotiated versions and its unanswered calls, oldest first."""
 
     def __init__(
         self,
@@ -133,7 +132,6 @@ class Connection:
         return opened
 
     def _limit(self, timeout_ms: int) -> None:
-        """Set the time that each later read and write may take."""
         self._timeout_ms = timeout_ms
         if self._security.tls is not None:
             self._socket.settimeout(timeout_ms / 1000)
@@ -144,7 +142,6 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
     def _encrypt(self, opened: socket.socket, context: ssl.SSLContext, host: str) -> socket.socket:
-        """TLS over a connection, whose time limit is that of each step then."""
         try:
             encrypted = context.wrap_socket(opened, server_hostname=host)
         except (OSError, ValueError) as error:
@@ -161,30 +158,29 @@ class Connection:
 
     @property
     def readable(self) -> bool:
-        """Whether bytes have come that the socket does not tell of: TLS has them."""
+        """Whether TLS holds decrypted bytes, which a poll of the socket does not report."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Close the socket; calls under way are lost."""
         self.broken = True
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def shut_down(self) -> None:
-        """End a read or write that another thread is blocked in; the owner closes."""
+        """End a blocked read or write of another thread; the owner closes."""
         self.broken = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def negotiate(self) -> None:
-        """Ask for the broker's version ranges, within the time for opening the connection.
+        """Request the broker's version ranges, within the time for opening the connection.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse: the peer is gone, or no Kafka broker.
-            EncryptionExpected: the peer is a listener with TLS, and this client has none.
+            Disconnected, TimedOut, MalformedResponse: the peer is gone, or is not a Kafka broker.
+            EncryptionExpected: the peer is a TLS listener, and this client does not use TLS.
         """
         body = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
         call = make_call(
@@ -208,10 +204,10 @@ class Connection:
         self._authenticate()
 
     def _authenticate(self) -> None:
-        """Say who this is, where that is wished; nothing may be under way.
+        """Authenticate if security requires it; no call may be unanswered.
 
         Raises:
-            NotAuthenticated, ServerUntrusted: the one side refuses the other.
+            NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
         """
         self._renew_at = math.inf
         calls, answer = authentication(self._security, self.where), None
@@ -226,7 +222,6 @@ class Connection:
 
     @property
     def oldest_call(self) -> Call | None:
-        """The call that is answered next, as any thread may ask."""
         try:
             return self.under_way[0]
         except IndexError:
@@ -241,11 +236,11 @@ class Connection:
         return self._client_id
 
     def call(self, name: str, body: Mapping[str, Any]) -> Any:
-        """Send one call and wait for its answer.
+        """Send one call and wait for its response.
 
         Raises:
-            UnsupportedByBroker: no version that both know.
-            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+            UnsupportedByBroker: client and broker have no common version.
+            Disconnected, TimedOut, MalformedResponse: the connection is unusable.
         """
         version = self.negotiated.version(name, self.where)
         self.send(
@@ -260,10 +255,10 @@ class Connection:
         return self.receive()
 
     def send(self, call: Call, *, answered: bool = True) -> None:
-        """Write a call; `answered` is False for a call that has no answer (acks=0).
+        """Write a call; `answered` is False for a call without a response (acks=0).
 
         Raises:
-            Disconnected, TimedOut: the connection is of no more use.
+            Disconnected, TimedOut: the connection is unusable.
         """
         if self._renew_at < math.inf:
             self._renew()
@@ -283,9 +278,9 @@ class Connection:
             ) from error
 
     def _renew(self) -> None:
-        """Authenticate anew before the session ends, unless answers are still to come.
+        """Authenticate again before the session ends, unless calls are unanswered.
 
-        Who always has some is closed by the broker, and connects anew.
+        The broker closes a connection that always has unanswered calls; the client then reconnects.
         """
         if not self.under_way and SYSTEM_CLOCK.monotonic() >= self._renew_at:
             self._authenticate()
@@ -309,10 +304,10 @@ class Connection:
                 start += 1
 
     def receive(self) -> Any:
-        """Read the answer to the oldest call under way, as kio's entity.
+        """Read the response to the oldest unanswered call, as kio's entity.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+            Disconnected, TimedOut, MalformedResponse: the connection is unusable.
         """
         call, frame = self.receive_frame(None)
         try:
@@ -322,13 +317,13 @@ class Connection:
             raise
 
     def receive_frame(self, frames: Frames | None) -> tuple[Call, memoryview]:
-        """Read the next answer's frame, into memory of `frames` when they are given.
+        """Read the next response's frame, into memory of `frames` if given.
 
-        Without them the frame lies in memory of its own or, when small, in the connection's,
-        which the next call of this method overwrites.
+        Otherwise the frame has its own memory or, when small, the connection's, which the next
+        call of this method overwrites.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse: the connection is of no more use.
+            Disconnected, TimedOut, MalformedResponse: the connection is unusable.
         """
         if not self.under_way:
             raise InvalidArgument(f"no call to {self.where} is under way")

@@ -1,4 +1,4 @@
-"""What was fetched, as Arrow record batches of the columns that a caller asks for."""
+"""Decoding of fetched batches to Arrow record batches with the requested columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ISOLATION: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": REA
 
 
 def isolation_level(name: str) -> int:
-    """The number of an isolation level; raises `InvalidArgument`."""
+    """Return the number of an isolation level; raise `InvalidArgument`."""
     level = _ISOLATION.get(name)
     if level is None:
         raise InvalidArgument(f"isolation {name!r}: must be read_uncommitted or read_committed")
@@ -33,7 +33,7 @@ def isolation_level(name: str) -> int:
 
 
 def schema_of(columns: Sequence[str], views: bool) -> Any:
-    """The Arrow schema of these columns; raises `InvalidArgument`."""
+    """Return the Arrow schema of these columns; raise `InvalidArgument`."""
     fields = []
     for name in columns:
         if name in _EXTRA_COLUMNS:
@@ -51,10 +51,10 @@ def schema_of(columns: Sequence[str], views: bool) -> Any:
 
 
 def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Run, Any]]:
-    """A run with its records; if a batch cannot be read, those before it one by one, and the error.
+    """Yield a run with its records; before an unreadable batch, yield the earlier ones one by one.
 
     Raises:
-        UnreadableBatch: says which batch, and how to go on behind it.
+        UnreadableBatch: names the batch, and the commands that skip it.
     """
     try:
         whole = _decode(run, schema, views)
@@ -77,18 +77,18 @@ def decoded(topic: str, run: Run, schema: Any, views: bool) -> Iterator[tuple[Ru
 
 def _decode(run: Run, schema: Any, views: bool) -> Any:
     columns = schema.names
-    wanted = [name for name in columns if name not in ("partition", "timestamp_type")]
-    if "timestamp_type" in columns and "offset" not in wanted:
-        wanted.append("offset")
+    record_columns = [name for name in columns if name not in ("partition", "timestamp_type")]
+    if "timestamp_type" in columns and "offset" not in record_columns:
+        record_columns.append("offset")
     batch = columnar.decode_batches(
         run.data,
-        columns=wanted or ("offset",),
+        columns=record_columns or ("offset",),
         start_offset=run.start_offset,
         end_offset=run.end_offset,
         aborted=run.aborted,
         views=views,
     )
-    if wanted == columns:
+    if record_columns == columns:
         return batch
     arrays = []
     for name in columns:
@@ -102,7 +102,6 @@ def _decode(run: Run, schema: Any, views: bool) -> Any:
 
 
 def _timestamp_types(run: Run, offsets: Any) -> Any:
-    """Each record's timestamp type, that of the batch whose offsets it lies among."""
     headers = split_batches(run.data)
     bases = np.array([header.base_offset for header in headers], np.int64)
     types = np.array([header.timestamp_type for header in headers], np.int8)

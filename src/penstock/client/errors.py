@@ -1,8 +1,8 @@
-"""Errors of the client: one class per thing to do, the broker's own word in `code`.
+"""Errors of the client: one class per required action, with the broker's error name in `code`.
 
 The six kinds of `penstock.base.errors` say what the caller should do. `broker_error` turns an
-error code of an answer into an error of the right kind; its message names what was asked for,
-Kafka's name of the error, its number and the broker's own message.
+error code of a response into an error of the right kind; its message names the subject of the
+call, Kafka's name of the error, its number and the broker's own message.
 """
 
 from __future__ import annotations
@@ -39,49 +39,43 @@ _RETRIABLE: Final = frozenset({"kafka_storage_error", "broker_not_available"})
 
 
 class BrokerRefused(InvalidError):
-    """The broker refused the call; it can never succeed as it is."""
+    """The broker rejected the call, which can never succeed in this form."""
 
 
 class BrokerBusy(RetriableError):
-    """The broker could not serve the call now; every attempt allowed was made."""
+    """The broker could not serve the call now; all allowed attempts were made."""
 
 
 class BrokerFenced(FencedError):
-    """Someone newer owns what the call was about."""
+    """A newer owner exists for the subject of the call."""
 
 
 class BrokerFailed(UnavailableError):
-    """The broker cannot serve the call: its storage or a part that it needs has failed."""
+    """The broker cannot serve the call: its storage or another part has failed."""
 
 
 class BrokerFoundCorruption(CorruptError):
-    """The broker found the bytes that it was sent, or that it stores, to be corrupt."""
+    """The broker found corrupt bytes in the request or in its storage."""
 
 
 class BrokerBug(BugError):
-    """The broker answered that it met an error that it did not expect."""
+    """The broker reported an unexpected error of its own."""
 
 
 class UnknownBroker(BrokerRefused):
-    """A broker id that is not registered."""
-
     code: ClassVar[str] = "broker_id_not_registered"
 
 
 class UnknownTopic(BrokerRefused):
-    """A topic or partition that the cluster does not have."""
-
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class TopicExists(BrokerRefused):
-    """A topic of this name is there already."""
-
     code: ClassVar[str] = "topic_already_exists"
 
 
 class OffsetOutOfRange(BrokerRefused):
-    """A fetch from an offset that the partition does not hold."""
+    """A fetch from an offset outside the partition's log."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -92,10 +86,10 @@ class OffsetOutOfRange(BrokerRefused):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """Records that were read are not in the leader's log: an election gave them up.
+    """Records that were read are not in the leader's log: a leader election discarded them.
 
-    `read` is how far the partition was read, `left` how far the leader has the same records, each
-    as (epoch, offset).
+    `read` is the position after the last record read, `left` the end of the records that the leader
+    still has, each as (epoch, offset).
     """
 
     def __init__(
@@ -104,8 +98,8 @@ class LogTruncated(OffsetOutOfRange):
         self.topic, self.read, self.left = topic, read, left
         super().__init__(
             f"{topic}-{partition} was read up to offset {read[1]} of leader epoch {read[0]}; its"
-            f" leader has the same records up to offset {left[1]} of epoch {left[0]} only: what"
-            " follows there was given up",
+            f" leader has the same records up to offset {left[1]} of epoch {left[0]} only: the"
+            " later ones were discarded by a leader election",
             partition=partition,
             offset=left[1],
         )
@@ -118,63 +112,59 @@ class MessageTooLarge(BrokerRefused):
 
 
 class UnsupportedByBroker(BrokerRefused):
-    """The broker does not speak the version of a call that this client needs."""
+    """The broker does not support the version of a call that this client needs."""
 
     code: ClassVar[str] = "unsupported_version"
 
 
 class Disconnected(RetriableError):
-    """A connection was refused, closed or reset."""
-
     code: ClassVar[str] = "network_exception"
 
 
 class ConnectionRefused(Disconnected):
-    """A connection that a machine refused: no process listens at the address."""
+    """A refused connection: no process listens at the address."""
 
 
 class EncryptionExpected(InvalidError):
-    """A connection without TLS to a listener that expects TLS."""
+    """A connection without TLS to a listener that requires TLS."""
 
     code: ClassVar[str] = "network_exception"
 
 
 class TimedOut(RetriableError):
-    """No answer within the time allowed; whether the call took effect is unknown."""
+    """No response within the time limit; whether the call took effect is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 class NotAccepted(TimedOut):
-    """A connection that was not accepted within the time allowed."""
+    """A connection that was not accepted within the time limit."""
 
 
 class BrokersUnreachable(UnavailableError):
-    """No broker of the list answers."""
-
     code: ClassVar[str] = "broker_not_available"
 
 
 class AdminUnavailable(UnavailableError):
-    """The admin address did not answer within the time allowed, or not as Penstock does."""
+    """The admin address did not answer within the time limit, or not as Penstock does."""
 
     code: ClassVar[str] = "broker_not_available"
 
 
 class NotHttp(InvalidError):
-    """What answers at the admin address does not speak HTTP."""
+    """The peer at the admin address does not speak HTTP."""
 
     code: ClassVar[str] = "unsupported_version"
 
 
 class MalformedResponse(CorruptError):
-    """An answer that does not follow its schema, or not the call that was made."""
+    """A response that does not follow its schema, or belongs to another call."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class UnreadableBatch(CorruptError):
-    """A stored batch that no consumer can read; reading goes on behind its `last_offset`."""
+    """A stored batch that no consumer can read; continue after its `last_offset`."""
 
     code: ClassVar[str] = "corrupt_message"
 
@@ -186,20 +176,18 @@ class UnreadableBatch(CorruptError):
         following = header.next_offset
         super().__init__(
             f"{topic}-{partition}: the batch at offsets {header.base_offset} to"
-            f" {header.last_offset} cannot be read: {reason}; to go on behind it:"
+            f" {header.last_offset} cannot be read: {reason}; to skip it:"
             f" `penstock consume {topic} -p {partition} -o {following}`, or for a group"
             f" `penstock group seek GROUP -t {topic} -p {partition} --to {following} --execute`"
         )
 
 
 class ClientClosed(FencedError):
-    """The client has been closed."""
-
     code: ClassVar[str] = "network_exception"
 
 
 class InvalidArgument(InvalidError):
-    """An argument of a call that can never work."""
+    """An invalid argument; the call can never succeed with it."""
 
     code: ClassVar[str] = "invalid_request"
 
@@ -218,7 +206,7 @@ _OWN: Final[dict[str, type[PenstockError]]] = {
 
 
 def code_name(code: int) -> str:
-    """Kafka's name of an error number, lower case; a number that is not known stays one."""
+    """Return Kafka's name of an error number in lower case; `error_N` for an unknown number."""
     try:
         name: str = error_codes()(code).name
     except ValueError:
@@ -237,10 +225,9 @@ def is_retriable(code: int) -> bool:
 
 
 def broker_error(code: int, subject: str, message: str | None = None) -> PenstockError:
-    """The error for an answer's error code.
+    """Return the error for a response's error code.
 
-    `subject` names what the call was about (topic, partition, value); `message` is the
-    broker's own.
+    `subject` names the subject of the call (topic, partition, value); `message` is the broker's.
     """
     name = code_name(code)
     text = f"{subject}: {name.upper()} ({int(code)})"
@@ -249,7 +236,7 @@ def broker_error(code: int, subject: str, message: str | None = None) -> Penstoc
     kind = _OWN.get(name) or _kind(name, code)
     error = kind(text)
     if kind.code != name:
-        error.code = name  # type: ignore[misc]  # the instance is more precise than its class
+        error.code = name  # type: ignore[misc]  # more precise than the class
     return error
 
 

@@ -1,29 +1,29 @@
-"""The fetch core: positions, requests, and the reading of answers without a copy. No I/O here.
+"""Core of fetches: positions, requests, and zero-copy parsing of responses, without I/O.
 
-A reader owns a position and an end per partition. `request` groups the partitions that have
-more to read by leader; `advance` moves positions over what an answer holds, which takes only the
-batch headers, so that the next request can leave before the last answer is opened.
+A reader has a position and an end per partition. `request` groups the partitions that have
+more to read by leader; `advance` moves positions past a response's batches by their headers only,
+so that the next request can leave before the last response is decoded.
 
-A position is an offset and the leader epoch of the record before it. A request says that epoch,
-and the epoch in which the reader takes a broker for the leader. A leader of another epoch refuses
-it; one whose log does not have what was read says where the two part (`check`). Who leads is learnt
-by epochs that only rise: nobody who says an older one is believed, and nothing is taken from a
-leader of before.
+A position is an offset and the leader epoch of the record before it. A request has that epoch, and
+the epoch in which the reader believes the broker to be the leader. A leader of another epoch
+rejects it; a leader whose log diverges from the records that were read returns the point of
+divergence (`check`). Leader epochs only rise: the reader ignores an older epoch, and responses of
+an earlier leader.
 
-The answer of Fetch is read by hand: records stay views of the received frame.
+The response of Fetch is parsed by hand: records stay views of the received frame.
 
     throttle i32 | error i16 | session i32 | topics [ name (-12) or id uuid (13+) | partitions [
       index i32 | error i16 | high watermark i64 | last stable offset i64 | log start offset i64
       | aborted [ producer id i64 | first offset i64 | tags ] | preferred replica i32
-      | records | tags: 0 epoch i32, end i64 where logs part; 1 leader id i32, its epoch i32
+      | records | tags: 0 epoch i32, end i64 where logs diverge; 1 leader id i32, its epoch i32
       ] tags ] tags                           all lengths compact (value + 1, 0 is null)
 
-For `read_committed` an answer says where aborted transactions begin; they end at their markers,
-which are found among the batches' headers. A run says which ranges of its producers are aborted,
-and whoever opens it leaves those batches out.
+For `read_committed` a response has the start offsets of aborted transactions; they end at their
+markers, which are found among the batches' headers. A run lists the aborted ranges of its
+producers, and its decoder skips those batches.
 
 Source: `FetchResponse.json`, versions 12 to 16; KIP-98 for the aborted index, KIP-320 and KIP-595
-for epochs, KIP-951 for the leader in answers.
+for epochs, KIP-951 for the leader in responses.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from penstock.wire.kafka.errors import MalformedRequest
 from penstock.wire.kafka.primitives import read_uvarint, skip_tags
 
 BY_ID_FROM: Final = 13
-"""Version from which on a topic is named by its id."""
+"""First version that identifies a topic by its id."""
 _REPLICA_ID_UNTIL: Final = 14
 OFFSET_OUT_OF_RANGE: Final = 1
 _TOP: Final = struct.Struct(">ihi")
@@ -53,8 +53,8 @@ _REPLICA: Final = struct.Struct(">i")
 _PARTS: Final = struct.Struct(">iq")
 _LEADER: Final = struct.Struct(">ii")
 
-# Of a batch: base offset at 0, length at 8, leader epoch at 12, attributes at 21, last offset delta
-# at 23, producer id at 43; the first record begins at 61.
+# Batch layout: base offset at 0, length at 8, leader epoch at 12, attributes at 21, last offset
+# delta at 23, producer id at 43; the first record begins at 61.
 _BATCH: Final = struct.Struct(">qiib4xhi")
 _PRODUCER_ID: Final = struct.Struct(">q")
 _BATCH_HEADER_BYTES: Final = 61
@@ -62,7 +62,7 @@ _LENGTH_END: Final = 12
 
 
 class ReadPosition(NamedTuple):
-    """The next offset to read, and the leader epoch of the record before it; -1 if not known."""
+    """Next offset to read, and the leader epoch of the record before it; -1 if unknown."""
 
     epoch: int
     offset: int
@@ -70,7 +70,7 @@ class ReadPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """One partition of an answer; `records` is a view of the frame."""
+    """Partition of a response; `records` is a view of the frame."""
 
     partition: int
     error_code: int
@@ -78,27 +78,25 @@ class FetchedPartition:
     last_stable_offset: int
     log_start_offset: int
     aborted: tuple[tuple[int, int], ...]
-    """Aborted transactions that overlap what was fetched: producer id, and first offset."""
+    """Aborted transactions that overlap the fetched range: producer id and first offset."""
     records: memoryview
     parts: ReadPosition | None = None
-    """Where the leader's log parts from what was read: an epoch of it, and where that ends."""
+    """Point at which the leader's log diverges from the records read: an epoch and its end."""
     leader: tuple[int, int] | None = None
-    """Who leads the partition, and in which epoch, where this broker does not."""
+    """Leader of the partition and its epoch, if it is another broker."""
 
 
 class Asked(NamedTuple):
-    """What a request says of a partition; epochs are -1 where they are not known."""
+    """Position in a request for one partition; epochs are -1 if unknown."""
 
     offset: int
     epoch: int = -1
-    """Of the record before the offset."""
+    """Epoch of the record before the offset."""
     leader_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """What to ask one broker for, by partition."""
-
     node_id: int
     asked: Mapping[int, Asked]
 
@@ -107,8 +105,8 @@ class FetchRequest:
 class Run:
     """Whole batches of one partition, back to back, ready to be decoded.
 
-    Of the records, those in [start_offset, end_offset) are wanted; `end_offset` None wants all.
-    `behind` is where to go on after them. Batches in `aborted` are not wanted.
+    Only the records in [start_offset, end_offset) are requested; `end_offset` None means all.
+    `behind` is the position after them. Batches in `aborted` must be skipped.
     """
 
     partition: int
@@ -121,16 +119,16 @@ class Run:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where a reader stands in a partition; `end` None follows the log for ever.
+    """Position of a reader in a partition; `end` None follows the log without end.
 
-    `readable` is where what can be read ended when the partition was last heard of.
+    `readable` is the end of the readable log in the last response for the partition.
     """
 
     position: int
     end: int | None
     readable: int = -1
     epoch: int = -1
-    """Of the record before the position, -1 before anything was read."""
+    """Epoch of the record before the position; -1 before the first record."""
 
     @property
     def done(self) -> bool:
@@ -138,14 +136,12 @@ class Cursor:
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to read, so that a broker answers at once."""
+        """Whether more records are readable, so that a broker answers at once."""
         return self.position < self.readable and not self.done
 
 
 @dataclass(slots=True)
 class FetchCore:
-    """Positions of one reader over the partitions of one topic."""
-
     topic: str
     cursors: dict[int, Cursor]
     topic_id: UUID | None = None
@@ -154,7 +150,7 @@ class FetchCore:
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The leader of each partition, -1 for nobody, and the epoch in which it leads."""
+    """Leader of each partition (-1 for none) and its epoch."""
     _turn: int = field(default=0)
 
     @property
@@ -162,9 +158,9 @@ class FetchCore:
         return all(cursor.done for cursor in self.cursors.values())
 
     def learn(self, partition: int, leader: tuple[int, int]) -> bool:
-        """Somebody says who leads a partition, in which epoch; whether that is a newer epoch.
+        """Store a partition's leader with its epoch; return whether the epoch is newer.
 
-        Brokers hear of a new leader one after the other: one of an older epoch is not believed.
+        Brokers learn of a new leader at different times: an older epoch is ignored.
         """
         known = self.leaders.get(partition, (-1, -1))[1]
         if leader[1] >= known:
@@ -172,11 +168,9 @@ class FetchCore:
         return leader[1] > known
 
     def nodes(self) -> set[int]:
-        """The brokers that lead something."""
         return {node for node, _ in self.leaders.values() if node >= 0}
 
     def without_leader(self) -> list[int]:
-        """Partitions that have more to read and nobody to ask."""
         leaders = self.leaders
         return [
             p
@@ -187,37 +181,36 @@ class FetchCore:
     def request(
         self, node_id: int, under_way: Collection[FetchRequest] = ()
     ) -> FetchRequest | None:
-        """The next request to a broker, or None when it leads nothing that is wanted.
+        """Return the next request to a broker, or None when it leads no partition to be read.
 
-        The first partition changes every time, so that a broker that fills its answer in order
-        serves all of them. A broker answers in order, too, and may hold an answer back until there
-        are records: a second request leaves while one is `under_way` only for other partitions of
-        which some are behind, and the first leaves it half of those that are.
+        The first partition changes every time, because a broker fills its response in order. It
+        also answers in order, and may hold a response until there are records. A second request is
+        therefore sent while one is in `under_way` only for other partitions of which some are
+        behind, and the first one leaves it half of those that are.
         """
         asked = {p for request in under_way for p in request.asked}
         leaders = self.leaders
-        wanted = [
+        unread = [
             p
             for p, cursor in self.cursors.items()
             if p in leaders and leaders[p][0] == node_id and not cursor.done and p not in asked
         ]
-        behind = [p for p in wanted if self.cursors[p].behind]
-        if not wanted or (under_way and not behind):
+        behind = [p for p in unread if self.cursors[p].behind]
+        if not unread or (under_way and not behind):
             return None
         self._turn += 1
-        start = self._turn % len(wanted)
-        wanted = wanted[start:] + wanted[:start]
+        start = self._turn % len(unread)
+        unread = unread[start:] + unread[:start]
         if not under_way:
             left = set(behind[(len(behind) + 1) // 2 :])
-            wanted = [p for p in wanted if p not in left]
+            unread = [p for p in unread if p not in left]
         cursors = self.cursors
         return FetchRequest(
             node_id=node_id,
-            asked={p: Asked(cursors[p].position, cursors[p].epoch, leaders[p][1]) for p in wanted},
+            asked={p: Asked(cursors[p].position, cursors[p].epoch, leaders[p][1]) for p in unread},
         )
 
     def body(self, request: FetchRequest, version: int) -> Mapping[str, Any]:
-        """The body of a request of a version."""
         return fetch_body(
             self.topic,
             self.topic_id,
@@ -230,11 +223,10 @@ class FetchCore:
         )
 
     def outdated(self, partition: int, request: FetchRequest) -> bool:
-        """Whether an answer is of a leader after whom another one is known: it is not taken."""
+        """Whether a response must be discarded, because a newer leader is known."""
         return request.asked[partition].leader_epoch < self.leaders[partition][1]
 
     def check(self, fetched: FetchedPartition) -> None:
-        """Raise LogTruncated if the leader's log does not have all that was read."""
         parts, cursor = fetched.parts, self.cursors[fetched.partition]
         if parts is not None:
             raise LogTruncated(
@@ -245,7 +237,7 @@ class FetchCore:
             )
 
     def advance(self, fetched: FetchedPartition) -> Run | None:
-        """Move the cursor over an answer's batches; returns what is to be decoded, if anything."""
+        """Move the cursor past a response's batches; return the run to be decoded, if any."""
         cursor = self.cursors[fetched.partition]
         committed = self.isolation == READ_COMMITTED
         cursor.readable = fetched.last_stable_offset if committed else fetched.high_watermark
@@ -278,7 +270,6 @@ def fetch_body(
     partition_max_bytes: int,
     max_wait_ms: int,
 ) -> dict[str, Any]:
-    """The body of a Fetch request without a session."""
     by_id = version >= BY_ID_FROM
     return {
         **({"replica_id": -1} if version <= _REPLICA_ID_UNTIL else {}),
@@ -292,12 +283,12 @@ def fetch_body(
                 "partitions": [
                     {
                         "partition": partition,
-                        "current_leader_epoch": one.leader_epoch,
-                        "fetch_offset": one.offset,
-                        "last_fetched_epoch": one.epoch,
+                        "current_leader_epoch": position.leader_epoch,
+                        "fetch_offset": position.offset,
+                        "last_fetched_epoch": position.epoch,
                         "partition_max_bytes": partition_max_bytes,
                     }
-                    for partition, one in asked.items()
+                    for partition, position in asked.items()
                 ],
             }
         ],
@@ -308,10 +299,10 @@ def fetch_body(
 def read_fetch(
     frame: memoryview, offset: int, where: str, version: int
 ) -> tuple[int, list[FetchedPartition]]:
-    """Read a Fetch answer of version 12 or later: its error code, and its partitions.
+    """Read a Fetch response of version 12 or later: its error code, and its partitions.
 
     Raises:
-        MalformedResponse: it does not follow the schema.
+        MalformedResponse: the response does not follow the schema.
     """
     try:
         _, error_code, _ = _TOP.unpack_from(frame, offset)
@@ -362,7 +353,7 @@ def _read_partition(frame: memoryview, offset: int) -> tuple[FetchedPartition, i
 def _read_tags(
     frame: memoryview, offset: int
 ) -> tuple[ReadPosition | None, tuple[int, int] | None, int]:
-    """Where logs part, and who leads; and the offset behind a partition's tagged fields."""
+    """Return the divergence point, the leader, and the offset after a partition's tagged fields."""
     parts, leader = None, None
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):
@@ -379,7 +370,7 @@ def _read_tags(
 
 
 class Walked(NamedTuple):
-    """The whole batches at the front of what was fetched: their size, and what is behind them.
+    """Size of the whole batches at the front of a fetch, and the position after them.
 
     `markers` are the control batches among them: producer id and offset.
     """
@@ -390,9 +381,9 @@ class Walked(NamedTuple):
 
 
 def walk_batches(records: memoryview, end_offset: int | None = None) -> Walked:
-    """Find the whole batches of which offsets below `end_offset` are wanted, by their headers.
+    """Find the whole batches with offsets below `end_offset`, by their headers.
 
-    Behind the last one is -1 where there is none.
+    The position after the last one is -1 if there is none.
     """
     markers: list[tuple[int, int]] = []
     position = 0

@@ -1,9 +1,8 @@
-"""Memory for answers, used again when nobody looks at an answer any more.
+"""Memory for responses, reused when no view of a response remains.
 
-Fresh memory costs twenty times a copy into memory that was used before. An answer's memory comes
-back by itself, with the last view of it: what was decoded without a copy keeps the answer for as
-long as it lives itself, and what was copied keeps nothing. Memory is therefore never written
-while it is looked at, however many answers are under way.
+Fresh memory costs twenty times as much as a copy into used memory. A response's memory is freed
+with its last view: zero-copy columns keep the response alive, copied ones do not. Memory is
+therefore never overwritten while a view of it exists, however many responses are in flight.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from penstock.client import limits
 
 
 class Frames:
-    """The memory of one reader's answers; any thread may let go of one."""
+    """Memory of one reader's responses; any thread may drop a view."""
 
     __slots__ = ("_free",)
 
@@ -26,7 +25,6 @@ class Frames:
         self._free: deque[Any] = deque(maxlen=limits.FRAMES_KEPT)
 
     def take(self, size_bytes: int) -> memoryview:
-        """Memory of that size for the caller, and for all that is made of it."""
         if size_bytes < limits.FRAME_KEPT_BYTES_MIN:
             return _view(np.empty(size_bytes, np.uint8))
         memory = self._fitting(size_bytes)
@@ -35,7 +33,7 @@ class Frames:
         return _view(frame)
 
     def _fitting(self, size_bytes: int) -> Any:
-        """Memory that is large enough, and not so large that a view keeps much in vain."""
+        """Return memory that is large enough but not so large that a small view wastes it."""
         for _ in range(len(self._free)):
             try:
                 memory = self._free.pop()

@@ -1,7 +1,7 @@
-"""Consumer groups from the outside: list, describe, committed offsets, delete.
+"""Consumer group calls: list, describe, committed offsets, delete.
 
 Commits here are *simple*: without a generation, as Kafka allows while a group has no members.
-That is how Spark checkpoints and offset resets show up as groups.
+Spark checkpoints and offset resets use them to show up as groups.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Final, TypeVar
 from penstock.base.settings import LONG_MAX
 from penstock.client.arguments import text, topic_partition, whole
 from penstock.client.errors import UnsupportedByBroker, broker_error, is_retriable
+from penstock.client.metadata import TopicAndPartition
 from penstock.client.session import Session
 
 DEAD: Final = "Dead"
 GROUP_ID_NOT_FOUND: Final = 69
 
-TopicAndPartition = tuple[str, int]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group as lists show it; `group_type` is empty where the broker does not tell it."""
+    """Entry of a list of groups; `group_type` is empty if the broker does not send it."""
 
     group_id: str
     protocol_type: str
@@ -36,8 +36,6 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and the partitions that it owns."""
-
     member_id: str
     instance_id: str | None
     client_id: str
@@ -47,8 +45,6 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group with its members."""
-
     group_id: str
     state: str
     protocol_type: str
@@ -58,7 +54,7 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """An offset that a group has committed: the next one that it wants to read."""
+    """Committed offset of a group: the next one to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -66,13 +62,9 @@ class Committed:
 
 
 class GroupCalls:
-    """The consumer-group half of `Client`."""
-
     _session: Session
 
     def list_groups(self) -> list[GroupListing]:
-        """All groups of all brokers, by name."""
-
         def once() -> list[GroupListing]:
             found: dict[str, GroupListing] = {}
             for node in self._session.nodes():
@@ -93,13 +85,12 @@ class GroupCalls:
         return self._session.retrying(once)
 
     def describe_group(self, group: str) -> GroupDescription:
-        """A group with its members; the state of one that does not exist is `Dead`."""
+        """Return a group with its members; a missing group has the state `Dead`."""
         found = self._describe_classic(group)
         return (self._describe_consumer(group) or found) if found.state == DEAD else found
 
     def _describe_consumer(self, group: str) -> GroupDescription | None:
-        """A group of the consumer protocol (KIP-848); None if there is none, or the broker has none
-        at all."""
+        """Return a consumer-protocol group (KIP-848); None if it, or the protocol, is missing."""
         body = {"group_ids": [group], "include_authorized_operations": False}
 
         def read(response: Any) -> GroupDescription | None:
@@ -139,7 +130,7 @@ class GroupCalls:
         """Delete a group without members, with its offsets.
 
         Raises:
-            BrokerRefused: it has members, or there is none of this name.
+            BrokerRefused: the group has members, or does not exist.
         """
 
         def read(response: Any) -> None:
@@ -151,7 +142,7 @@ class GroupCalls:
     def committed(
         self, group: str, partitions: Iterable[TopicAndPartition] | None = None
     ) -> dict[TopicAndPartition, Committed]:
-        """The offsets that a group has committed; partitions without one are left out."""
+        """Return the committed offsets of a group; partitions without one are left out."""
         topics = None
         if partitions is not None:
             topics = [
@@ -182,9 +173,9 @@ class GroupCalls:
         """Commit offsets for a group without members.
 
         Raises:
-            InvalidArgument: a negative offset, or what is no topic, partition or offset.
+            InvalidArgument: a negative offset, or an invalid topic, partition or offset.
             BrokerRefused: the group has members, or the metadata is too long.
-            UnknownTopic: a topic or partition that is not there.
+            UnknownTopic: the cluster has no such topic or partition.
         """
         topics = [
             {
@@ -223,10 +214,10 @@ class GroupCalls:
         self._coordinated(group, "OffsetCommit", body, read)
 
     def delete_offsets(self, group: str, partitions: Iterable[TopicAndPartition]) -> None:
-        """Delete committed offsets of partitions that no member is subscribed to.
+        """Delete committed offsets of partitions to which no member is subscribed.
 
         Raises:
-            BrokerRefused: a member is, or there is no such group.
+            BrokerRefused: a member is subscribed, or the group does not exist.
         """
         topics = [
             {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
@@ -289,10 +280,10 @@ def _consumer(item: Any) -> GroupMember:
 
 
 def read_assignment(data: bytes) -> tuple[TopicAndPartition, ...]:
-    """Partitions in a consumer's assignment; empty when it is none of the consumer protocol.
+    """Return the partitions in a consumer's assignment; empty if it is not of the consumer
+    protocol.
 
     version i16 | topics i32 [ name (i16 length) | partitions i32 [ i32 ] ] | user data
-
     Source: Kafka's `ConsumerProtocolAssignment.json`.
     """
     found: list[TopicAndPartition] = []

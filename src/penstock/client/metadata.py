@@ -1,8 +1,8 @@
-"""What the client knows of the cluster: brokers, topics, leaders.
+"""Metadata of the cluster: brokers, topics, leaders.
 
-`ClusterMetadata` is one answer, as a value. `MetadataCache` is the core that keeps the newest
-knowledge: answers go in, leaders come out, failures mark what must be asked for again. It never
-does I/O and takes the time as an argument.
+`ClusterMetadata` is one response, as a value. `MetadataCache` is a core with the newest metadata:
+`update` adds responses, `leaders` returns leaders, and `forget` marks topics for a refresh after a
+failure. It has no I/O and takes the time as an argument.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from uuid import UUID
 
 from penstock.client import limits
 
+TopicAndPartition = tuple[str, int]
+"""A topic's name and a partition number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A broker's identity and the address that it tells clients."""
+    """Identity of a broker with its advertised address."""
 
     node_id: int
     host: str
@@ -31,7 +34,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionMetadata:
-    """A partition, its leader (-1 while there is none) and its replicas."""
+    """Partition with its leader (-1 for none) and its replicas."""
 
     index: int
     leader: int
@@ -43,7 +46,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMetadata:
-    """A topic; `error_code` is not 0 when the broker could not describe it."""
+    """Topic with its partitions; `error_code` is not 0 when the broker could not describe it."""
 
     name: str
     topic_id: UUID | None
@@ -54,8 +57,6 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """One answer: the cluster, its brokers and the topics asked for."""
-
     cluster_id: str | None
     controller_id: int
     nodes: Mapping[int, Node]
@@ -63,7 +64,6 @@ class ClusterMetadata:
 
 
 def from_response(response: Any) -> ClusterMetadata:
-    """Read a Metadata answer."""
     return ClusterMetadata(
         cluster_id=response.cluster_id,
         controller_id=int(response.controller_id),
@@ -100,7 +100,7 @@ def _topic(topic: Any) -> TopicMetadata:
 
 @dataclass(slots=True)
 class MetadataCache:
-    """The newest knowledge of brokers and topics, and how old it is."""
+    """Newest metadata of brokers and topics, with its age."""
 
     max_age_ms: int = limits.METADATA_MAX_AGE_MS
     nodes: dict[int, Node] = field(default_factory=dict)
@@ -108,7 +108,6 @@ class MetadataCache:
     _topics: dict[str, tuple[float, TopicMetadata]] = field(default_factory=dict)
 
     def update(self, answer: ClusterMetadata, *, now_ms: float) -> None:
-        """Take an answer in. Topics with an error are forgotten."""
         if answer.nodes:
             self.nodes = dict(answer.nodes)
             self.controller_id = answer.controller_id
@@ -119,25 +118,24 @@ class MetadataCache:
                 self._topics[name] = (now_ms, topic)
 
     def topic(self, name: str, *, now_ms: float) -> TopicMetadata | None:
-        """The topic, or None if it is unknown, stale, or lacks a leader somewhere."""
+        """Return the topic; None if it is unknown, stale, or has a partition without a leader."""
         entry = self._topics.get(name)
         if entry is None or now_ms - entry[0] > self.max_age_ms:
             return None
         return entry[1]
 
     def leaders(self, name: str, *, now_ms: float) -> dict[int, int]:
-        """Partition to leader, without the partitions that have none."""
         topic = self.topic(name, now_ms=now_ms)
         if topic is None:
             return {}
         return {item.index: item.leader for item in topic.partitions if item.leader in self.nodes}
 
     def forget(self, names: Iterable[str]) -> None:
-        """Mark topics as not known, after an answer that says that a leader has moved."""
+        """Drop topics, after a response that says that a leader has moved."""
         for name in names:
             self._topics.pop(name, None)
 
     def forget_all(self) -> None:
-        """Mark all topics, and who the controller is, as not known: a broker may be gone."""
+        """Drop all topics and the controller, since a broker may be gone."""
         self._topics.clear()
         self.controller_id = -1

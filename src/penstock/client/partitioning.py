@@ -1,11 +1,11 @@
-"""Kafka's partitioner, over whole columns of keys.
+"""Kafka's partitioner for whole columns of keys.
 
-A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`, the same as every Kafka client's
-default, so that records of one key meet whoever wrote them. The hash takes four bytes at a time.
-Here the w-th four bytes of *all* keys are taken at once: keys of one length by a view with their
-length as its stride, others by a gather from a view of the key bytes as unaligned 32-bit words.
-Those are ordered by falling length first, so that the keys that still have a w-th word are a
-prefix. That makes one round of NumPy per word of the longest key, whatever the mix of lengths.
+A key's partition is `(murmur2(key) & 0x7fffffff) % partitions`, as in every Kafka client by
+default, so that records of one key share a partition regardless of their producer. The hash
+consumes four bytes at a time. Here the w-th four bytes of *all* keys are processed at once: keys of
+equal length by a view with their length as its stride, others by a gather from a view of the key
+bytes as unaligned 32-bit words. Those are sorted by descending length first, so that the keys that
+still have a w-th word are a prefix. This takes one round of NumPy per word of the longest key.
 
 Source: Kafka's `Utils.murmur2` and `BuiltInPartitioner.partitionForKey`; MurmurHash 2 by Austin
 Appleby.
@@ -30,7 +30,7 @@ _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 
 def partitions_of_keys(keys: Any, count: int, *, unkeyed: int) -> Partitions:
-    """The partition of every key of a binary or string Arrow array; nulls go to `unkeyed`."""
+    """Return the partition of every key of an Arrow array; nulls go to `unkeyed`."""
     if pa.types.is_dictionary(keys.type):
         of_words = partitions_of_keys(keys.dictionary, count, unkeyed=unkeyed)
         indices = keys.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -43,7 +43,7 @@ def partitions_of_keys(keys: Any, count: int, *, unkeyed: int) -> Partitions:
 
 
 def murmur2(keys: Any) -> Hashes:
-    """Kafka's hash of every element of a binary or string Arrow array (nulls hash as empty)."""
+    """Return Kafka's hash of every element of a binary or string array (nulls as empty)."""
     size = len(keys)
     if size == 0:
         return np.empty(0, np.uint32)
@@ -73,7 +73,6 @@ def murmur2(keys: Any) -> Hashes:
 def _layout(
     keys: Any,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Starts, lengths and bytes of a binary-like array."""
     large = pa.types.is_large_binary(keys.type) or pa.types.is_large_string(keys.type)
     _, offsets_buffer, data_buffer = keys.buffers()
     kind = np.dtype(np.int64 if large else np.int32)
@@ -99,9 +98,9 @@ def _mix_words(
     words = np.ndarray(shape=(data.size - 3,), dtype="<u4", buffer=data, strides=(1,))
     counts = lengths >> 2
     rounds = int(counts[0])
-    of_one_length = int(lengths[0]) == int(lengths[-1])  # so they stand back to back
+    of_one_length = int(lengths[0]) == int(lengths[-1])  # so they are contiguous
     for index in range(rounds):
-        # Lengths fall, so the keys with a word at this index stand in front.
+        # Lengths descend, so the keys with a word at this index are a prefix.
         ahead = int(np.searchsorted(-counts, -index, side="left"))
         if of_one_length:
             part = _strided(data, int(starts[0]) + 4 * index, int(lengths[0]), ahead) * _MULTIPLIER
@@ -115,7 +114,6 @@ def _mix_words(
 
 
 def _strided(data: npt.NDArray[np.uint8], begin: int, stride: int, count: int) -> Hashes:
-    """The word at `begin`, the one `stride` bytes later, and so on, as a view."""
     return np.ndarray((count,), "<u4", buffer=data, offset=begin, strides=(stride,))
 
 
@@ -136,7 +134,7 @@ def _mix_tails(
 
 
 def groups(partitions: Partitions, count: int) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """A stable order of the rows by partition, and where each partition's rows begin in it.
+    """Return a stable order of the rows by partition, and where each partition's rows begin in it.
 
     The second list has `count + 1` entries.
     """

@@ -1,16 +1,15 @@
-"""One pipelined connection to one broker on an event loop: calls out, answers matched in order.
+"""Pipelined connection to one broker on an event loop, which matches responses in order.
 
-The owner sends calls with a ticket each and is told of the answers by their tickets. It asks
-`writable` before it sends: neither the bytes that wait for the socket nor the calls under way
-are without a bound. Pieces go to the transport as they are; uvloop writes them with `writev`
-and keeps what the socket does not take, so a piece must stay as it is until its call has been
-answered or `lost` was called.
+The owner sends each call with a ticket and receives the ticket with the response. It checks
+`writable` before it sends, which bounds both the unsent bytes and the unanswered calls. Pieces are
+passed to the transport without a copy; uvloop writes them with `writev` and keeps the unsent rest,
+so a piece must not change until its call has been answered or `lost` was called.
 
 `lost` is called exactly once, from `connection_lost`: from then on the transport no longer
-looks at any piece. A call that is not answered in time, an answer that cannot be read and a frame
-above the limit all end the connection, and through it come to `lost` too.
+reads any piece. A call without a timely response, an invalid response and a frame above the limit
+all end the connection, and therefore lead to `lost`.
 
-Source: Kafka's protocol guide (answers come in the order of the requests); KIP-35.
+Source: Kafka's protocol guide (responses come in the order of the requests); KIP-35.
 """
 
 from __future__ import annotations
@@ -46,18 +45,12 @@ T = TypeVar("T")
 
 
 class PipelineOwner(Protocol[T]):
-    """Who is told what becomes of calls."""
+    def answered(self, ticket: T, response: Any) -> None: ...
 
-    def answered(self, ticket: T, response: Any) -> None:
-        """The answer to a call has come."""
-        ...
-
-    def may_send(self) -> None:
-        """Calls may be sent again, after `writable` has been False."""
-        ...
+    def may_send(self) -> None: ...
 
     def lost(self, tickets: list[T], error: PenstockError) -> None:
-        """The connection is gone, with these calls unanswered, oldest first."""
+        """Handle the end of the connection, with its unanswered calls, oldest first."""
         ...
 
 
@@ -68,7 +61,7 @@ class _Sent(NamedTuple):
 
 
 class Pipeline(asyncio.Protocol, Generic[T]):
-    """A connection with its calls under way, oldest first; made by `connect`."""
+    """Connection with its unanswered calls, oldest first; made by `connect`."""
 
     def __init__(
         self,
@@ -101,7 +94,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     @property
     def writable(self) -> bool:
-        """Whether a call may be sent now."""
         return (
             not self._paused
             and self._error is None
@@ -111,7 +103,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     @property
     def lost_by(self) -> PenstockError | None:
-        """Why the connection is gone or going; None while it is good."""
+        """Reason why the connection is closed or closing; None while it is open."""
         return self._error
 
     def next_correlation_id(self) -> int:
@@ -123,10 +115,10 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self._write(call, ticket)
 
     def request(self, name: str, body: Mapping[str, Any], ticket: T) -> None:
-        """Write a call of a name, in the highest version that both know; as `send`.
+        """Write a call by name, in the highest common version, as `send` does.
 
         Raises:
-            UnsupportedByBroker: there is no such version; nothing was sent.
+            UnsupportedByBroker: client and broker have no common version; nothing was sent.
         """
         call = make_call(
             name,
@@ -138,11 +130,11 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self.send(call, ticket)
 
     async def negotiate(self, name: str) -> int:
-        """Ask for the broker's versions; returns the one to speak for a call.
+        """Request the broker's versions; return the one to use for a call.
 
         Raises:
-            UnsupportedByBroker: there is none.
-            Disconnected, TimedOut, MalformedResponse: the connection is of no use.
+            UnsupportedByBroker: client and broker have no common version.
+            Disconnected, TimedOut, MalformedResponse: the connection is unusable.
         """
         body = {"client_software_name": "penstock", "client_software_version": "0.1.0"}
         call = make_call(
@@ -157,23 +149,23 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         return self._negotiated.version(name, self.where)
 
     async def _own_call(self, call: Call) -> Any:
-        """A call of this connection's own, which its owner knows nothing of."""
+        """Make a call of the connection itself, without a ticket of its owner."""
         self._greeting = self._loop.create_future()
         self._write(call, None)
         return await self._greeting
 
     async def _authenticate(self) -> None:
-        """Say who this is, where that is wished; answers of the owner's calls may still come.
+        """Authenticate if security requires it; the owner's calls may still be unanswered.
 
         Raises:
-            NotAuthenticated, ServerUntrusted: the one side refuses the other.
+            NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
         """
         if self._security.begin is None:
             return
         calls = authentication(self._security, self.where)
         answer: Any = None
         while True:
-            # Passwords are hashed in between, which must not hold up the loop.
+            # Passwords are hashed in between, which must not block the loop.
             step = await self._loop.run_in_executor(None, next_call, calls, answer)
             if isinstance(step, int):
                 break
@@ -190,7 +182,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._renewal = self._loop.call_later(step / 1000 * RENEW_SHARE, self._renew)
 
     def _renew(self) -> None:
-        """Authenticate anew: the owner's calls wait meanwhile."""
         self._renewal = None
         if self._error is None:
             self._renewing = self._loop.create_task(self._renew_now())
@@ -206,7 +197,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._owner.may_send()
 
     def abort(self, error: PenstockError) -> None:
-        """End the connection at once; `lost` follows, with this error."""
+        """Close the connection at once; `lost` follows, with this error."""
         if self._error is None:
             self._error = error
         if self._transport is not None:
@@ -246,7 +237,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         self._error = error
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(error)
-        # The call without a ticket is the greeting, which the owner knows nothing of.
+        # A call without a ticket is the connection's own, not one of the owner.
         tickets = [sent.ticket for sent in self._under_way if sent.ticket is not None]
         self._under_way.clear()
         if not self.closed.done():
@@ -256,7 +247,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
     # Frames
 
     def _take_frames(self, data: bytes) -> int:
-        """Hand on every whole frame; returns where the first one that is not whole begins."""
+        """Process every whole frame; return the start of the first incomplete one."""
         offset, size = 0, len(data)
         full = not self.writable
         while size - offset >= _LENGTH_BYTES and self._error is None:
@@ -277,7 +268,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     def _take_frame(self, frame: memoryview) -> None:
         if not self._under_way:
-            raise MalformedResponse(f"{self.where} answered although nothing was asked")
+            raise MalformedResponse(f"{self.where} sent a response without a request")
         sent = self._under_way[0]
         response = read_response(sent.call, frame, self.where)
         self._under_way.popleft()
@@ -297,7 +288,6 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             self._transport.writelines(call.pieces)
 
     def _look_at_deadline(self) -> None:
-        """Runs once per time-out while calls are under way, not once per call."""
         self._timer = None
         if not self._under_way:
             return
@@ -323,13 +313,13 @@ async def connect(
     name: str = "Produce",
     security: ClientSecurity = NO_SECURITY,
 ) -> Pipeline[T]:
-    """Open a connection that can carry requests of a name.
+    """Open a connection that supports the call of this name.
 
     When this fails after the connection was made, `lost` has been called without tickets.
 
     Raises:
-        Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker: there is none.
-        NotAuthenticated, ServerUntrusted: the one side refuses the other.
+        Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker: no usable connection.
+        NotAuthenticated, ServerUntrusted: the broker or the client rejected the other.
     """
     loop = asyncio.get_running_loop()
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -360,7 +350,7 @@ async def connect(
     except (OSError, UnicodeError) as reason:
         raise not_connected(where, reason) from reason
     except (PenstockError, asyncio.CancelledError) as reason:
-        refusal = reason if isinstance(reason, PenstockError) else Disconnected("given up")
-        pipeline.abort(refusal)
+        cancelled = Disconnected("the attempt to connect was cancelled")
+        pipeline.abort(reason if isinstance(reason, PenstockError) else cancelled)
         raise
     return pipeline

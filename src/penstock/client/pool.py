@@ -1,8 +1,8 @@
-"""Connections of a client: one for calls, shared under a lock, and leases for streams.
+"""Connection pool of a client: a shared connection for calls, and leases for streams.
 
-A writer or reader takes connections for itself (`lease`), so that a long poll of one thread
-never stands in front of a request of another, and gives them back when nothing is under way on
-them. At most `IDLE_CONNECTIONS_MAX` wait per broker.
+A writer or reader leases connections for itself, so that a long poll of one thread never delays
+a request of another, and returns them without unanswered calls. At most `IDLE_CONNECTIONS_MAX` are
+idle per broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.client.security import NO_SECURITY, ClientSecurity
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """The oldest call on a connection that its broker has not answered; `number` tells it apart."""
+    """Oldest unanswered call of a connection; `number` is unique."""
 
     where: str
     call: str
@@ -28,7 +28,7 @@ class Unanswered:
 
 
 class ConnectionPool:
-    """Opens, lends and keeps connections; safe to use from several threads."""
+    """Pool that opens, leases and keeps connections; it is thread-safe."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class ConnectionPool:
         self._closed = False
 
     def lease(self, host: str, port: int) -> Connection:
-        """A connection for the caller alone; give it back with `give_back`.
+        """Return a connection for the caller alone; return it with `give_back`.
 
         Raises:
-            Disconnected, TimedOut, MalformedResponse: none can be opened.
+            Disconnected, TimedOut, MalformedResponse: no connection can be opened.
             ClientClosed: the pool has been closed.
         """
         with self._lock:
@@ -95,7 +95,7 @@ class ConnectionPool:
         return connection
 
     def unanswered(self) -> tuple[Unanswered, ...]:
-        """What brokers are asked for now, by any thread; connections that are opened too."""
+        """Return the unanswered calls of all threads, and connections that are being opened."""
         with self._lock:
             lent = list(self._lent)
             found = [
@@ -109,7 +109,7 @@ class ConnectionPool:
         return tuple(found)
 
     def give_back(self, connection: Connection) -> None:
-        """Keep the connection for the next lease, or close it if it is of no more use."""
+        """Keep the connection for the next lease, or close it if it is unusable."""
         with self._lock:
             self._lent.discard(connection)
             waiting = self._idle.setdefault(connection.address, [])
@@ -120,14 +120,13 @@ class ConnectionPool:
         connection.close()
 
     def drop_idle(self, host: str, port: int) -> None:
-        """Close what waits for a broker: after one connection broke, the others are suspect."""
+        """Close idle connections to a broker: after one broke, the others may be broken too."""
         with self._lock:
             waiting = self._idle.pop((host, port), [])
         for connection in waiting:
             connection.close()
 
     def close(self) -> None:
-        """Close what waits, and end what other threads are blocked in."""
         with self._lock:
             self._closed = True
             idle = [item for waiting in self._idle.values() for item in waiting]
@@ -144,6 +143,5 @@ class ConnectionPool:
 
 
 def unreachable(addresses: Iterable[str], last: Exception | None) -> BrokersUnreachable:
-    """The error when no broker of a list answers."""
     names = ", ".join(addresses)
     return BrokersUnreachable(f"no broker of {names} answers; the last error: {last}")

@@ -1,15 +1,15 @@
-"""The produce core: which batch goes when, and what an answer means for it. No I/O in here.
+"""Core of produce: decides which batch is sent when, and how to handle a response, without I/O.
 
 Batches of a partition leave in order, at most `in_flight_max` of them unanswered. With an
-idempotent producer each batch carries a sequence number, so the broker recognises a batch that
-is sent again and refuses one that comes too early. That makes the rules for failure simple:
+idempotent producer each batch has a sequence number, so the broker recognises a batch that
+is sent again and rejects one that comes too early. That makes the rules for failure simple:
 
-- a failed batch, and every later one of its partition that the broker refused because of it
+- a failed batch, and every later one of its partition that the broker rejected because of it
   (out of order), go back to the front of the queue in their order;
-- a partition with a failure sends nothing until all its batches under way are answered;
+- a partition with a failure sends nothing until all its batches in flight are answered;
 - *out of order* for a partition's oldest batch cannot be repaired: the write fails;
-- the second batch of a partition waits for the first to be acknowledged: a broker that knows
-  nothing of a producer takes whatever sequence comes first, and would take the second for it;
+- the second batch of a partition waits for the first to be acknowledged: a broker without state
+  for a producer accepts any first sequence, and would accept the second batch as the first;
 - *duplicate sequence* is an acknowledgement whose offset is no longer known.
 
 One request holds at most one batch per partition, as Kafka demands since message format 2.
@@ -40,7 +40,7 @@ from penstock.wire.kafka.primitives import uvarint
 
 PRODUCE_VERSION: Final = 9
 TRANSACTION_VERSION: Final = 12
-"""From this version on a partition joins the open transaction by what is written to it."""
+"""First version in which a write adds its partition to the open transaction."""
 DUPLICATE_SEQUENCE: Final = 46
 OUT_OF_ORDER_SEQUENCE: Final = 45
 MESSAGE_TOO_LARGE: Final = 10
@@ -48,9 +48,9 @@ MESSAGE_TOO_LARGE: Final = 10
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """An encoded batch on its way; `order` is its place in its partition.
+    """Encoded batch to be sent; `order` is its position in its partition.
 
-    `tail` continues `data`: a batch that was given a new header keeps its records where they lie.
+    `tail` continues `data`: a batch with a new header keeps its records in place.
     """
 
     partition: int
@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What became of one batch of a request, as the answer has it."""
+    """Result for one batch of a request."""
 
     partition: int
     error_code: int
@@ -79,8 +79,6 @@ class Acknowledged:
 
 @dataclass(slots=True, eq=False)
 class ProduceRequest:
-    """Batches that travel together to one broker."""
-
     node_id: int
     batches: tuple[Batch, ...]
 
@@ -91,7 +89,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class PartitionReport:
-    """Offsets of a partition that a write was acknowledged at; -1 when no longer known."""
+    """Acknowledged offsets of a write in a partition; -1 when no longer known."""
 
     first_offset: int = -1
     last_offset: int = -1
@@ -100,7 +98,7 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class _PartitionQueue:
-    """One partition: what waits, what is under way, both in order."""
+    """Waiting and unanswered batches of a partition, in order."""
 
     waiting: deque[Batch] = field(default_factory=deque)
     under_way: list[Batch] = field(default_factory=list)
@@ -110,7 +108,7 @@ class _PartitionQueue:
 
 
 class ProduceCore:
-    """Batches in, requests out, answers in; `error` is set when the write has failed for good."""
+    """State machine from batches to requests; `error` is set when the write has failed."""
 
     def __init__(
         self,
@@ -124,7 +122,7 @@ class ProduceCore:
         self.topic = topic
         self.error: PenstockError | None = None
         self.failed: Batch | None = None
-        """The batch that `error` is about."""
+        """Batch that caused `error`."""
         self.reports: dict[int, PartitionReport] = {}
         self.buffered_bytes = 0
         self.records = 0
@@ -132,7 +130,7 @@ class ProduceCore:
         self.retries = 0
         self.metadata_stale = False
         self.trouble = ""
-        """Why a batch is sent again, or cannot be sent; empty after an acknowledgement."""
+        """Reason why a batch is retried or cannot be sent; empty after an acknowledgement."""
         self.not_before_ms = 0.0
         self._retry = retry
         self._idempotent = idempotent
@@ -144,12 +142,11 @@ class ProduceCore:
 
     @property
     def done(self) -> bool:
-        """Everything added has been acknowledged."""
         return self.buffered_bytes == 0
 
     @property
     def waiting(self) -> bool:
-        """There is a batch that has yet to be sent, or to be sent again."""
+        """Whether a batch has yet to be sent, or to be sent again."""
         return any(queue.waiting for queue in self._queues.values())
 
     def add(self, batches: Iterable[Batch]) -> None:
@@ -162,7 +159,7 @@ class ProduceCore:
             self.buffered_bytes += batch.size_bytes
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
-        """The next request that may be sent, or None; `leaders` maps partition to broker.
+        """Return the next request to send, or None; `leaders` maps partition to broker.
 
         The caller sends it, then reports `answered`, `acknowledged_unseen` or `disconnected`.
         """
@@ -199,7 +196,6 @@ class ProduceCore:
             self._fail(batch, TimedOut(reason))
 
     def _in_turn(self) -> list[tuple[int, _PartitionQueue]]:
-        """The queues that have something waiting, beginning with another one each time."""
         queues = [item for item in self._queues.items() if item[1].waiting]
         self._turn += 1
         start = self._turn % len(queues) if queues else 0
@@ -210,8 +206,8 @@ class ProduceCore:
             return False
         if self._idempotent and queue.under_way and not queue.acknowledged:
             return False
-        # A batch that failed may have to be recognised after later ones were written, and the
-        # broker knows five: so none is sent that is five or more behind the oldest open one.
+        # The broker may have to recognise a failed batch after later ones were written, and it
+        # stores five: never send a batch that is five or more after the oldest open one.
         oldest = queue.under_way[0].order if queue.under_way else queue.waiting[0].order
         return (
             queue.waiting[0].order < oldest + self._in_flight_max
@@ -237,19 +233,19 @@ class ProduceCore:
         now_ms: float,
         chance: float,
     ) -> None:
-        """Take in the answer to a request; `chance` is a number in [0, 1) for jitter."""
+        """Process the response to a request; `chance` is a number in [0, 1) for jitter."""
         self._requests_under_way[request.node_id] -= 1
         for batch in request.batches:
             result = results.get(batch.partition)
             if result is None:
-                self._fail_later(batch, "left out of the answer", now_ms, chance)
+                self._fail_later(batch, "missing in the response", now_ms, chance)
             elif result.error_code == 0 or result.error_code == DUPLICATE_SEQUENCE:
                 self._acknowledge(batch, result.base_offset)
             else:
                 self._refused(batch, result, now_ms, chance)
 
     def acknowledged_unseen(self, request: ProduceRequest) -> None:
-        """A request without acknowledgement (acks=0) has been written to the socket."""
+        """Record that a request without acknowledgement (acks=0) was written to the socket."""
         self._requests_under_way[request.node_id] -= 1
         for batch in request.batches:
             self._acknowledge(batch, -1)
@@ -262,7 +258,7 @@ class ProduceCore:
         now_ms: float,
         chance: float,
     ) -> None:
-        """The connection that carried these requests, oldest first, is gone."""
+        """Record the loss of the connection of these requests, oldest first."""
         for request in requests:
             self._requests_under_way[request.node_id] -= 1
         for request in reversed(requests):
@@ -307,12 +303,11 @@ class ProduceCore:
         self._fail(batch, broker_error(result.error_code, subject, message))
 
     def _fail(self, batch: Batch, error: PenstockError) -> None:
-        """Give the write up; the first error stays."""
         if self.error is None:
             self.error, self.failed = error, batch
 
     def _fail_later(self, batch: Batch, reason: str, now_ms: float, chance: float) -> None:
-        """Put a batch back to the front of its queue, or give the write up."""
+        """Put a batch back to the front of its queue, or fail the write at its retry limits."""
         queue = self._queues[batch.partition]
         queue.under_way.remove(batch)
         place = 0
@@ -327,7 +322,7 @@ class ProduceCore:
         pause = self._retry.pause_seconds(batch.failures, elapsed_ms=elapsed_ms, chance=chance)
         if pause is None:
             text = (
-                f"produce to {self.topic}-{batch.partition} given up after {batch.failures}"
+                f"produce to {self.topic}-{batch.partition} failed after {batch.failures}"
                 f" attempts in {elapsed_ms:.0f} ms (limits {self._retry.attempts_max} and"
                 f" {self._retry.timeout_ms} ms); the last failure: {reason}"
             )
@@ -340,7 +335,7 @@ _HEAD: Final = struct.Struct(">hhih")
 _ACKS: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
 _BASE_OFFSET: Final = bytes(8)
-"""A produced batch begins at offset 0, whatever its encoder numbered it; no checksum covers it."""
+"""Base offset 0 of every produced batch; no checksum covers it."""
 
 
 def produce_call(
@@ -353,10 +348,9 @@ def produce_call(
     client_id: bytes,
     transactional_id: str | None = None,
 ) -> Call:
-    """Write a Produce request as pieces: heads of our own, batches as they are.
+    """Write a Produce request as pieces: encoded heads, and batches without a copy.
 
-    It has version 9, or 12 in a transaction, which look alike.
-
+    It has version 9, or 12 in a transaction, which have the same layout.
     length i32 | header v2 | transactional id | acks i16 | timeout i32
     | topics: 1 | name | partitions: n | { index i32 | records (compact bytes) | tags } | tags
     """
@@ -398,7 +392,7 @@ def produce_call(
 
 
 def read_acknowledgements(response: Any) -> dict[int, Acknowledged]:
-    """Read a Produce answer of one topic, by partition."""
+    """Return the results of a Produce response for one topic, by partition."""
     results: dict[int, Acknowledged] = {}
     for topic in response.responses:
         for item in topic.partition_responses:

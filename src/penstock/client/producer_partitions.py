@@ -1,22 +1,21 @@
-"""Appends of one producer to one partition, in order. No I/O in here.
+"""State machine for the ordered appends of one producer to one partition, without I/O.
 
-A producer partition wraps a `ProduceCore` of one partition and knows which append each batch
-belongs to. An append ends exactly once: when all of its batches are acknowledged, or when the
-producer partition gives up. A producer partition of its own for each partition keeps a failure
-where it belongs: what is wrong with one partition's batch says nothing about another's.
+A producer partition wraps a `ProduceCore` of one partition and maps batches to appends. An append
+ends exactly once: when all of its batches are acknowledged, or when the producer partition fails.
+Each partition has its own state, since a failure in one says nothing about another.
 
-A producer partition that has failed waits until nothing of it is under way any more, so that what
-the broker did write is still acknowledged, and so that nobody looks at the batches' memory. Then
-every append that is left fails: the one at fault with its error, the others with `EarlierFailed`;
+A failed producer partition first waits for all its requests in flight, so that batches which the
+broker did write are still acknowledged, and no connection reads the batches' memory any more. Then
+every remaining append fails: the one at fault with its error, the others with `EarlierFailed`;
 and a new core takes over.
 
-| appends that come next       | because                                                      |
+| later appends                | result                                                       |
 |------------------------------|--------------------------------------------------------------|
-| begin where the oldest       | the producer repeats, or replaces, what failed: they are     |
-| failed one began, or before  | taken                                                        |
-| begin after it               | they were sent before the producer knew: refused. A broker   |
-|                              | that has not seen the producer yet would take them, and      |
-|                              | what is missing before them could never follow               |
+| begin where the oldest       | accepted: the producer retries or replaces the failed append |
+| failed one began, or before  |                                                              |
+| begin after it               | rejected: the producer sent them before it learned of the    |
+|                              | failure. A broker without state for the producer would       |
+|                              | accept them, and the missing batches could never follow      |
 
 Source: KIP-98; `docs/decisions/0008-first-batch-alone.md`, `0010-identity-carried-into-the-log.md`.
 """
@@ -43,15 +42,13 @@ class EarlierFailed(RetriableError):
 
 
 class ProducerPartition(NamedTuple):
-    """Whose batches, for which partition."""
-
     producer_id: int
     producer_epoch: int
     topic: str
     partition: int
     idempotent: bool
     transactional_id: str | None = None
-    """Of the transaction whose part the batches are."""
+    """Id of the transaction that the batches belong to."""
 
     def __str__(self) -> str:
         who = f"producer {self.producer_id} epoch {self.producer_epoch}"
@@ -59,7 +56,7 @@ class ProducerPartition(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """An encoded batch: its bytes, perhaps in two parts, and its number of records."""
+    """Encoded batch: its bytes, in one or two parts, and its number of records."""
 
     data: bytes | memoryview
     record_count: int
@@ -80,11 +77,11 @@ class _Part(Batch):
     append: Append | None = None
 
 
-Settled = tuple[Done, PenstockError | None]
+Completed = tuple[Done, PenstockError | None]
 
 
 class ProducerPartitionState:
-    """Appends in, requests out, answers in, settled appends out."""
+    """State machine from appends to requests, and from responses to completed appends."""
 
     def __init__(self, producer_partition: ProducerPartition, retry: RetryPolicy) -> None:
         self.producer_partition = producer_partition
@@ -103,11 +100,10 @@ class ProducerPartitionState:
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is under way."""
         return not self._appends and not self._requests
 
     def admit(self, base_sequence: int) -> PenstockError | None:
-        """Why an append that begins at this sequence cannot be taken; None if it will be added."""
+        """Return the error if an append cannot begin at this sequence; None if it can be added."""
         if self.core.error is not None:
             return self._earlier(self.core.error)
         if self._resume_at < 0 or base_sequence < 0:
@@ -118,13 +114,12 @@ class ProducerPartitionState:
         elif ahead < _SEQUENCES // 2:
             return EarlierFailed(
                 f"append to {self.producer_partition} from sequence {base_sequence} on:"
-                f" an earlier one failed;"
-                f" the producer partition goes on at sequence {self._resume_at}"
+                f" an earlier append failed; the next one must start at sequence"
+                f" {self._resume_at}"
             )
         return None
 
     def add(self, batches: Iterable[Pieces], base_sequence: int, done: Done) -> None:
-        """Queue an append that `admit` has nothing against."""
         append = Append(base_sequence=base_sequence, left=0, done=done)
         parts = [
             _Part(self.producer_partition.partition, data, count, tail=tail, append=append)
@@ -135,7 +130,7 @@ class ProducerPartitionState:
         self.core.add(parts)
 
     def next_request(self, leaders: Mapping[int, int], now_ms: float) -> ProduceRequest | None:
-        """The next request that may be sent; `answered` or `disconnected` follows."""
+        """Return the next request to send; `answered` or `disconnected` follows."""
         request = self.core.next_request(leaders, now_ms)
         if request is not None:
             self._requests += 1
@@ -148,19 +143,19 @@ class ProducerPartitionState:
         *,
         now_ms: float,
         chance: float,
-    ) -> list[Settled]:
-        """Take in an answer; returns the appends that it completes."""
+    ) -> list[Completed]:
+        """Process a response; return the completed appends."""
         self._requests -= 1
         self.core.answered(request, results, now_ms=now_ms, chance=chance)
-        settled: list[Settled] = []
+        completed: list[Completed] = []
         for batch in request.batches:
             if batch.acknowledged and isinstance(batch, _Part) and batch.append is not None:
                 append = batch.append
                 append.left -= 1
                 if append.left == 0:
                     del self._appends[append]
-                    settled.append((append.done, None))
-        return settled
+                    completed.append((append.done, None))
+        return completed
 
     def disconnected(
         self,
@@ -170,19 +165,17 @@ class ProducerPartitionState:
         now_ms: float,
         chance: float,
     ) -> None:
-        """The connection that carried these requests, oldest first, is gone or never was."""
+        """Record that the connection of these requests, oldest first, was lost or never opened."""
         self._requests -= len(requests)
         self.core.disconnected(requests, error, now_ms=now_ms, chance=chance)
 
     def fail(self, error: PenstockError) -> None:
-        """Give up all appends, for a reason that is none of the core's."""
         if self.core.error is None:
             self.core.error = error
 
-    def collapse(self) -> list[Settled]:
-        """Settle what is left of a failed producer partition, once nothing is under way; then begin
-        anew.
-        """
+    def collapse(self) -> list[Completed]:
+        """Complete the appends of a failed producer partition without requests in flight; then
+        reset it."""
         error = self.core.error
         if error is None or self._requests:
             return []
@@ -190,15 +183,15 @@ class ProducerPartitionState:
         if isinstance(failed, _Part):
             culprit = failed.append
         appends = list(self._appends)
-        settled: list[Settled] = []
+        completed: list[Completed] = []
         for append in appends:
             own = culprit is None or append is culprit
-            settled.append((append.done, error if own else self._earlier(error)))
+            completed.append((append.done, error if own else self._earlier(error)))
         if self.producer_partition.idempotent and appends:
             self._resume_at = appends[0].base_sequence
         self._appends.clear()
         self.core = self._new_core()
-        return settled
+        return completed
 
     def _earlier(self, error: PenstockError) -> EarlierFailed:
         return EarlierFailed(f"append to {self.producer_partition}: another one failed: {error}")

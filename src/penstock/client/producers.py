@@ -1,8 +1,8 @@
-"""Identities of idempotent producers, and the sequence numbers that they have come to.
+"""Identities of idempotent producers with their next sequence numbers.
 
-A writer borrows an identity for itself; one that ended well goes back with its sequences, so
-that many small writes cost one InitProducerId. After a failure it is dropped: what the broker
-has seen of it is not known, and a new identity starts at zero.
+A writer borrows an identity and returns it after a success, with its sequences, so that many small
+writes cost one InitProducerId. After a failure the identity is dropped, since the broker's state
+for it is unknown, and a new one starts at zero.
 
 Source: KIP-98. Sequences count records per partition and wrap at 2^31 - 1.
 """
@@ -22,7 +22,7 @@ _SEQUENCES: Final = 2**31
 
 @dataclass(slots=True, eq=False)
 class ProducerIdentity:
-    """A producer id with its epoch; -1 for a producer that is not idempotent.
+    """Producer id with its epoch; -1 for a producer that is not idempotent.
 
     With a transactional id its batches are part of the open transaction.
     """
@@ -37,18 +37,18 @@ class ProducerIdentity:
         return self.producer_id >= 0
 
     def sequence(self, topic: str, partition: int) -> int:
-        """The sequence of the next record of a partition; -1 when not idempotent."""
+        """Return the sequence of the next record of a partition; -1 when not idempotent."""
         return self._next.get((topic, partition), 0) if self.idempotent else -1
 
     def advance(self, topic: str, partition: int, record_count: int) -> None:
-        """Count records that have been given their sequences."""
+        """Advance the sequence past records that were encoded."""
         if self.idempotent:
             at = self._next.get((topic, partition), 0)
             self._next[topic, partition] = (at + record_count) % _SEQUENCES
 
 
 class ProducerIdentities:
-    """Identities that wait for the next writer."""
+    """Idle identities for the next writers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -56,10 +56,10 @@ class ProducerIdentities:
         self._idle: list[ProducerIdentity] = []
 
     def borrow(self) -> ProducerIdentity:
-        """An identity for the caller alone.
+        """Return an identity for the caller alone.
 
         Raises:
-            PenstockError: the broker gives none.
+            PenstockError: the broker assigned none.
         """
         with self._lock:
             if self._idle:
@@ -67,7 +67,6 @@ class ProducerIdentities:
         return self._session.retrying(self._ask)
 
     def give_back(self, identity: ProducerIdentity) -> None:
-        """Keep an identity whose every record was acknowledged."""
         with self._lock:
             if identity.idempotent and len(self._idle) < limits.IDLE_PRODUCERS_MAX:
                 self._idle.append(identity)

@@ -1,4 +1,4 @@
-"""Java's properties files: `:` or a blank instead of `=`, continued lines, escapes.
+"""Parser of Java's properties files: `:` or a blank instead of `=`, continued lines, escapes.
 
 Source: `java.util.Properties.load`.
 """
@@ -20,7 +20,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(path: str, data: bytes) -> dict[str, str]:
-    """Return names and values; of a name that stands twice, the last value.
+    """Return names and values; the last value of a repeated name.
 
     Args:
         path: the file's name, for messages.
@@ -36,11 +36,12 @@ def parse_properties(path: str, data: bytes) -> dict[str, str]:
     try:
         return dict(map(_property, _logical_lines(text)))
     except ValueError:
-        raise UnusableFile(f"{path} has a \\u that is no character: write \\u00fc for ü") from None
+        raise UnusableFile(
+            f"{path} has a \\u without four hexadecimal digits: write \\u00fc for ü"
+        ) from None
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Join lines that a backslash continues; drop comments and empty lines."""
     line = ""
     for part in re.split(r"\r\n|\r|\n", text):
         natural = part.lstrip(_BLANKS)
@@ -56,7 +57,7 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _property(line: str) -> tuple[str, str]:
-    """Split a line into name and value; raises ValueError for an escape that is none."""
+    """Split a line into name and value; raise ValueError for an invalid escape."""
     name, value = re.fullmatch(_PROPERTY, line).groups()  # type: ignore[union-attr]
     return _unescaped(name), _unescaped(value)
 

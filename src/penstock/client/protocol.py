@@ -1,13 +1,12 @@
-"""Requests out, responses in: the part of the protocol that needs no socket.
+"""Encoding of requests and decoding of responses, without sockets.
 
-`Negotiated` holds the version ranges that a broker advertises and chooses, for every call, the
-highest version that both know. The client's own maxima stay below the versions that name topics
-by id, so that a topic's name is all that it needs to know; Fetch alone goes by ids, so that what is
-read is of one topic.
+`Negotiated` has the version ranges that a broker advertises and chooses, for every call, the
+highest common version. The client's own maxima stay below the versions that identify topics
+by id, so that it needs only a topic's name. Fetch is the exception: ids guarantee that all records
+are of one topic.
 
-A request is a list of pieces, so that record batches travel from the encoder to the socket
-without being joined. Bodies are written and read by the codecs that `penstock.wire.kafka`
-compiles from Kafka's schemas.
+A request is a list of pieces, so that record batches are never joined between the encoder and the
+socket. The codecs that `penstock.wire.kafka` compiles from Kafka's schemas write and read bodies.
 
 Source: Kafka's protocol guide; KIP-35 (ApiVersions), KIP-511.
 """
@@ -74,7 +73,7 @@ VERSION_MAX: Final[Mapping[str, int]] = {
     "ShareFetch": 2,
     "ShareAcknowledge": 2,
 }
-"""Highest version of each call that this client speaks."""
+"""Highest version of each call that this client supports."""
 VERSION_MIN: Final[Mapping[str, int]] = {
     "Produce": 9,
     "Fetch": 12,
@@ -92,7 +91,7 @@ API_VERSIONS_FIRST: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request on its way: what to send, and how to read its answer."""
+    """Encoded request, with the information to read its response."""
 
     api: Api
     version: int
@@ -106,19 +105,17 @@ class Call:
 
 @dataclass(slots=True)
 class Negotiated:
-    """The ranges that one broker advertised, by API key."""
+    """Version ranges that one broker advertised, by API key."""
 
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def update(self, response: Any) -> None:
-        """Take in an ApiVersions answer."""
         self.ranges = {
             int(item.api_key): (int(item.min_version), int(item.max_version))
             for item in response.api_keys
         }
 
     def missing(self) -> list[str]:
-        """Names of the calls that have no version in common."""
         names = []
         for name in VERSION_MAX:
             try:
@@ -128,10 +125,10 @@ class Negotiated:
         return names
 
     def version(self, name: str, where: str) -> int:
-        """The version to speak for a call.
+        """Return the version to use for a call.
 
         Raises:
-            UnsupportedByBroker: there is none that both know.
+            UnsupportedByBroker: client and broker have no common version.
         """
         highest = VERSION_MAX[name]
         lowest = VERSION_MIN.get(name, 0)
@@ -150,7 +147,6 @@ class Negotiated:
 def make_call(
     name: str, version: int, body: Mapping[str, Any], *, correlation_id: int, client_id: bytes
 ) -> Call:
-    """Write a request from a mapping of the schema's field names."""
     api = BY_NAME[name]
     written = encoder(name, version, "request")(body)
     frame = request_frame(api.key, version, correlation_id, client_id, written)
@@ -158,10 +154,10 @@ def make_call(
 
 
 def check_correlation(call: Call, frame: memoryview, where: str) -> int:
-    """Check an answer's header; returns the offset of its body.
+    """Check a response's header; return the offset of its body.
 
     Raises:
-        MalformedResponse: too short, or the answer to another call.
+        MalformedResponse: too short, or the response to another call.
     """
     if len(frame) < call.response_header_bytes:
         raise MalformedResponse(f"{where} answered {call.api.name} with {len(frame)} bytes")
@@ -175,15 +171,15 @@ def check_correlation(call: Call, frame: memoryview, where: str) -> int:
 
 
 def read_response(call: Call, frame: memoryview, where: str) -> Any:
-    """Read an answer into kio's entity.
+    """Read a response into kio's entity.
 
     Raises:
-        MalformedResponse: it does not follow the schema of the version that was asked for.
+        MalformedResponse: it does not follow the schema of the requested version.
     """
     offset = check_correlation(call, frame, where)
     version = call.version
     if call.api.name == "ApiVersions" and int.from_bytes(frame[4:6], "big", signed=True) == 35:
-        version = 0  # KIP-511: a broker that does not know the version answers in version 0
+        version = 0  # KIP-511: a broker answers an unknown version in version 0
     try:
         entity, _ = decoder(call.api.name, version, "response")(frame, offset)
     except MalformedRequest as error:

@@ -1,4 +1,4 @@
-"""A topic as a queue: a member of a share group, for one thread.
+"""Queue over topics: a member of a share group, for one thread.
 
     with client.queue("billing", ["orders"]) as queue:
         taken = queue.take()
@@ -6,16 +6,16 @@
         taken.ack(good)
         taken.reject(~good)
 
-The shell around `share_member.py` (what is asked and said) and `taken.py` (records by columns).
-There is no thread behind it: the member heartbeats while it takes, and joins again if it was away
-for longer than `share.session.timeout.ms`; what it has stays its own until the locks end.
+It is the shell around `share_member.py` (requests) and `acquired_records.py` (records by columns).
+It has no thread: the member sends heartbeats while it takes, and joins again after an absence
+longer than `share.session.timeout.ms`; its records stay acquired until their locks end.
 
-Each broker that leads something is asked on a connection of its own, because a broker hands on what
-a member has whose connection breaks. Where several lead, they are asked one after the other while
-there is enough, and side by side while there is not, so that no more is taken than was asked for
-and nothing is held for a call that may not come.
+Each leader has its own connection, because a broker releases a member's records when its connection
+breaks. With several leaders the member fetches from one after the other while there are enough
+records, and from all at once otherwise, so that it never acquires more than requested and holds no
+records for a call that may not come.
 
-A leader that dies is followed by the next: what the member has, the next leader knows, too.
+A new leader takes over the member's acquired records.
 
 Source: KIP-932, KIP-1206, KIP-1222.
 """
@@ -29,6 +29,7 @@ from typing import Any, Final
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.settings import INT_MAX
 from penstock.client import limits
+from penstock.client.acquired_records import Kind, Piece, Taken, piece_of
 from penstock.client.arguments import whole
 from penstock.client.connection import Connection
 from penstock.client.errors import (
@@ -39,17 +40,17 @@ from penstock.client.errors import (
     code_name,
 )
 from penstock.client.errors import is_retriable as retriable
+from penstock.client.metadata import TopicAndPartition
 from penstock.client.protocol import make_call
 from penstock.client.session import Session
-from penstock.client.share_member import SESSION_ERRORS, Acquired, Place, Said, ShareMember
-from penstock.client.taken import Kind, Piece, Taken, piece_of
+from penstock.client.share_member import SESSION_ERRORS, AckRange, Acquired, ShareMember
 
 _STALE: Final = frozenset({"fenced_leader_epoch"})
-"""Errors of partitions that fresh metadata mends, beside those that Kafka calls retriable."""
+"""Partition errors that a metadata refresh resolves, in addition to Kafka's retriable ones."""
 
 
 class Queue:
-    """See the module's text; made by `Client.queue`."""
+    """Member of a share group, made by `Client.queue`."""
 
     def __init__(self, session: Session, group: str, topics: Sequence[str]) -> None:
         self._session = session
@@ -68,8 +69,8 @@ class Queue:
         self.close()
 
     @property
-    def partitions(self) -> frozenset[Place]:
-        """The partitions that the group has given this member, as topic and number."""
+    def partitions(self) -> frozenset[TopicAndPartition]:
+        """Partitions assigned to this member, as topic and number."""
         return frozenset(self._member.assigned)
 
     def take(
@@ -79,14 +80,14 @@ class Queue:
         wait_ms: int = limits.TAKE_WAIT_MS,
         max_bytes: int = limits.FETCH_BYTES,
     ) -> Taken:
-        """Acquire up to so many records, or none if there are none for so long.
+        """Acquire up to `max_records` records; return none if there are none within `wait_ms`.
 
-        While brokers are away nothing comes; only when none has answered for the client's delivery
-        timeout it is an error.
+        While brokers are unavailable it returns none; it fails only after none has answered for the
+        client's delivery timeout.
 
         Raises:
-            InvalidArgument: an argument that cannot be; nothing is sent.
-            PenstockError: the group's or a topic's refusal.
+            InvalidArgument: an invalid argument; nothing is sent.
+            PenstockError: the group or a topic rejected the request.
         """
         self._check_open()
         whole("max_records", max_records, 1, limits.TAKE_RECORDS_MAX)
@@ -105,15 +106,15 @@ class Queue:
                     self._pause(error, end_ms)
             left_ms = end_ms - self._session.now_ms()
             if pieces or left_ms <= 0:
-                pieces.sort(key=lambda one: one.place)
-                return Taken(pieces, self._say, lock_ms=self._lock_ms)
+                pieces.sort(key=lambda piece: piece.partition)
+                return Taken(pieces, self._acknowledge, lock_ms=self._lock_ms)
             if not self._member.assigned:
                 due_ms = max(1.0, self._member.due_in_ms(self._session.now_ms()))
                 self._session.pause(min(left_ms, due_ms) / 1000)
             waits = max(0.0, min(left_ms, self._wait_ms()))
 
     def close(self) -> None:
-        """Leave the group; what was taken and not acknowledged others get at once. Idempotent."""
+        """Leave the group and release unacknowledged records to other members. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -139,7 +140,8 @@ class Queue:
     # The group, and who leads
 
     def _wait_ms(self) -> float:
-        """How long brokers may hold a fetch: to the next heartbeat, less if there are several."""
+        """Return how long brokers may hold a fetch: to the next heartbeat, less with several
+        brokers."""
         due_ms = self._member.due_in_ms(self._session.now_ms())
         several = len(self._member.nodes()) > 1
         return min(due_ms, limits.TAKE_ROUND_MS) if several else due_ms
@@ -151,7 +153,7 @@ class Queue:
                 member.group, "ShareGroupHeartbeat", member.heartbeat()
             )
             try:
-                self._stale |= member.heard(answer, session.now_ms())
+                self._stale |= member.heartbeat_answered(answer, session.now_ms())
             except RetriableError:
                 session.forget_coordinator(member.group)
                 raise
@@ -164,10 +166,10 @@ class Queue:
         self._stale = False
 
     def _pause(self, error: PenstockError, end_ms: float) -> None:
-        """Before brokers are asked again.
+        """Pause before the next attempt.
 
         Raises:
-            PenstockError: none has answered for too long.
+            PenstockError: no broker has answered for too long.
         """
         now_ms, session = self._session.now_ms(), self._session
         if not self._failures:
@@ -185,12 +187,11 @@ class Queue:
     # Fetching
 
     def _round(self, pieces: list[Piece], max_records: int, max_bytes: int, wait_ms: float) -> None:
-        """Ask all brokers once; raises the last error once all were asked."""
         nodes, trouble = self._member.nodes(), None
         asked: list[int] = []
         share = max_records if wait_ms <= 0 else max(1, max_records // max(1, len(nodes)))
         for node in nodes:
-            left = min(share, max_records - sum(one.batch.num_rows for one in pieces))
+            left = min(share, max_records - sum(piece.batch.num_rows for piece in pieces))
             if left <= 0:
                 break
             body = self._member.fetch(
@@ -216,22 +217,24 @@ class Queue:
         answer = self._received(node, "ShareFetch")
         stale: PenstockError | None = None
         for topic in answer.responses:
-            for one in topic.partitions:
-                place = (self._member.name(topic.topic_id), int(one.partition_index))
-                code = int(one.error_code)
+            for partition in topic.partitions:
+                key = (self._member.name(topic.topic_id), int(partition.partition_index))
+                code = int(partition.error_code)
                 if code:
-                    error = broker_error(code, f"queue of {place[0]}-{place[1]}", one.error_message)
-                    if not _mends(code):
+                    error = broker_error(
+                        code, f"queue of {key[0]}-{key[1]}", partition.error_message
+                    )
+                    if not _resolved_by_refresh(code):
                         raise error
                     stale = error
-                elif one.acquired_records:
+                elif partition.acquired_records:
                     acquired = [
                         Acquired(
                             int(got.first_offset), int(got.last_offset), int(got.delivery_count)
                         )
-                        for got in one.acquired_records
+                        for got in partition.acquired_records
                     ]
-                    pieces.append(piece_of(place, one.records, acquired))
+                    pieces.append(piece_of(key, partition.records, acquired))
         if stale is not None:
             self._stale = True
             if not pieces:
@@ -239,22 +242,25 @@ class Queue:
 
     # Acknowledging
 
-    def _say(self, said: Mapping[Place, Sequence[Said]]) -> Mapping[Place, str]:
-        """Tell leaders, and the next ones if they die; returns why partitions refused."""
+    def _acknowledge(
+        self, ranges: Mapping[TopicAndPartition, Sequence[AckRange]]
+    ) -> Mapping[TopicAndPartition, str]:
+        """Send acknowledgements to the leaders, and to their successors; return rejections with
+        reasons."""
         self._check_open()
-        left, refused = dict(said), dict[Place, str]()
-        renews = any(one.kind == Kind.RENEW for runs in said.values() for one in runs)
+        left, refused = dict(ranges), dict[TopicAndPartition, str]()
+        renews = any(ack.kind == Kind.RENEW for acks in ranges.values() for ack in acks)
 
         def once() -> None:
             if self._stale:
                 self._learn()
-            by_node: dict[int, dict[Place, Sequence[Said]]] = {}
-            for place, runs in left.items():
-                by_node.setdefault(self._member.leader(place), {})[place] = runs
+            by_node: dict[int, dict[TopicAndPartition, Sequence[AckRange]]] = {}
+            for key, acks in left.items():
+                by_node.setdefault(self._member.leader(key), {})[key] = acks
             trouble: PenstockError | None = None
-            for node, told in by_node.items():
+            for node, sent in by_node.items():
                 try:
-                    self._tell(node, told, left, refused, renews=renews)
+                    self._acknowledge_at(node, sent, left, refused, renews=renews)
                 except RetriableError as error:
                     trouble = self._lost(node, error)
             if trouble is not None:
@@ -264,37 +270,37 @@ class Queue:
         self._session.retrying(once)
         return refused
 
-    def _tell(
+    def _acknowledge_at(
         self,
         node: int,
-        told: Mapping[Place, Sequence[Said]],
-        left: dict[Place, Sequence[Said]],
-        refused: dict[Place, str],
+        sent: Mapping[TopicAndPartition, Sequence[AckRange]],
+        left: dict[TopicAndPartition, Sequence[AckRange]],
+        refused: dict[TopicAndPartition, str],
         *,
         renews: bool,
     ) -> None:
-        """Tell one broker; what it has taken or refused is no longer `left`."""
+        """Send acknowledgements to one broker; remove accepted and rejected ones from `left`."""
         member = self._member
         if node < 0:
-            raise broker_error(5, "partitions " + ", ".join(f"{name}-{at}" for name, at in told))
+            raise broker_error(5, "partitions " + ", ".join(f"{name}-{at}" for name, at in sent))
         if not member.opened(node):
             opening = member.fetch(node, max_records=0, max_wait_ms=0, max_bytes=0)
             self._call(node, "ShareFetch", opening)
-        answer = self._call(node, "ShareAcknowledge", member.acknowledge(node, told, renews=renews))
+        answer = self._call(node, "ShareAcknowledge", member.acknowledge(node, sent, renews=renews))
         stale: PenstockError | None = None
         for topic in answer.responses:
-            for one in topic.partitions:
-                place, code = (
-                    (member.name(topic.topic_id), int(one.partition_index)),
-                    one.error_code,
+            for partition in topic.partitions:
+                key, code = (
+                    (member.name(topic.topic_id), int(partition.partition_index)),
+                    partition.error_code,
                 )
-                if code and _mends(int(code)):
-                    subject = f"acknowledgements of {place[0]}-{place[1]}"
-                    stale = broker_error(int(code), subject, one.error_message)
+                if code and _resolved_by_refresh(int(code)):
+                    subject = f"acknowledgements of {key[0]}-{key[1]}"
+                    stale = broker_error(int(code), subject, partition.error_message)
                     continue
-                left.pop(place, None)
+                left.pop(key, None)
                 if code:
-                    refused[place] = one.error_message or code_name(int(code))
+                    refused[key] = partition.error_message or code_name(int(code))
         if stale is not None:
             self._stale = True
             raise stale if isinstance(stale, RetriableError) else _again(stale)
@@ -308,8 +314,10 @@ class Queue:
     def _send(self, node: int, name: str, body: Mapping[str, Any]) -> None:
         connection = self._connections.get(node)
         if connection is not None and connection.under_way:
-            connection.close()  # an answer that nobody has waited for: what it brings is handed on
-            raise self._lost(node, Disconnected(f"a call to {connection.where} was given up"))
+            connection.close()  # an unread response: the broker releases its records
+            raise self._lost(
+                node, Disconnected(f"the response to a call to {connection.where} was never read")
+            )
         if connection is None:
             connection = self._connections[node] = self._session.lease(node)
         version = connection.negotiated.version(name, connection.where)
@@ -338,7 +346,7 @@ class Queue:
         return answer
 
     def _lost(self, node: int, error: PenstockError) -> PenstockError:
-        """A broker could not be asked: the session, and what lies in the connection, is gone."""
+        """Drop the connection to an unreachable broker, with its unread data, and the session."""
         connection = self._connections.get(node)
         if connection is not None and connection.broken:
             del self._connections[node]
@@ -351,20 +359,18 @@ class Queue:
         return error
 
 
-def _mends(code: int) -> bool:
-    """Whether an error of a partition is over once it is known who leads it."""
+def _resolved_by_refresh(code: int) -> bool:
     return retriable(code) or code_name(code) in _STALE
 
 
 def _again(error: PenstockError) -> RetriableError:
-    """An error after which the same may be tried again here."""
     again = RetriableError(str(error))
-    again.code = error.code  # type: ignore[misc]  # the instance is more precise than its class
+    again.code = error.code  # type: ignore[misc]  # more precise than the class
     return again
 
 
 def queue_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics of a queue; raises `InvalidArgument`."""
+    """Return the topics of a queue; raise `InvalidArgument`."""
     found = tuple(dict.fromkeys([topics] if isinstance(topics, str) else topics))
     if not found or not all(isinstance(name, str) and name for name in found):
         raise InvalidArgument(f"topics = {topics!r}: name at least one topic")

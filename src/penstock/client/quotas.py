@@ -1,6 +1,6 @@
-"""Calls about quotas: what clients may use of each broker.
+"""Calls for quotas on clients' use of each broker.
 
-Whom a quota is of is a mapping from `user`, `client-id` or `ip` to a name, or to None for the
+The entity of a quota is a mapping from `user`, `client-id` or `ip` to a name, or to None for the
 default of the kind: `{"user": "alice", "client-id": None}`.
 """
 
@@ -21,28 +21,23 @@ _DEFAULT: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """An entity and its quotas, by their names."""
-
     entity: Mapping[str, str | None]
     values: Mapping[str, float]
 
     @property
     def shown(self) -> str:
-        """Whose it is, in words."""
         return entity_text(self.entity)
 
 
 class QuotaCalls:
-    """The part of `Client` that is about quotas."""
-
     _session: Session
 
     def list_quotas(self, entity: Entity | None = None, *, strict: bool = False) -> list[Quota]:
-        """The quotas of all entities that are, or have, what is asked for.
+        """Return the quotas of all entities that match `entity`.
 
-        `strict` leaves out those that are of other kinds as well.
+        `strict` excludes entities with further kinds.
         """
-        wanted = [
+        requested = [
             {
                 "entity_type": kind,
                 "match_type": _DEFAULT if name is None else _EXACT,
@@ -50,7 +45,7 @@ class QuotaCalls:
             }
             for kind, name in (entity or {}).items()
         ]
-        body = {"components": wanted, "strict": strict}
+        body = {"components": requested, "strict": strict}
 
         def once() -> list[Quota]:
             answer = self._session.call_any("DescribeClientQuotas", body)
@@ -72,7 +67,7 @@ class QuotaCalls:
         """Set some quotas of an entity, and remove others.
 
         Raises:
-            BrokerRefused: there is no such entity, quota or value; nothing is changed.
+            BrokerRefused: an invalid entity, quota or value; nothing is changed.
         """
         operations = [
             {"key": key, "value": float(value), "remove": False}
@@ -93,7 +88,7 @@ class QuotaCalls:
 
 
 def entity_text(entity: Entity) -> str:
-    """An entity in words: `user alice, client-id (default)`."""
+    """Return an entity in words: `user alice, client-id (default)`."""
     return ", ".join(
         f"{kind} {'(default)' if name is None else name}"
         for kind, name in sorted(entity.items(), reverse=True)
@@ -102,6 +97,6 @@ def entity_text(entity: Entity) -> str:
 
 def _quota(entry: Any) -> Quota:
     return Quota(
-        entity={one.entity_type: one.entity_name for one in entry.entity},
-        values={one.key: float(one.value) for one in entry.values},
+        entity={part.entity_type: part.entity_name for part in entry.entity},
+        values={value.key: float(value.value) for value in entry.values},
     )

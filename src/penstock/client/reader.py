@@ -1,13 +1,13 @@
-"""Reads a topic: the shell around the fetch core.
+"""Reader of a topic: the shell around the fetch core.
 
-Every broker that leads something wanted has a fetch under way; while it is behind with several
-partitions, two. When an answer is in, its batch headers move the positions, the next fetch leaves,
-and only then is the answer opened: the broker reads and sends while this side decodes, and the
-kernel receives what the socket's buffer takes. What waits here is one answer. (A thread that
-received the next one meanwhile gained nothing: what one core received, another had to fetch.)
+Every leader has one fetch in flight, or two while the reader is behind with several of its
+partitions. When a response is in, its batch headers move the positions, the next fetch leaves,
+and only then is the response decoded: the broker reads and sends meanwhile, and the kernel
+receives as much as the socket's buffer holds. One response waits here. (Receiving the next one
+on a second thread gained nothing in measurements: its bytes had to move between cores.)
 
-A partition that another broker leads is asked there at once, if the answer says who does; else
-after fresh metadata.
+After a leader change the reader fetches from the new leader at once if the response names it,
+otherwise after a metadata refresh.
 """
 
 from __future__ import annotations
@@ -50,18 +50,14 @@ _MARGIN_MS: Final = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """How much is fetched at a time, and how long nothing may come."""
-
     max_bytes: int = limits.FETCH_BYTES
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS
     idle_timeout_ms: float | None = None
-    """Stop when nothing has come for this long; None waits for ever."""
+    """Time without records after which the read ends; None means no limit."""
 
 
 class Reader:
-    """One reading of one topic."""
-
     def __init__(self, session: Session, core: FetchCore, bounds: ReadLimits) -> None:
         self._session = session
         self._core = core
@@ -76,12 +72,12 @@ class Reader:
         self._retry_at_ms = 0.0
 
     def runs(self) -> Generator[Sequence[Run]]:
-        """Yield what each answer holds, until every position has reached its end.
+        """Yield the runs of each response, until every position has reached its end.
 
-        The runs are views of memory that stays as it is for as long as anything looks at it.
+        The runs are views of memory that stays unchanged while a view of it exists.
 
         Raises:
-            PenstockError: an error of a partition that no retry mends.
+            PenstockError: a partition's error that no retry resolves.
         """
         last_ms = self._session.now_ms()
         try:
@@ -94,14 +90,13 @@ class Reader:
                         found = True
                         yield runs
                         last_ms = self._session.now_ms()
-                # What has come while this process was held up is taken before it is over.
+                # Read what arrived while this process was suspended before ending the read.
                 if left_ms <= 0 and not found:
                     return
         finally:
             self._close()
 
     def _close(self) -> None:
-        """Give the connections back; one with a fetch under way is closed."""
         for connection in self._connections.values():
             self._session.pool.give_back(connection)
         self._connections.clear()
@@ -109,7 +104,7 @@ class Reader:
         self._session.trouble = ""
 
     def _left_ms(self, last_ms: float) -> float:
-        """How long to wait for an answer; 0 or less when nothing has come for too long."""
+        """Return how long to wait for a response; 0 or less after the idle timeout."""
         most = float(self._bounds.max_wait_ms + _MARGIN_MS)
         if self._bounds.idle_timeout_ms is None:
             return most
@@ -139,13 +134,12 @@ class Reader:
         core.topic_id = core.topic_id or topic.topic_id
         if topic.topic_id != core.topic_id:
             raise UnknownTopic(
-                f"topic {core.topic!r} is not the one that was read: it was deleted and made anew"
+                f"topic {core.topic!r} was deleted and created again while it was being read"
             )
         for row in topic.partitions:
             core.learn(row.index, (row.leader, row.leader_epoch))
 
     def _send(self, node_id: int) -> None:
-        """Send what may be under way to a broker."""
         under_way = self._requests.get(node_id, ())
         while len(under_way) < limits.FETCHES_UNDER_WAY:
             request = self._core.request(node_id, under_way)
@@ -169,7 +163,6 @@ class Reader:
         return True
 
     def _ready(self, wait_ms: float) -> list[int]:
-        """Brokers whose answer has begun to come."""
         if not self._requests:
             pause_ms = min(wait_ms, max(1.0, self._retry_at_ms - self._session.now_ms()))
             self._session.pause(pause_ms / 1000)
@@ -188,7 +181,6 @@ class Reader:
         return ready
 
     def _check_overdue(self, node_id: int) -> None:
-        """Give a connection up whose broker is silent although it is still there."""
         limit_ms = self._session.request_timeout_ms
         if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
             where = self._connections[node_id].where
@@ -252,7 +244,6 @@ class Reader:
         self._failed(error)
 
     def _failed(self, error: PenstockError) -> None:
-        """Plan the next attempt, or give up with the error."""
         now_ms = self._session.now_ms()
         if self._failures == 0:
             self._failed_ms = now_ms
@@ -264,13 +255,13 @@ class Reader:
             chance=self._session.randomness.uniform(),
         )
         if pause is None:
-            error.add_note(f"given up after {self._failures} attempts")
+            error.add_note(f"failed after {self._failures} attempts")
             raise error
         self._retry_at_ms = now_ms + pause * 1000
 
 
 def too_large(core: FetchCore, partition: int, position: int) -> MessageTooLarge:
-    """There are records at a position, of which not one batch came whole."""
+    """Return the error for a position at which not one whole batch fits into a fetch."""
     return MessageTooLarge(
         f"fetch of {core.topic}-{partition} at offset {position}: the batch there is larger than"
         f" the fetch limit of {core.partition_max_bytes} bytes, and the broker does not send it"
@@ -305,7 +296,7 @@ def _send_fetch(connection: Connection, core: FetchCore, request: FetchRequest) 
 
 
 def fetch_once(session: Session, core: FetchCore) -> FetchedPartition:
-    """One fetch of the one partition of a core; the records lie in memory of their own.
+    """Fetch the one partition of a core once; the records have their own memory.
 
     Raises:
         PenstockError: the broker's error, or that of the connection.

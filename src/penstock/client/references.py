@@ -1,8 +1,8 @@
 """References of options to files and environment variables: `${file:PATH}`, `${env:NAME}`.
 
-`${file:PATH:KEY}` is a key of a properties file, as for Kafka's clients. Apache Kafka has no
-`${file:PATH}`, the text of a whole file; a password is most often kept so. A relative path begins
-at the working directory, like the paths of the other options.
+`${file:PATH:KEY}` is a key of a properties file, as for Kafka's clients. `${file:PATH}` is the text
+of a whole file, the usual form of a password, which Apache Kafka does not support. A relative path
+begins at the working directory, like the paths of the other options.
 
 Source: Kafka's `FileConfigProvider` (KIP-297) and `EnvVarConfigProvider` (KIP-887).
 """
@@ -26,15 +26,15 @@ _FORMS: Final = (
 
 
 def resolve(name: str, value: str) -> str:
-    """Return an option's value with what its references name.
+    """Return an option's value with its references resolved.
 
     Args:
         name: the option, for messages.
-        value: its text; without `${` it is returned as it is.
+        value: its text; without `${` it is returned unchanged.
 
     Raises:
-        InvalidSetting: `${` begins no reference, or there is no such key or variable. The value is
-            not shown.
+        InvalidSetting: an invalid reference, or a missing key or variable. The message never has
+            the value.
         UnusableFile: a file cannot be read.
     """
     if "${" not in value:
@@ -45,7 +45,6 @@ def resolve(name: str, value: str) -> str:
 
 
 def referenced_files(value: str) -> list[str]:
-    """Return the paths of the files that an option's value refers to."""
     return [found["name"] for found in _REFERENCE.finditer(value) if found["kind"] == "file"]
 
 

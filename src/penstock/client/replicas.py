@@ -1,4 +1,4 @@
-"""Calls about replicas: other brokers for partitions, elections, brokers that are gone for good."""
+"""Calls for replicas: reassignment, elections, removal of brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.base.settings import INT_MAX
 from penstock.client.admin import AdminCalls
 from penstock.client.arguments import text, whole
 from penstock.client.errors import TimedOut, broker_error
-from penstock.client.metadata import Node
+from penstock.client.metadata import Node, TopicAndPartition
 
 LOOK_SECONDS: Final = 0.5
 EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
@@ -22,12 +22,10 @@ ADMIN: Final = "admin.listener"
 ADMIN_PROTOCOL: Final = "admin.security.protocol"
 PERSISTENCE: Final = "persistence"
 _BROKER: Final = 4
-Place = tuple[str, int]
-"""A topic and one of its partitions."""
 
 
 class Reassignment(NamedTuple):
-    """What is ordered for a partition: who has, or learns, the log; who comes; who goes."""
+    """Ordered reassignment of a partition: current replicas, and those to be added and removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -35,14 +33,14 @@ class Reassignment(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """A registered broker's answer about itself, or the error where it gave none."""
+    """State that a registered broker reports, or the error if it did not answer."""
 
     node: Node
     roles: tuple[str, ...] | None = None
     unavailable: str = ""
-    """What the broker needs and cannot use now, each with its cause."""
+    """Required components that the broker cannot use now, each with its cause."""
     admin: str = ""
-    """The address of its admin interface as it is bound; empty where there is none."""
+    """Bound address of its admin interface; empty for none."""
     admin_encrypted: bool = False
     error: PenstockError | None = None
 
@@ -57,17 +55,14 @@ def outage(states: Mapping[int, BrokerState]) -> str:
 
 
 class ReplicaCalls(AdminCalls):
-    """The part of `Client` that is about replicas."""
-
     _request_timeout_ms: int
 
     def excluded_brokers(self) -> frozenset[int]:
-        """The brokers that get no new replicas: those that are to go."""
-        found = {one.name: one.value or "" for one in self.describe_configs("broker", "")}
+        found = {config.name: config.value or "" for config in self.describe_configs("broker", "")}
         return frozenset(map(int, filter(None, found.get(EXCLUDED_BROKERS, "").split(","))))
 
     def broker_states(self) -> dict[int, BrokerState]:
-        """Ask every registered broker, all at once, for its roles and for what it cannot use."""
+        """Ask all registered brokers in parallel for their roles and unavailable components."""
         nodes = self._session.retrying(self._session.nodes)
         states: dict[int, BrokerState] = {}
 
@@ -95,7 +90,7 @@ class ReplicaCalls(AdminCalls):
         )
 
     def _own_configs(self, address: tuple[str, int], broker_id: int) -> dict[str, str]:
-        """Ask the broker at an address about itself; it refuses the id of another broker."""
+        """Return the configurations of the broker at an address, which checks the broker id."""
         resource = {
             "resource_type": _BROKER,
             "resource_name": str(broker_id),
@@ -113,7 +108,7 @@ class ReplicaCalls(AdminCalls):
         return {str(entry.name): entry.value or "" for entry in result.configs}
 
     def is_at_bootstrap(self, node: Node) -> bool:
-        """Return whether a bootstrap address other than the advertised one leads to a broker."""
+        """Whether a bootstrap address other than the advertised one leads to a broker."""
         for address in self._session.bootstrap:
             if address == (node.host, node.port):
                 continue
@@ -123,7 +118,7 @@ class ReplicaCalls(AdminCalls):
         return False
 
     def unplaceable_brokers(self) -> frozenset[int]:
-        """The brokers that get no new replicas: those that are to go, and by their roles."""
+        """Return the brokers that get no new replicas, because of exclusion or their roles."""
         without = [
             broker_id
             for broker_id, state in self.broker_states().items()
@@ -132,33 +127,36 @@ class ReplicaCalls(AdminCalls):
         return self.excluded_brokers().union(without)
 
     def exclude_broker(self, broker_id: int, excluded: bool = True) -> None:
-        """Have a broker get no new replicas, or get them again; in all brokers' settings."""
+        """Exclude a broker from new replicas, or include it again, in all brokers' settings."""
         changes = {EXCLUDED_BROKERS: str(whole("broker_id", broker_id, 0, INT_MAX))}
         if excluded:
             self.alter_configs("broker", "", append=changes)
         elif broker_id in self.excluded_brokers():
             self.alter_configs("broker", "", subtract=changes)
 
-    def partition_sizes(self) -> dict[Place, int]:
-        """Bytes of each partition that has a leader now, on that leader's disk."""
-        sizes: dict[Place, int] = {}
+    def partition_sizes(self) -> dict[TopicAndPartition, int]:
+        """Return the bytes of each partition on its leader's disk; partitions without a leader are
+        left out."""
+        sizes: dict[TopicAndPartition, int] = {}
 
         def once() -> None:
             for node in self._session.nodes():
                 answer = self._session.call_node(node.node_id, "DescribeLogDirs", {"topics": None})
                 for directory in answer.results:
                     for topic in directory.topics:
-                        for one in topic.partitions:
-                            place = str(topic.name), int(one.partition_index)
-                            sizes[place] = int(one.partition_size)
+                        for partition in topic.partitions:
+                            key = str(topic.name), int(partition.partition_index)
+                            sizes[key] = int(partition.partition_size)
 
         self._session.retrying(once)
         return sizes
 
-    def reassign(self, target: Mapping[Place, Sequence[int] | None]) -> dict[Place, PenstockError]:
+    def reassign(
+        self, target: Mapping[TopicAndPartition, Sequence[int] | None]
+    ) -> dict[TopicAndPartition, PenstockError]:
         """Order other replicas of partitions, the preferred leader first; None cancels an order.
 
-        Brokers carry orders out in the background. Returns what was refused, and why.
+        Brokers reassign in the background. Return the error of each rejected order.
         """
         topics: dict[str, list[dict[str, Any]]] = {}
         for (name, partition), replicas in target.items():
@@ -173,64 +171,73 @@ class ReplicaCalls(AdminCalls):
             "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
         }
 
-        def once() -> dict[Place, PenstockError]:
+        def once() -> dict[TopicAndPartition, PenstockError]:
             answer = self._session.call_controller("AlterPartitionReassignments", body)
             _check(answer, "reassignment")
             return {
-                (str(topic.name), int(one.partition_index)): broker_error(
-                    int(one.error_code), f"{topic.name}-{one.partition_index}", one.error_message
+                (str(topic.name), int(partition.partition_index)): broker_error(
+                    int(partition.error_code),
+                    f"{topic.name}-{partition.partition_index}",
+                    partition.error_message,
                 )
                 for topic in answer.responses
-                for one in topic.partitions
-                if int(one.error_code)
+                for partition in topic.partitions
+                if int(partition.error_code)
             }
 
         return self._session.retrying(once)
 
-    def reassignments(self) -> dict[Place, Reassignment]:
-        """All that is ordered and not carried out yet."""
+    def reassignments(self) -> dict[TopicAndPartition, Reassignment]:
         body = {"timeout": self._request_timeout_ms, "topics": None}
 
-        def once() -> dict[Place, Reassignment]:
+        def once() -> dict[TopicAndPartition, Reassignment]:
             answer = self._session.call_any("ListPartitionReassignments", body)
             _check(answer, "reassignments")
             return {
-                (str(topic.name), int(one.partition_index)): Reassignment(
+                (str(topic.name), int(partition.partition_index)): Reassignment(
                     *(
                         tuple(int(broker) for broker in brokers)
-                        for brokers in (one.replicas, one.adding_replicas, one.removing_replicas)
+                        for brokers in (
+                            partition.replicas,
+                            partition.adding_replicas,
+                            partition.removing_replicas,
+                        )
                     )
                 )
                 for topic in answer.topics
-                for one in topic.partitions
+                for partition in topic.partitions
             }
 
         return self._session.retrying(once)
 
     def await_reassigned(
-        self, places: Iterable[Place], seconds: float, told: Callable[[int, int], None]
+        self,
+        partitions: Iterable[TopicAndPartition],
+        seconds: float,
+        progress: Callable[[int, int], None],
     ) -> None:
-        """Wait until nothing is ordered for partitions; `told` how many are done, of how many.
+        """Wait until the partitions are reassigned; call `progress` with the numbers done and in
+        total.
 
         Raises:
-            TimedOut: some are not done after so long; they go on.
+            TimedOut: some are unfinished after `seconds`; the brokers continue.
         """
-        wanted = set(places)
+        requested = set(partitions)
         until_ms, before = self._session.now_ms() + seconds * 1000, -1
-        while left := len(wanted & self.reassignments().keys()):
+        while left := len(requested & self.reassignments().keys()):
             if left != before:
-                told(len(wanted) - left, len(wanted))
+                progress(len(requested) - left, len(requested))
                 before = left
             if self._session.now_ms() > until_ms:
                 raise TimedOut(
-                    f"{left} of {len(wanted)} partitions have not moved in {seconds:g} s, and go on"
+                    f"{left} of {len(requested)} partitions have not moved in {seconds:g} s; the"
+                    " brokers continue to move them"
                 )
             self._session.pause(LOOK_SECONDS)
 
     def elect_leaders(
         self, topic: str, partitions: Iterable[int], *, unclean: bool = False
     ) -> dict[int, PenstockError | None]:
-        """Have the preferred replica of each partition lead; why it does not, or None."""
         body = {
             "election_type": int(unclean),
             "topic_partitions": [{"topic": text("topic", topic), "partitions": tuple(partitions)}],
@@ -241,22 +248,24 @@ class ReplicaCalls(AdminCalls):
             answer = self._session.call_controller("ElectLeaders", body)
             _check(answer, "election")
             return {
-                int(one.partition_id): broker_error(
-                    int(one.error_code), f"{topic}-{one.partition_id}", one.error_message
+                int(partition.partition_id): broker_error(
+                    int(partition.error_code),
+                    f"{topic}-{partition.partition_id}",
+                    partition.error_message,
                 )
-                if int(one.error_code)
+                if int(partition.error_code)
                 else None
                 for found in answer.replica_election_results
-                for one in found.partition_result
+                for partition in found.partition_result
             }
 
         return self._session.retrying(once)
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Remove a broker that is gone for good.
+        """Remove a broker permanently.
 
         Raises:
-            BrokerRefused: it runs, holds replicas, or never was there.
+            BrokerRefused: it is running, holds replicas, or was never registered.
         """
         body = {"broker_id": whole("broker_id", broker_id, 0, INT_MAX)}
 

@@ -1,11 +1,11 @@
-"""How a client encrypts its connections and says who it is, by Kafka's own option names.
+"""Encryption and authentication of a client's connections, by Kafka's option names.
 
-`ClientSecurity` is made once of options and used by every connection: it has the TLS context, and
-begins a SASL exchange for each. `authentication` is the calls that follow, without any I/O: the
+`ClientSecurity` is made once from options and used by every connection: it has the TLS context, and
+begins a SASL exchange for each. `authentication` yields the calls of an exchange, without I/O; the
 blocking connection and the pipelined one send them.
 
-Options are those of Kafka's Java client and of librdkafka, where they differ in name both. Files
-are PEM. A server's certificate is always verified.
+Options are those of Kafka's Java client and of librdkafka; where their names differ, both work.
+Files are PEM. A server's certificate is always verified.
 
 Source: Kafka's `SslConfigs`, `SaslConfigs`; librdkafka's CONFIGURATION.md; KIP-152, KIP-368.
 """
@@ -45,7 +45,7 @@ SYNONYMS: Final[Mapping[str, str]] = {
     "ssl.ca.location": "ssl.truststore.location",
     "ssl.certificate.location": "ssl.keystore.location",
 }
-"""librdkafka's names, and Kafka's for them."""
+"""Kafka's names of librdkafka's options."""
 _JAAS: Final = re.compile(
     r"\s*(?:org\.apache\.kafka\.common\.security\.(?:plain\.PlainLoginModule|scram\.ScramLoginModule)"
     r")\s+required(?P<options>(?:\s+\w+\s*=\s*(?:\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|[^\s;]+))*)\s*;\s*"
@@ -57,36 +57,32 @@ _JAAS_OPTION: Final = re.compile(
 
 
 class NotAuthenticated(BrokerRefused):
-    """The broker did not take who the client says that it is."""
-
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSecuritySettings:
-    """Options of a client, by Kafka's names."""
-
     security_protocol: str = setting(
-        "PLAINTEXT", "How brokers are spoken to.",
+        "PLAINTEXT", "Protocol of the connections to brokers.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )  # fmt: skip
     sasl_mechanism: str = setting(
-        "SCRAM-SHA-512", "How the client says who it is.", choices=MECHANISMS
+        "SCRAM-SHA-512", "SASL mechanism of the client.", choices=MECHANISMS
     )
     sasl_username: str = setting("", "The user's name, for PLAIN and SCRAM.")
     sasl_password: str = setting("", "The user's password.", secret=True)
     sasl_jaas_config: str = setting(
-        "", "The same as one text, as Kafka's Java client has it: PlainLoginModule or"
-        " ScramLoginModule with username and password.", secret=True,
+        "", "Username and password in the form of Kafka's Java client: PlainLoginModule or"
+        " ScramLoginModule with both.", secret=True,
     )  # fmt: skip
     sasl_oauthbearer_token: str = setting("", "A token, for OAUTHBEARER.", secret=True)
     sasl_oauthbearer_token_endpoint_url: str = setting(
-        "", "File of the token as file:///path, which is read anew for each connection."
+        "", "File of the token as file:///path, which is read again for each connection."
     )
     ssl_truststore_type: str = setting("PEM", "Format of the truststore.", choices=("PEM",))
     ssl_truststore_location: str = setting(
-        "", "File with the authorities that servers' certificates are verified by; empty is the"
-        " system's.",
+        "", "File with the authorities that servers' certificates are verified by; empty means"
+        " the system's.",
     )  # fmt: skip
     ssl_keystore_type: str = setting("PEM", "Format of the keystore.", choices=("PEM",))
     ssl_keystore_location: str = setting(
@@ -99,7 +95,7 @@ class ClientSecuritySettings:
         choices=("https", "none", ""),
     )  # fmt: skip
     ssl_enabled_protocols: tuple[str, ...] = setting(
-        ("TLSv1.2", "TLSv1.3"), "Versions of TLS that are spoken.", choices=("TLSv1.2", "TLSv1.3")
+        ("TLSv1.2", "TLSv1.3"), "Allowed versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
     )
 
     def __post_init__(self) -> None:
@@ -119,14 +115,14 @@ class ClientSecuritySettings:
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """What connections need; nothing for PLAINTEXT. It is not for other processes: options are."""
+    """Security of connections, empty for PLAINTEXT; other processes need the options instead."""
 
     tls: ssl.SSLContext | None = None
     begin: Callable[[], tuple[str, ClientExchange]] | None = field(default=None, repr=False)
-    """A mechanism, and an exchange by it."""
+    """Function that returns a mechanism and begins an exchange by it."""
 
     def server_name(self, host: str) -> str | None:
-        """Whose certificate a server of a host has to show."""
+        """Return the name that a server's certificate must have; None for no check."""
         return None if self.tls is None else host
 
 
@@ -134,23 +130,22 @@ NO_SECURITY: Final = ClientSecurity()
 
 
 CONFIG_VARIABLE: Final = "PENSTOCK_CLIENT_CONFIG"
-"""Names a file of options, for clients that are given none: so no command line and no plan of Spark
-has a password."""
+"""Variable with the path of an options file, for clients without options. It keeps passwords out of
+command lines and Spark plans."""
 CONFIG_BYTES_MAX: Final = 1 << 20
 
 
 def is_option(name: str) -> bool:
-    """Whether a name is that of an option of security."""
     return SYNONYMS.get(name, name) in by_name(ClientSecuritySettings)
 
 
 def client_security(
     options: Mapping[str, str], randomness: Randomness = SYSTEM_RANDOMNESS
 ) -> ClientSecurity:
-    """Read options; files are read now.
+    """Read options, and the files that they name.
 
     Raises:
-        InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
+        InvalidSetting: an unknown option, an invalid value, or a missing option.
         UnusableFile: a file of keys or certificates cannot be used.
     """
     settings = settings_of(options)
@@ -158,8 +153,10 @@ def client_security(
 
 
 def admin_security(options: Mapping[str, str]) -> AdminSecurity:
-    """The same options for admin addresses: name and password as basic credentials, a token as a
-    bearer's. Whether there is TLS, the address says; files are read now.
+    """Read options for admin addresses: name and password for basic, a token for bearer
+    authentication.
+
+    The address decides about TLS; files are read now.
 
     Raises:
         InvalidSetting, UnusableFile: as `client_security`.
@@ -181,10 +178,10 @@ def _authorization(settings: ClientSecuritySettings) -> Callable[[], str] | None
 
 
 def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSecurity:
-    """As `client_security`, unless it was made already; None is what `CONFIG_VARIABLE` names.
+    """Return existing security, or read options; None reads the file of `CONFIG_VARIABLE`.
 
     Raises:
-        UnusableFile: the file that it names cannot be read.
+        UnusableFile: that file cannot be read.
     """
     if given is None:
         given = environment_options()
@@ -192,7 +189,7 @@ def read_security(given: Mapping[str, str] | ClientSecurity | None) -> ClientSec
 
 
 def environment_options() -> dict[str, str]:
-    """The options of the file that `CONFIG_VARIABLE` names; none without it.
+    """Return the options of the file that `CONFIG_VARIABLE` names; none without it.
 
     Raises:
         UnusableFile: it cannot be read.
@@ -202,7 +199,7 @@ def environment_options() -> dict[str, str]:
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """Return the options of security in a file as Kafka's tools take one; others are left alone.
+    """Return the security options in a file of Kafka's tools; other options are ignored.
 
     Raises:
         UnusableFile: it cannot be read.
@@ -212,10 +209,10 @@ def read_properties(path: str) -> dict[str, str]:
 
 
 def settings_of(options: Mapping[str, str]) -> ClientSecuritySettings:
-    """Read options; of files, only those that a value refers to (`references.py`).
+    """Read options, and the files that values refer to (`references.py`).
 
     Raises:
-        InvalidSetting: an unknown option, a value that is not allowed, or what is missing.
+        InvalidSetting: an unknown option, an invalid value, or a missing option.
         UnusableFile: a file that a value refers to cannot be read.
     """
     named = {SYNONYMS.get(name, name): resolve(name, text) for name, text in options.items()}
@@ -276,7 +273,9 @@ def _credentials(settings: ClientSecuritySettings) -> tuple[str, str]:
                 "sasl.jaas.config", "[hidden]",
                 "must read ….PlainLoginModule required username=… password=…; or ScramLoginModule",
             )  # fmt: skip
-        options = {one["name"]: _value(one) for one in _JAAS_OPTION.finditer(found["options"])}
+        options = {
+            option["name"]: _value(option) for option in _JAAS_OPTION.finditer(found["options"])
+        }
         user, password = options.get("username", user), options.get("password", password)
     if not user or not password:
         raise InvalidSetting(
@@ -304,12 +303,12 @@ def _token(settings: ClientSecuritySettings) -> str:
 
 
 RENEW_SHARE: Final = 0.85
-"""Of a session's length, after which a connection authenticates anew (as Kafka's clients do)."""
+"""Share of a session's length after which a connection authenticates again, as in Kafka."""
 RECORD_BYTES: Final = 16 << 10
 
 
 def gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Pieces with the small ones joined, for TLS makes a record of each write."""
+    """Yield pieces with the small ones joined, since TLS makes a record of each write."""
     small: list[bytes | memoryview] = []
     size = 0
     for piece in pieces:
@@ -326,15 +325,16 @@ def gathered(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryvie
 
 
 Authenticating = Generator[tuple[str, Mapping[str, Any]], Any, int]
-"""Yields calls by name and body, is sent their answers; returns the session's length (ms) or 0."""
+"""Generator of calls by name and body, which receives their responses; returns the session's length
+in milliseconds, or 0."""
 
 
 def authentication(security: ClientSecurity, where: str) -> Authenticating:
-    """Authenticate one connection; may take milliseconds between two calls.
+    """Authenticate one connection; may compute for milliseconds between two calls.
 
     Raises:
-        NotAuthenticated: the broker refused, or has no such mechanism.
-        ServerUntrusted: it did not prove itself.
+        NotAuthenticated: the broker rejected the client, or does not support the mechanism.
+        ServerUntrusted: the broker failed to prove its identity.
     """
     if security.begin is None:
         return 0
@@ -342,7 +342,7 @@ def authentication(security: ClientSecurity, where: str) -> Authenticating:
     agreed = yield "SaslHandshake", {"mechanism": mechanism}
     if agreed.error_code:
         offered = ", ".join(agreed.mechanisms) or "none"
-        raise NotAuthenticated(f"{where} has no mechanism {mechanism} here, only {offered}")
+        raise NotAuthenticated(f"{where} does not support mechanism {mechanism}, only {offered}")
     message = exchange.respond(b"")
     while True:
         answer = yield "SaslAuthenticate", {"auth_bytes": message}
@@ -358,7 +358,7 @@ def authentication(security: ClientSecurity, where: str) -> Authenticating:
 
 
 def next_call(calls: Authenticating, answer: Any) -> tuple[str, Mapping[str, Any]] | int:
-    """The next call of an authentication, or what it returns; for threads, which know no ends."""
+    """Return the next call of an authentication, or its result when it has ended."""
     try:
         return calls.send(answer)
     except StopIteration as end:

@@ -1,8 +1,8 @@
-"""The shell that every call goes through: addresses, metadata, leaders, coordinators, retries.
+"""Session shared by all calls: addresses, metadata, leaders, coordinators, retries.
 
-Decisions are the cores' (`base.retry`, `metadata`, `protocol`); here sockets are used, the clock is
-read and pauses are made. One `Session` serves all threads of a client: the metadata cache is
-behind a lock that is never held during I/O.
+The cores (`base.retry`, `metadata`, `protocol`) decide; this shell uses sockets, reads the clock
+and pauses. One `Session` serves all threads of a client: the metadata cache has a lock that is
+never held during I/O.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT_PORT: Final = 9092
 LEADER_NOT_AVAILABLE: Final = 5
 GROUP: Final = 0
 TRANSACTION: Final = 1
-"""What has a coordinator: a group, or a transactional id."""
+"""Kinds of coordinators: of groups and of transactional ids."""
 _KINDS: Final = ("group", "transactional id")
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[tuple[str, int], ..
     """Read `host:port,host:port` or a list of them; the port defaults to 9092.
 
     Raises:
-        InvalidArgument: an empty list, or a port that is no number of 1 to 65,535.
+        InvalidArgument: an empty list, or a port that is not a number from 1 to 65,535.
     """
     words = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
     addresses = tuple(parse_address(word.strip()) for word in words if word.strip())
@@ -60,10 +60,10 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[tuple[str, int], ..
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Read one `host:port`; an IPv6 address stands in brackets.
+    """Read one `host:port`; an IPv6 address is written in brackets.
 
     Raises:
-        InvalidArgument: no host, or a port that is no number of 1 to 65,535.
+        InvalidArgument: no host, or a port that is not a number from 1 to 65,535.
     """
     bare = text.split("://", 1)[-1]
     host, colon, port = bare.rpartition(":")
@@ -76,8 +76,6 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Session:
-    """Brokers as one thing to call."""
-
     def __init__(
         self,
         bootstrap: str | Sequence[str],
@@ -108,32 +106,31 @@ class Session:
         self._coordinators: dict[tuple[int, str], Node] = {}
         self._closed = threading.Event()
         self.trouble = ""
-        """The last failure that is tried again; empty after a success."""
+        """Last failure that is being retried; empty after a success."""
 
     def close(self) -> None:
         self._closed.set()
         self.pool.close()
 
     def now_ms(self) -> float:
-        """Monotonic milliseconds, for timeouts."""
         return self.clock.monotonic() * 1000
 
     def pause(self, seconds: float) -> None:
         """Wait, unless the client is closed meanwhile.
 
         Raises:
-            ClientClosed: it is.
+            ClientClosed: the client was closed.
         """
         if self._closed.wait(seconds):
             raise ClientClosed("the client has been closed")
 
     def retrying(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt` until it succeeds, fails for good, or the time for a call is over.
+        """Call `attempt` until it succeeds, fails permanently, or exhausts the call's time.
 
-        Who leads what is asked for anew after a failure: it may be that of a broker that is gone.
+        A failure drops the cached leaders and controller, since their broker may be gone.
 
         Raises:
-            PenstockError: the last one.
+            PenstockError: the last error.
         """
         start_ms, failures = self.now_ms(), 0
         while True:
@@ -150,7 +147,7 @@ class Session:
                     chance=self.randomness.uniform(),
                 )
                 if pause is None:
-                    error.add_note(f"given up after {failures} attempts")
+                    error.add_note(f"failed after {failures} attempts")
                     raise
             else:
                 if failures:
@@ -161,7 +158,7 @@ class Session:
     # Calls
 
     def call_address(self, address: tuple[str, int], name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at one broker by address.
+        """Call the broker at an address once.
 
         Raises:
             Disconnected, TimedOut, MalformedResponse, UnsupportedByBroker
@@ -179,10 +176,10 @@ class Session:
             self.pool.give_back(connection)
 
     def call_any(self, name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at each known broker and bootstrap address until one answers.
+        """Call each known broker and bootstrap address once until one answers.
 
         Raises:
-            BrokersUnreachable: none does.
+            BrokersUnreachable: no broker answers.
         """
         with self._lock:
             known = [(node.host, node.port) for node in self._cache.nodes.values()]
@@ -199,16 +196,16 @@ class Session:
         raise unreachable((f"{host}:{port}" for host, port in addresses), last) from last
 
     def call_node(self, node_id: int, name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at a broker by id.
+        """Call a broker by id once.
 
         Raises:
-            BrokerBusy: the id is not known (any more).
+            BrokerBusy: the id is unknown now.
         """
         node = self.node(node_id)
         return self.call_address((node.host, node.port), name, body)
 
     def call_controller(self, name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at the controller, or at any broker when none is named."""
+        """Call the controller once, or any broker when it is unknown."""
         if self._cache.controller_id not in self._cache.nodes:
             self.refresh(())
         controller = self._cache.nodes.get(self._cache.controller_id)
@@ -219,12 +216,12 @@ class Session:
     # Metadata
 
     def refresh(self, topics: Iterable[str] | None) -> ClusterMetadata:
-        """Ask any broker for metadata (of all topics when None) and take it into the cache."""
-        wanted = None if topics is None else [{"name": name} for name in topics]
+        """Request metadata from any broker (of all topics for None) and store it in the cache."""
+        named = None if topics is None else [{"name": name} for name in topics]
         response = self.call_any(
             "Metadata",
             {
-                "topics": wanted,
+                "topics": named,
                 "allow_auto_topic_creation": False,
                 "include_cluster_authorized_operations": False,
                 "include_topic_authorized_operations": False,
@@ -236,10 +233,10 @@ class Session:
         return answer
 
     def node(self, node_id: int) -> Node:
-        """A broker by id.
+        """Return a broker by id.
 
         Raises:
-            BrokerBusy: not known (any more).
+            BrokerBusy: the id is unknown now.
         """
         with self._lock:
             node = self._cache.nodes.get(node_id)
@@ -248,11 +245,10 @@ class Session:
         return node
 
     def nodes(self) -> list[Node]:
-        """All brokers, by fresh metadata."""
         return sorted(self.refresh(()).nodes.values(), key=lambda node: node.node_id)
 
     def topic(self, name: str) -> TopicMetadata:
-        """A topic's metadata, from the cache if it is fresh.
+        """Return a topic's metadata, from the cache if it is fresh.
 
         Raises:
             UnknownTopic: the cluster has no such topic.
@@ -262,34 +258,32 @@ class Session:
         return known or self.retrying(lambda: self.fetch_topic(name))
 
     def fetch_topic(self, name: str) -> TopicMetadata:
-        """One attempt to learn a topic's metadata.
+        """Request a topic's metadata once.
 
         Raises:
             UnknownTopic, BrokersUnreachable, BrokerBusy
         """
         topic = self.refresh([name]).topics.get(name)
         if topic is None:
-            raise UnknownTopic(f"topic {name!r} is not in the broker's answer")
+            raise UnknownTopic(f"topic {name!r} is not in the broker's response")
         if topic.error_code:
             raise broker_error(topic.error_code, f"topic {name!r}")
         return topic
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """Partition to leader, without the partitions that have none now."""
         self.topic(topic)
         with self._lock:
             return self._cache.leaders(topic, now_ms=self.now_ms())
 
     def forget(self, topic: str) -> None:
-        """Ask for the topic's metadata again before it is next used."""
         with self._lock:
             self._cache.forget([topic])
 
     def leaders_of(self, topic: str, partitions: Iterable[int]) -> dict[int, list[int]]:
-        """Broker to the partitions that it leads.
+        """Return the partitions of each leader.
 
         Raises:
-            UnknownTopic: a partition that the topic does not have.
+            UnknownTopic: the topic has no such partition.
             BrokerBusy: a partition without a leader.
         """
         leaders = self.leaders(topic)
@@ -311,7 +305,7 @@ class Session:
     def call_coordinator(
         self, key: str, name: str, body: Mapping[str, Any], kind: int = GROUP
     ) -> Any:
-        """One attempt at the coordinator of a group or transactional id, found when not known."""
+        """Call the coordinator of a group or transactional id once, after finding it if needed."""
         with self._lock:
             node = self._coordinators.get((kind, key))
         if node is None:
@@ -340,6 +334,5 @@ class Session:
     # Leases
 
     def lease(self, node_id: int) -> Connection:
-        """A connection to a broker for the caller alone."""
         node = self.node(node_id)
         return self.pool.lease(node.host, node.port)

@@ -1,18 +1,18 @@
-"""A member of a share group: what it asks for and says, and what answers make of it. No I/O here.
+"""Core of a share group member: builds its requests and processes responses, without I/O.
 
     heartbeat ─▶ epoch, partitions ─▶ a share session with each broker that leads some of them
-                                         fetch: partitions that came and went, how much
-                                         acknowledge: what was done with which offsets
+                                         fetch: added and removed partitions, limits
+                                         acknowledge: results by ranges of offsets
 
-| answer                                     | the member                                     |
+| response                                   | the member                                     |
 |--------------------------------------------|------------------------------------------------|
-| unknown member, fenced epoch               | joins again; what it has stays locked          |
-| unknown session, wrong epoch, no connection| opens the session anew                         |
-| another broker leads                       | is to learn who does                           |
+| unknown member, fenced epoch               | joins again; its records stay locked           |
+| unknown session, wrong epoch, no connection| opens the session again                        |
+| another broker leads                       | refreshes its metadata                         |
 
 Times are monotonic milliseconds.
 
-Source: KIP-932, KIP-1206 (no more records than asked for), KIP-1222 (renew).
+Source: KIP-932, KIP-1206 (no more records than requested), KIP-1222 (renew).
 """
 
 from __future__ import annotations
@@ -23,26 +23,23 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from penstock.client.errors import broker_error, code_name
-from penstock.client.metadata import TopicMetadata
+from penstock.client.metadata import TopicAndPartition, TopicMetadata
 
 LEAVE: Final = -1
 INITIAL: Final = 0
 FINAL: Final = -1
 RECORD_LIMIT: Final = 1
 UNASSIGNED_MS: Final = 500.0
-"""How often a member without partitions asks whether it has got some."""
+"""Heartbeat interval of a member without partitions."""
 _EPOCH_MAX: Final = 2**31 - 1
 _REJOIN: Final = frozenset({"unknown_member_id", "fenced_member_epoch"})
 SESSION_ERRORS: Final = frozenset(
     {"share_session_not_found", "invalid_share_session_epoch", "share_session_limit_reached"}
 )
 
-Place = tuple[str, int]
-"""A topic and a partition."""
 
-
-class Said(NamedTuple):
-    """The same said of all offsets from `first` to `last`."""
+class AckRange(NamedTuple):
+    """Acknowledgement of all offsets from `first` to `last`, of one `Kind`."""
 
     first: int
     last: int
@@ -50,7 +47,7 @@ class Said(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that the member has, and how often they were delivered."""
+    """Range of acquired offsets, with the number of their deliveries."""
 
     first: int
     last: int
@@ -59,24 +56,24 @@ class Acquired(NamedTuple):
 
 @dataclass(slots=True)
 class _Session:
-    """What a broker knows of the member: the next request's epoch, and its partitions."""
+    """Share session with a broker: the epoch of the next request, and its partitions."""
 
     epoch: int = INITIAL
-    places: set[Place] = field(default_factory=set)
+    partitions: set[TopicAndPartition] = field(default_factory=set)
 
 
 class ShareMember:
-    """See the module's text."""
+    """State machine of a member: group membership, leaders and share sessions."""
 
     def __init__(self, group: str, member_id: str, topics: Sequence[str]) -> None:
         self.group = group
         self.member_id = member_id
         self.topics = tuple(topics)
         self.epoch = 0
-        self.assigned: set[Place] = set()
+        self.assigned: set[TopicAndPartition] = set()
         self._assignment: tuple[tuple[UUID, tuple[int, ...]], ...] = ()
         self._ids: dict[str, UUID] = {}
-        self._leaders: dict[Place, int] = {}
+        self._leaders: dict[TopicAndPartition, int] = {}
         self._sessions: dict[int, _Session] = {}
         self._due_ms = float("-inf")
         self._turn = 0
@@ -84,11 +81,11 @@ class ShareMember:
     # The group
 
     def due_in_ms(self, now_ms: float) -> float:
-        """How long until the next heartbeat; 0 or less: now."""
+        """Return the time to the next heartbeat; 0 or less means now."""
         return self._due_ms - now_ms
 
     def heartbeat(self, *, leave: bool = False) -> dict[str, Any]:
-        """The body of the next heartbeat; topics are told when the member joins."""
+        """Return the body of the next heartbeat; the first one has the topics."""
         joins = self.epoch == 0 and not leave
         return {
             "group_id": self.group,
@@ -98,11 +95,11 @@ class ShareMember:
             "subscribed_topic_names": self.topics if joins else None,
         }
 
-    def heard(self, answer: Any, now_ms: float) -> bool:
-        """Take a heartbeat's answer; whether partitions came or went.
+    def heartbeat_answered(self, answer: Any, now_ms: float) -> bool:
+        """Process the response to a heartbeat; return whether the assignment changed.
 
         Raises:
-            PenstockError: the coordinator's refusal, but of an epoch: then the member joins again.
+            PenstockError: the coordinator's error, except for epochs: then the member joins again.
         """
         code = int(answer.error_code)
         if code:
@@ -115,8 +112,8 @@ class ShareMember:
         changed = False
         if answer.assignment is not None:
             found = tuple(
-                (one.topic_id, tuple(map(int, one.partitions)))
-                for one in answer.assignment.topic_partitions
+                (topic_partition.topic_id, tuple(map(int, topic_partition.partitions)))
+                for topic_partition in answer.assignment.topic_partitions
             )
             changed, self._assignment = found != self._assignment, found
         self._due_ms = now_ms + (
@@ -124,16 +121,15 @@ class ShareMember:
         )
         return changed
 
-    # Who leads what
+    # Leaders
 
     def learn(self, topics: Iterable[TopicMetadata]) -> None:
-        """Take who leads the partitions of the member's topics."""
         self._leaders.clear()
         for topic in topics:
             if topic.topic_id is not None:
                 self._ids[topic.name] = topic.topic_id
-            for one in topic.partitions:
-                self._leaders[topic.name, one.index] = one.leader
+            for partition in topic.partitions:
+                self._leaders[topic.name, partition.index] = partition.leader
         names = {topic_id: name for name, topic_id in self._ids.items()}
         self.assigned = {
             (names[topic_id], index)
@@ -142,26 +138,22 @@ class ShareMember:
             for index in indexes
         }
 
-    def leader(self, place: Place) -> int:
-        """The broker that leads a partition; -1 where nobody is known to."""
-        return self._leaders.get(place, -1)
+    def leader(self, partition: TopicAndPartition) -> int:
+        return self._leaders.get(partition, -1)
 
     def nodes(self) -> list[int]:
-        """The brokers that lead partitions of the member, another one first each time."""
-        nodes = sorted({self.leader(place) for place in self.assigned} - {-1})
+        nodes = sorted({self.leader(partition) for partition in self.assigned} - {-1})
         self._turn += 1
         start = self._turn % len(nodes) if nodes else 0
         return nodes[start:] + nodes[:start]
 
     @property
     def leaderless(self) -> bool:
-        """Whether a partition of the member has nobody to ask."""
-        return any(self.leader(place) < 0 for place in self.assigned)
+        return any(self.leader(partition) < 0 for partition in self.assigned)
 
     # Sessions
 
     def opened(self, node: int) -> bool:
-        """Whether a broker knows the member's session."""
         return node in self._sessions and self._sessions[node].epoch != INITIAL
 
     def sessions(self) -> list[int]:
@@ -170,11 +162,11 @@ class ShareMember:
     def fetch(
         self, node: int, *, max_records: int, max_wait_ms: int, max_bytes: int
     ) -> dict[str, Any]:
-        """The next fetch from a broker; without `max_records` it only opens the session."""
+        """Return the next fetch from a broker; without `max_records` it only opens the session."""
         session = self._sessions.setdefault(node, _Session())
-        mine = {place for place in self.assigned if self.leader(place) == node}
-        come, gone = mine - session.places, session.places - mine
-        session.places = mine
+        mine = {partition for partition in self.assigned if self.leader(partition) == node}
+        come, gone = mine - session.partitions, session.partitions - mine
+        session.partitions = mine
         return {
             **self._head(session),
             "max_wait": max_wait_ms,
@@ -184,7 +176,7 @@ class ShareMember:
             "batch_size": max(max_records, 1),
             "share_acquire_mode": RECORD_LIMIT,
             "is_renew_ack": False,
-            "topics": self._topics({place: () for place in come}),
+            "topics": self._topics({partition: () for partition in come}),
             "forgotten_topics_data": [
                 {"topic_id": topic_id, "partitions": indexes}
                 for topic_id, indexes in self._by_topic(gone).items()
@@ -192,26 +184,29 @@ class ShareMember:
         }
 
     def acknowledge(
-        self, node: int, said: Mapping[Place, Sequence[Said]], *, renews: bool, last: bool = False
+        self,
+        node: int,
+        ranges: Mapping[TopicAndPartition, Sequence[AckRange]],
+        *,
+        renews: bool,
+        last: bool = False,
     ) -> dict[str, Any]:
-        """What to tell a broker with an open session of records that the member has."""
+        """Return the body of a request with acknowledgements to a broker with an open session."""
         session = self._sessions[node]
         head = self._head(session)
         if last:
             head["share_session_epoch"] = FINAL
-        return {**head, "is_renew_ack": renews, "topics": self._topics(said)}
+        return {**head, "is_renew_ack": renews, "topics": self._topics(ranges)}
 
     def answered(self, node: int) -> None:
-        """A broker has taken a request of its session."""
+        """Advance the session's epoch after a response."""
         session = self._sessions[node]
         session.epoch = 1 if session.epoch >= _EPOCH_MAX else session.epoch + 1
 
     def lost(self, node: int) -> None:
-        """A broker does not know the session, or cannot be asked."""
         self._sessions.pop(node, None)
 
     def name(self, topic_id: UUID) -> str:
-        """The topic of an id that an answer has; empty if the member has none such."""
         return next((name for name, known in self._ids.items() if known == topic_id), "")
 
     def _head(self, session: _Session) -> dict[str, Any]:
@@ -221,22 +216,24 @@ class ShareMember:
             "share_session_epoch": session.epoch,
         }
 
-    def _by_topic(self, places: Iterable[Place]) -> dict[UUID, list[int]]:
+    def _by_topic(self, partitions: Iterable[TopicAndPartition]) -> dict[UUID, list[int]]:
         found: dict[UUID, list[int]] = {}
-        for topic, index in sorted(places):
+        for topic, index in sorted(partitions):
             found.setdefault(self._ids[topic], []).append(index)
         return found
 
-    def _topics(self, said: Mapping[Place, Sequence[Said]]) -> list[dict[str, Any]]:
+    def _topics(
+        self, ranges: Mapping[TopicAndPartition, Sequence[AckRange]]
+    ) -> list[dict[str, Any]]:
         topics: dict[UUID, list[dict[str, Any]]] = {}
-        for (topic, index), runs in sorted(said.items()):
+        for (topic, index), acks in sorted(ranges.items()):
             batches = [
                 {
-                    "first_offset": one.first,
-                    "last_offset": one.last,
-                    "acknowledge_types": (one.kind,),
+                    "first_offset": ack.first,
+                    "last_offset": ack.last,
+                    "acknowledge_types": (ack.kind,),
                 }
-                for one in runs
+                for ack in acks
             ]
             topics.setdefault(self._ids[topic], []).append(
                 {"partition_index": index, "acknowledgement_batches": batches}

@@ -1,6 +1,6 @@
-"""Rows of a table to the partitions of a topic: by the partitioner, by a column, or all to one.
+"""Distribution of a table's rows to partitions: by the partitioner, by a column, or all to one.
 
-Rows are sorted by their addresses only; the encoder that reads them copies them once.
+Only the addresses of rows are sorted; the encoder copies the rows once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def spread(
 ) -> Iterator[tuple[int, Any]]:
     """Yield partitions with their rows, each in the order of the input.
 
-    `chunk` is what `columns.normalise` returned, with a column `partition` or `key`; `rows` is
-    what `read_input` made of it. Rows without a key go to `unkeyed`.
+    `chunk` is a result of `columns.normalise`, with a column `partition` or `key`; `rows` is the
+    result of `read_input` for it. Rows without a key go to `unkeyed`.
 
     Raises:
         InvalidArgument: a partition that the topic, of `count` partitions, does not have.
@@ -34,7 +34,7 @@ def spread(
         yield int(partitions[0]), rows
         return
     order, bounds = groups(partitions, count)
-    ordered = rows.select(order)  # moves addresses only
+    ordered = rows.select(order)  # copies addresses only
     for partition in np.flatnonzero(np.diff(bounds)).tolist():
         yield partition, ordered.select(slice(bounds[partition], bounds[partition + 1]))
 

@@ -1,6 +1,6 @@
-"""A topic that is followed: record batches, and where the caller stands.
+"""Subscription to a topic, with its positions.
 
-The reader is that of every read; this is the place that it reads to, kept for who goes on later.
+It uses the reader of every read, and adds the positions after the last returned batch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from penstock.client.fetch import FetchCore, ReadPosition, Run
 
 
 class Subscription:
-    """Iterate over it for record batches, in one thread. After an error it is over.
+    """Iterator of record batches, for one thread. It ends after an error.
 
-    `positions` are behind the last batch that was handed out, by partition: hand them to
-    `Client.subscribe` as its `start` to go on there. After `LogTruncated` they are where the log
-    still has the records that were read.
+    `positions` are after the last returned batch, by partition: pass them as `start` to
+    `Client.subscribe` to continue there. After `LogTruncated` they are the end of the records that
+    the log still has.
     """
 
     def __init__(self, core: FetchCore, batches: Generator[tuple[Run, Any]]) -> None:
@@ -31,13 +31,13 @@ class Subscription:
         return self
 
     def __next__(self) -> Any:
-        """The next record batch.
+        """Return the next record batch.
 
         Raises:
-            LogTruncated: records that came were given up by an election.
-            OffsetOutOfRange: the log does not begin before what comes next any more.
-            UnreadableBatch: what is stored cannot be read; what is before it came.
-            PenstockError: what the broker refused for good.
+            LogTruncated: a leader election discarded records that were already returned.
+            OffsetOutOfRange: the log now begins after the next offset.
+            UnreadableBatch: a stored batch cannot be read; earlier ones were returned.
+            PenstockError: the broker rejected the request, or retries were exhausted.
         """
         try:
             run, batch = next(self._batches)
@@ -48,7 +48,6 @@ class Subscription:
         return batch
 
     def close(self) -> None:
-        """Fetch no more."""
         self._batches.close()
 
     def __enter__(self) -> Subscription:

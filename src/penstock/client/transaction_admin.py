@@ -1,6 +1,6 @@
-"""Transactional ids from the outside: list, describe, abort.
+"""Transactional id calls: list, describe, abort.
 
-Source: KIP-664; KIP-360 for what an abort is: somebody else begins with the id.
+Source: KIP-664; KIP-360 for abort, which begins with the id as a new producer.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ STATES: Final = (
     "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
     "PrepareEpochFence",
 )  # fmt: skip
-"""Kafka's names of the states of transactions."""
+"""Kafka's names of transaction states."""
 ABORT_TIMEOUT_MS: Final = 60_000
-"""`transaction.timeout.ms` of who begins with an id in order to abort: it writes nothing."""
+"""`transaction.timeout.ms` of the producer that aborts; it writes nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional id as lists show it."""
-
     transactional_id: str
     producer_id: int
     state: str
@@ -35,10 +33,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id, its producer and its newest transaction.
+    """Transactional id with its producer and its latest transaction.
 
-    `start_ms` is when that began, None if there has been none. `partitions` are open, or lack the
-    marker of its end.
+    `start_ms` is the transaction's start, None if there was none. `partitions` belong to the open
+    transaction, or lack its end marker.
     """
 
     transactional_id: str
@@ -51,8 +49,6 @@ class TransactionDescription:
 
 
 class TransactionCalls:
-    """The part of `Client` that is about transactional ids."""
-
     _session: Session
 
     def list_transactions(
@@ -60,11 +56,11 @@ class TransactionCalls:
     ) -> list[TransactionListing]:
         """Return the transactional ids of all brokers, by id.
 
-        `states` and `running_ms` choose those in some states, by names in any case, and those whose
-        newest transaction began longer ago.
+        `states` selects by state names in any case, `running_ms` by the age of the latest
+        transaction.
 
         Raises:
-            InvalidArgument: there is no such state.
+            InvalidArgument: an unknown state.
         """
         body = {
             "state_filters": tuple(map(_state, states)),
@@ -80,11 +76,11 @@ class TransactionCalls:
                 )
                 where = f"transactions of broker {node.node_id}"
                 _check(int(response.error_code), where)
-                for one in response.transaction_states:
-                    found[str(one.transactional_id)] = TransactionListing(
-                        transactional_id=str(one.transactional_id),
-                        producer_id=int(one.producer_id),
-                        state=str(one.transaction_state),
+                for state in response.transaction_states:
+                    found[str(state.transactional_id)] = TransactionListing(
+                        transactional_id=str(state.transactional_id),
+                        producer_id=int(state.producer_id),
+                        state=str(state.transaction_state),
                         coordinator=node.node_id,
                     )
             return [found[name] for name in sorted(found)]
@@ -92,10 +88,10 @@ class TransactionCalls:
         return self._session.retrying(once)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """One transactional id.
+        """Return the description of a transactional id.
 
         Raises:
-            BrokerRefused: there is none of this name.
+            BrokerRefused: the id does not exist.
         """
         response = self._transactional(
             transactional_id, "DescribeTransactions", {"transactional_ids": [transactional_id]}
@@ -116,10 +112,10 @@ class TransactionCalls:
         )
 
     def abort_transaction(self, transactional_id: str) -> TransactionDescription:
-        """Abort what is open under an id, and fence its producer.
+        """Abort the open transaction of an id, and fence its producer.
 
         Raises:
-            BrokerRefused: there is none of this name.
+            BrokerRefused: the id does not exist.
         """
         self.describe_transaction(transactional_id)
         body = {
@@ -161,7 +157,7 @@ def _check(code: int, subject: str) -> None:
 
 
 def _milliseconds(value: Any) -> int | None:
-    """A time or a duration of an answer; None for a time that is none."""
+    """Return a time or duration of a response in milliseconds; None for a negative time."""
     if isinstance(value, datetime):
         value -= datetime.fromtimestamp(0, value.tzinfo)
     found = value // timedelta(milliseconds=1)

@@ -1,19 +1,19 @@
-"""Transactions: what is written to any number of topics counts together, or not at all.
+"""Transactional producer: writes to any number of topics commit together, or not at all.
 
     with producer.transaction():
         producer.write_arrow("totals", table)
         producer.send_offsets("summing", {("orders", 0): 1200})
 
-Partitions and groups join by what is written and sent (KIP-890): there is no request before. With
-the end of a transaction comes the epoch of the next one, in which nothing of this one arrives.
+Partitions and groups join a transaction by their writes and offsets (KIP-890), without an earlier
+request. The end of a transaction starts a new epoch, in which late requests of it are fenced.
 
-| state   | meaning                                      | what goes on                       |
+| state   | meaning                                      | possible calls                     |
 |---------|----------------------------------------------|------------------------------------|
 | idle    | no transaction is open                       | begin                              |
-| open    | one is                                       | write, send offsets, commit, abort |
-| failed  | something of it was not taken                | abort                              |
-| unknown | nobody has answered how the last one ended   | begin; the coordinator ends it     |
-| fenced  | another producer has the id                  | nothing                            |
+| open    | a transaction is open                        | write, send offsets, commit, abort |
+| failed  | a write or offset was rejected               | abort                              |
+| unknown | the last commit or abort had no response     | begin; the coordinator ends it     |
+| fenced  | another producer has the id                  | none                               |
 
 Source: Kafka's `TransactionManager`; KIP-98, KIP-447, KIP-890.
 """
@@ -30,7 +30,8 @@ from penstock.base.settings import LONG_MAX
 from penstock.client import limits
 from penstock.client.arguments import text, topic_partition, whole
 from penstock.client.errors import InvalidArgument, broker_error, is_retriable
-from penstock.client.groups import Committed, TopicAndPartition
+from penstock.client.groups import Committed
+from penstock.client.metadata import TopicAndPartition
 from penstock.client.producers import ProducerIdentity
 from penstock.client.session import GROUP, TRANSACTION, Session
 from penstock.client.writer import Progress, WriteReport, write_options, write_table
@@ -41,17 +42,17 @@ T = TypeVar("T")
 
 
 class _State(Enum):
-    """See the module's text."""
+    """State of a transactional producer; the value completes an error message."""
 
     IDLE = "no transaction is open"
     OPEN = "a transaction is open"
-    FAILED = "something of the transaction was not taken: it can only be aborted"
-    UNKNOWN = "how the last transaction ended is not known"
-    FENCED = "another producer has the transactional id by now"
+    FAILED = "a write or offset of the transaction failed: it can only be aborted"
+    UNKNOWN = "it is unknown how the last transaction ended"
+    FENCED = "another producer has the transactional id now"
 
 
 class TransactionalProducer:
-    """One producer of transactions, for one thread; made by `Client.transactional`."""
+    """Producer of transactions, for one thread; made by `Client.transactional`."""
 
     def __init__(self, session: Session, transactional_id: str, timeout_ms: int) -> None:
         self._session = session
@@ -60,10 +61,10 @@ class TransactionalProducer:
         self._state = _State.UNKNOWN
         self._identity = ProducerIdentity()
         self._joined = False
-        """Whether anything may be part of the open transaction."""
+        """Whether the open transaction may have writes or offsets."""
 
     def lend(self) -> ProducerIdentity:
-        """The identity with which others write batches of the open transaction.
+        """Return the identity for other writers' batches in the open transaction.
 
         Raises:
             InvalidArgument: no transaction is open.
@@ -73,11 +74,11 @@ class TransactionalProducer:
         return self._identity
 
     def begin(self) -> None:
-        """Open a transaction. The first one fences whoever had the id, and ends what it left.
+        """Open a transaction. The first one fences earlier producers and ends their transaction.
 
         Raises:
-            InvalidArgument: one is open already, or another producer has the id.
-            PenstockError: the coordinator's refusal.
+            InvalidArgument: a transaction is already open, or another producer has the id.
+            PenstockError: the coordinator's error.
         """
         self._expect("begin", _State.IDLE, _State.UNKNOWN)
         if self._state is _State.UNKNOWN:
@@ -103,9 +104,9 @@ class TransactionalProducer:
         """Write a table as part of the open transaction, as `Client.write_arrow` does.
 
         Raises:
-            InvalidArgument: options that cannot be; the transaction is as it was.
-            PenstockError: what the broker refused for good, or columns that cannot be written; the
-                transaction is to be aborted.
+            InvalidArgument: invalid options; the transaction is unchanged.
+            PenstockError: the write was rejected, or columns are invalid; the transaction must be
+                aborted.
         """
         self._expect("write", _State.OPEN)
         options = write_options(
@@ -139,14 +140,13 @@ class TransactionalProducer:
         member_id: str = "",
         instance_id: str | None = None,
     ) -> None:
-        """Commit a group's offsets with the open transaction: they count when it does.
+        """Commit a group's offsets as part of the open transaction.
 
-        A member of the group names itself and its generation, so that one that was replaced commits
-        nothing (KIP-447).
+        A group member passes its id and generation, which fences a replaced member (KIP-447).
 
         Raises:
-            InvalidArgument: an argument that cannot be; the transaction is as it was.
-            PenstockError: what the coordinator refused; the transaction is to be aborted.
+            InvalidArgument: an invalid argument; the transaction is unchanged.
+            PenstockError: the coordinator's error; the transaction must be aborted.
         """
         self._expect("send offsets", _State.OPEN)
         body = {
@@ -170,24 +170,23 @@ class TransactionalProducer:
             self._coordinated(group, GROUP, "TxnOffsetCommit", body, read)
 
     def commit(self) -> None:
-        """Make all of the transaction count; it does when this returns.
+        """Commit the transaction; it is committed when this returns.
 
         Raises:
-            InvalidArgument: none is open, or something of it was not taken.
-            PenstockError: the coordinator's refusal. After one that nobody answered, whether it
-                counts is not known.
+            InvalidArgument: no transaction is open, or a part of it failed.
+            PenstockError: the coordinator's error. Without a response the outcome is unknown.
         """
         self._expect("commit", _State.OPEN)
         self._end(committed=True)
 
     def abort(self) -> None:
-        """Make nothing of the transaction count; raises as `commit`."""
+        """Abort the transaction; raise as `commit`."""
         self._expect("abort", _State.OPEN, _State.FAILED)
         self._end(committed=False)
 
     @contextmanager
     def transaction(self) -> Iterator[TransactionalProducer]:
-        """A transaction that is committed at the end of the block, or aborted if that fails."""
+        """Run a block in a transaction that is committed at its end, or aborted if it raises."""
         self.begin()
         try:
             yield self
@@ -199,7 +198,7 @@ class TransactionalProducer:
             raise
         self.commit()
 
-    # What these are made of
+    # Calls
 
     def _expect(self, what: str, *states: _State) -> None:
         if self._state not in states:
@@ -207,7 +206,6 @@ class TransactionalProducer:
 
     @contextmanager
     def _part(self) -> Iterator[None]:
-        """Something that may join the transaction; unless all of it is taken, nothing may count."""
         self._joined = True
         try:
             yield
@@ -244,7 +242,6 @@ class TransactionalProducer:
         self._state = _State.IDLE
 
     def _ask(self, name: str, body: Mapping[str, Any]) -> ProducerIdentity:
-        """One attempt at something that the coordinator answers with an identity."""
         response = self._session.call_coordinator(self._id, name, body, TRANSACTION)
         self._check(
             int(response.error_code), f"transactional id {self._id!r}", self._id, TRANSACTION
@@ -269,13 +266,15 @@ def _topics(offsets: Mapping[TopicAndPartition, int | Committed]) -> list[dict[s
     topics: dict[str, list[dict[str, Any]]] = {}
     for key in sorted(map(topic_partition, offsets)):
         given = offsets[key]
-        one = given if isinstance(given, Committed) else Committed(offset=given)
+        committed = given if isinstance(given, Committed) else Committed(offset=given)
         topics.setdefault(key[0], []).append(
             {
                 "partition_index": key[1],
-                "committed_offset": whole(f"offset of {key[0]}-{key[1]}", one.offset, 0, LONG_MAX),
-                "committed_leader_epoch": one.leader_epoch,
-                "committed_metadata": one.metadata,
+                "committed_offset": whole(
+                    f"offset of {key[0]}-{key[1]}", committed.offset, 0, LONG_MAX
+                ),
+                "committed_leader_epoch": committed.leader_epoch,
+                "committed_metadata": committed.metadata,
             }
         )
     return [{"name": name, "partitions": partitions} for name, partitions in topics.items()]

@@ -1,10 +1,10 @@
-"""Writes Arrow batches to a topic: the shell around the produce core.
+"""Writer of Arrow batches to a topic: the shell around the produce core.
 
-One thread does all: it encodes the next chunk of rows while the broker works on up to
-`max_in_flight` requests, and takes answers in between. Rows are sorted by partition chunk by
-chunk, by their addresses: only the encoder copies them. A chunk is about as large as one full
-batch per partition. Rows without a key go out in runs of
-one batch, the partitions taking turns, so that batches are full and nothing is sorted.
+One thread does all work: it encodes the next chunk of rows while the broker processes up to
+`max_in_flight` requests, and reads responses in between. A chunk is about as large as one full
+batch per partition; its rows are sorted by partition through their addresses, and only the encoder
+copies them. Rows without a key go to the partitions in turn, one batch at a time, so that batches
+are full and nothing is sorted.
 """
 
 from __future__ import annotations
@@ -42,15 +42,13 @@ _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed
 _RATE_STEPS_PER_SECOND: Final = 20
 _WAIT_MS_MAX: Final = 100.0
 _FILLED_SHARE: Final = 0.85
-"""Of a batch that is aimed at: hardly ever is a little left over for another, tiny batch."""
+"""Target share of a full batch; it rarely leaves a rest for another, tiny batch."""
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a table is written."""
-
     codec: Codec = Codec.NONE
     level: int | None = None
     acks: int = -1
@@ -64,9 +62,9 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteReport:
-    """What a write did, after the last acknowledgement.
+    """Result of a write, after the last acknowledgement.
 
-    `offsets` has the first and last offset per partition, -1 where they are not known (acks=0,
+    `offsets` has the first and last offset per partition, -1 where they are unknown (acks=0,
     or an acknowledgement that was lost and recognised as a duplicate on the second attempt).
     """
 
@@ -79,7 +77,7 @@ class WriteReport:
 
 
 def parse_codec(name: str) -> Codec:
-    """A codec by Kafka's name.
+    """Return a codec by Kafka's name.
 
     Raises:
         InvalidArgument: not one of none, gzip, snappy, lz4, zstd.
@@ -91,7 +89,7 @@ def parse_codec(name: str) -> Codec:
 
 
 def parse_level(codec: Codec, level: int | None) -> int | None:
-    """A compression level that the codec has; None is the codec's default.
+    """Return a compression level after checking it; None is the codec's default.
 
     Raises:
         InvalidArgument: the codec has no such level.
@@ -105,7 +103,7 @@ def parse_level(codec: Codec, level: int | None) -> int | None:
 
 
 def parse_acks(acks: str | int) -> int:
-    """The number of acknowledgements, -1 for all.
+    """Return the number of acknowledgements, -1 for all.
 
     Raises:
         InvalidArgument: not one of all, 1, 0.
@@ -125,7 +123,6 @@ def write_options(
     batch_bytes: int,
     records_per_second: float | None = None,
 ) -> WriteOptions:
-    """Options as callers give them, checked; raises InvalidArgument."""
     positive("records_per_second", records_per_second)
     chosen = parse_codec(codec)
     return WriteOptions(
@@ -142,8 +139,6 @@ def write_options(
 
 
 class Writer:
-    """One write to one topic."""
-
     def __init__(
         self,
         session: Session,
@@ -175,11 +170,11 @@ class Writer:
         self._sticky = int(session.randomness.uniform() * self._count)
 
     def write(self, batches: Iterator[Any], names: ColumnNames) -> WriteReport:
-        """Write batches that have the columns named and wait for every acknowledgement.
+        """Write batches with the named columns and wait for every acknowledgement.
 
         Raises:
-            PenstockError: the first batch that failed for good; a note says how many records
-                had been acknowledged by then.
+            PenstockError: the first batch that failed permanently; a note has the number of records
+                acknowledged by then.
         """
         keyed = names.key is not None or names.partition is not None
         to_many = keyed and self._options.partition is None
@@ -230,7 +225,6 @@ class Writer:
             yield from self._encode_run(part, partition)
 
     def _turn(self) -> int:
-        """The next partition for rows without a key; those without a leader are passed over."""
         for _ in range(self._count):
             self._sticky = (self._sticky + 1) % self._count
             if self._sticky in self._leaders:
@@ -265,7 +259,6 @@ class Writer:
             self._take_answers(min(left_ms, _WAIT_MS_MAX))
 
     def _pump(self, limit_bytes: int) -> None:
-        """Send what may be sent and take answers until at most `limit_bytes` are outstanding."""
         while True:
             self._take_answers(0)
             self._send_ready()
@@ -290,7 +283,7 @@ class Writer:
             self._session.fetch_topic(self._topic)
             self._leaders = self._session.leaders(self._topic)
         except (RetriableError, BrokersUnreachable):
-            self._core.metadata_stale = True  # asked again with the next attempt
+            self._core.metadata_stale = True  # refreshed by the next attempt
 
     def _send(self, request: ProduceRequest) -> None:
         node_id = request.node_id
@@ -337,7 +330,6 @@ class Writer:
         )
 
     def _take_answers(self, wait_ms: float) -> None:
-        """Read every answer that has come; wait up to `wait_ms` for the first."""
         waiting = {
             self._connections[node_id].fileno(): node_id
             for node_id, requests in self._requests.items()
@@ -358,7 +350,6 @@ class Writer:
             self._check_overdue(node_id)
 
     def _check_overdue(self, node_id: int) -> None:
-        """Give a connection up whose broker is silent although it is still there."""
         limit_ms = self._session.request_timeout_ms
         if self._session.now_ms() - self._heard_ms[node_id] > limit_ms:
             where = self._connections[node_id].where
@@ -418,8 +409,8 @@ def write_table(
     """Write anything with Arrow's C stream; the columns are given by name.
 
     Raises:
-        InvalidArgument: columns that cannot be.
-        PenstockError: what the broker refused for good.
+        InvalidArgument: invalid columns.
+        PenstockError: the broker rejected the write, or retries were exhausted.
     """
     text("topic", topic)
     stream = open_stream(data)

@@ -1,8 +1,8 @@
-"""The filesystem outbox: payloads on a shared file system, pointers on the log.
+"""Filesystem outbox: payloads on a shared file system, pointers on the log.
 
 `OutboxWriter` (asyncio) and `Outbox` (threads) write a payload as a file and publish a pointer to
-it, or put a small one into the record itself; `OutboxReader` and `OutboxConsumer` are the other
-end. Names are looked up when they are first used, so that a consumer does not load the writer.
+it, or put a small payload into the record itself; `OutboxReader` and `OutboxConsumer` read them.
+Names are imported on first use, so that a consumer does not load the writer.
 """
 
 from importlib import import_module

@@ -1,9 +1,9 @@
 """Errors of the outbox, by what the caller should do.
 
-A write that did not succeed leaves nothing half visible: `data.bin` is there whole or not at all.
-Every error of a write or send, other than those that say the call itself is wrong, carries the
-`identity` of the batch: a retry that passes the same partition id, batch id and `at_ms` finds
-what an earlier attempt may have left, and cannot write the batch twice.
+A failed write leaves nothing partially visible: `data.bin` is complete or missing. Every error of
+a write or send, except those about an invalid call, has the `identity` of the batch: a retry with
+the same partition id, batch id and `at_ms` finds the files of an earlier attempt, and cannot write
+the batch twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.base.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchIdentity:
-    """What names a batch, and so what a caller keeps for a retry. `at_ms` is since the epoch."""
+    """Identity of a batch, which a caller keeps for a retry. `at_ms` is since the epoch."""
 
     partition_id: str
     batch_id: str
@@ -34,29 +34,25 @@ class BatchIdentity:
 
 
 class BatchError(PenstockError):
-    """An error about one batch; `identity` is None where the batch had no name yet."""
+    """An error about one batch; `identity` is None if the batch had no name yet."""
 
     identity: BatchIdentity | None = None
 
 
 class InvalidPartitionId(InvalidError):
-    """A partition id that cannot be a directory's name."""
-
     def __init__(self, text: object, reason: str) -> None:
         super().__init__(f"partition id {shown(text)}: {reason}")
         self.reason = reason
 
 
 class InvalidBatchId(InvalidError):
-    """A batch id that cannot be part of a directory's name."""
-
     def __init__(self, text: object, reason: str) -> None:
         super().__init__(f"batch id {shown(text)}: {reason}")
         self.reason = reason
 
 
 class InvalidPath(InvalidError):
-    """A path that is none of the outbox's layout."""
+    """A path outside the outbox's layout."""
 
     def __init__(self, path: object, reason: str) -> None:
         super().__init__(f"outbox path {shown(path)}: {reason}")
@@ -64,11 +60,11 @@ class InvalidPath(InvalidError):
 
 
 class InvalidPayload(InvalidError):
-    """A payload, or something said of it, that can never be written."""
+    """A payload, or one of its attributes, that can never be written."""
 
 
 class InvalidPointer(InvalidError):
-    """Bytes that are no pointer, or a pointer that contradicts itself."""
+    """Bytes that are not a pointer, or a pointer that contradicts itself."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"outbox pointer: {reason}")
@@ -76,7 +72,7 @@ class InvalidPointer(InvalidError):
 
 
 class PathEscapes(InvalidError):
-    """A path that leads, or may lead, out of the root: through a symlink or `..`."""
+    """A path that leaves the root, or could: through a symlink or `..`."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"outbox path {shown(path)}: {reason}")
@@ -85,9 +81,9 @@ class PathEscapes(InvalidError):
 
 
 class BatchConflict(BatchError, InvalidError):
-    """The batch has been written before, with another content: the id was used for two payloads.
+    """The batch was written before with another content: the id was used for two payloads.
 
-    `found` and `expected` are size in bytes and CRC32C of what is there and of the payload.
+    `found` and `expected` are size in bytes and CRC32C of the stored file and of the payload.
     """
 
     def __init__(
@@ -96,7 +92,7 @@ class BatchConflict(BatchError, InvalidError):
         there, given = (f"{size} bytes with CRC32C {crc:08x}" for size, crc in (found, expected))
         super().__init__(
             f"batch {batch_id}: {path} holds {there}, and the payload has {given}:"
-            " a batch id names one payload for ever"
+            " use a batch id for one payload only"
         )
         self.path = path
         self.found = found
@@ -104,23 +100,21 @@ class BatchConflict(BatchError, InvalidError):
 
 
 class NotAFile(BatchError, InvalidError):
-    """Something of another kind stands where a directory or a payload belongs."""
+    """A directory entry of another kind where a directory or a payload is expected."""
 
 
 class NameTooLong(BatchError, InvalidError):
-    """The file system takes shorter names than the outbox makes."""
+    """The file system does not support names as long as the outbox's."""
 
 
 class PayloadMissing(UnavailableError):
-    """There is no file where a pointer points."""
-
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path}: there is no such payload below the outbox's root")
+        super().__init__(f"{path}: the payload is missing below the outbox's root")
         self.path = path
 
 
 class PayloadCorrupt(CorruptError):
-    """A file whose size or checksum is not what its pointer says."""
+    """A file whose size or checksum differs from its pointer's."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -129,40 +123,40 @@ class PayloadCorrupt(CorruptError):
 
 
 class OutboxBusy(BatchError, RetriableError):
-    """More calls wait than a queue of the outbox holds."""
+    """A queue of the outbox is full."""
 
 
 class AdmissionTimedOut(BatchError, RetriableError):
-    """No room among the writes under way within the time allowed; nothing was written."""
+    """The write was not admitted within the time limit; nothing was written."""
 
 
 class WriteTimedOut(BatchError, RetriableError):
-    """The file was not there within the time allowed; the write may still end well."""
+    """The file was not complete within the time limit; the write may still succeed."""
 
 
 class PublishTimedOut(BatchError, RetriableError):
-    """No acknowledgement within the time allowed; the record may still be published."""
+    """The record was not acknowledged within the time limit; it may still be published."""
 
 
 class WriteFailed(BatchError, RetriableError):
-    """A file call failed in a way that may pass; nothing of the attempt is visible."""
+    """A file call failed, maybe temporarily; nothing of the attempt is visible."""
 
 
 class StorageFull(WriteFailed):
-    """The file system has no room or the quota is used up."""
+    """The file system is full, or the quota is exhausted."""
 
 
 class TooManyOpenFiles(WriteFailed):
-    """The process or the machine has no file descriptor left."""
+    """The process or the machine has no free file descriptor."""
 
 
 class SyncFailed(WriteFailed):
-    """A sync failed: what the disk holds of it is unknown. The file is given up; only a new one,
-    written from the beginning, may be synced in its place."""
+    """A sync failed, so the file's content on disk is unknown. The file is discarded; only a new
+    one, written from the beginning, may be synced."""
 
 
 class RootUnavailable(BatchError, UnavailableError):
-    """The root is not there or is no directory: its file system may not be mounted."""
+    """The root is missing or is not a directory: its file system may not be mounted."""
 
 
 class ReadOnlyRoot(RootUnavailable):
@@ -174,16 +168,16 @@ class AccessDenied(RootUnavailable):
 
 
 class UnfitFileSystem(RootUnavailable):
-    """The file system can neither rename without replacing nor link, so that two writers of one
-    batch could replace each other's file."""
+    """The file system supports neither rename without replacing nor link, so that two writers of
+    one batch could replace each other's file."""
 
 
 class PublishFailed(BatchError, RetriableError):
-    """The record was not published; a file that was written stays. Send again to publish."""
+    """The record was not published; a written file stays. Send again to publish."""
 
 
 class PublishRefused(BatchError, InvalidError):
-    """The topic refuses the record for good; a file that was written stays."""
+    """The topic permanently rejects the record; a written file stays."""
 
 
 class OutboxClosed(BatchError, FencedError):
@@ -209,10 +203,10 @@ _BY_ERRNO: Final[Mapping[int, type[PenstockError]]] = {
 
 
 def storage_error(number: int, action: str, path: str) -> PenstockError:
-    """The error for a file call that failed with errno `number`.
+    """Return the error for a file call that failed with errno `number`.
 
-    `action` names the call ("write", "sync", …), `path` what it was about. Failures that are not
-    known are worth another attempt: over a network file system most are.
+    `action` names the call ("write", "sync", …), `path` its subject. Unknown failures are
+    retriable, as most are over a network file system.
     """
     name = errno.errorcode.get(number, f"errno {number}")
     kind = _BY_ERRNO.get(number)
@@ -222,6 +216,6 @@ def storage_error(number: int, action: str, path: str) -> PenstockError:
 
 
 def shown(text: object) -> str:
-    """A value as error messages show it: quoted, cut at 80 characters."""
+    """Return a value for error messages: quoted, cut at 80 characters."""
     quoted = repr(text)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}…"

@@ -1,15 +1,15 @@
-"""The outbox's tree: from a batch's identity to its path, and back.
+"""Layout of the outbox's tree: from a batch's identity to its path, and back.
 
     <root>/<partition id>/year=2026/month=05/day=24/hour=14/batch-<batch id>/
-        data.bin                           the payload, whole, from one rename on
-        data.bin.tmp.<token>.<attempt>     what an attempt writes before its rename
+        data.bin                           the payload, complete, after one rename
+        data.bin.tmp.<token>.<attempt>     file of an attempt before its rename
 
-Partition first, so that readers and retention work on one without walking the others; then the
-hour in UTC in Hive's manner, so that query engines prune by it and no directory gets millions of
-entries; then a directory per batch, which leaves room for sidecar files. A path is a function of
-(partition id, batch id, time): a retry with the same three finds what came before it.
+The partition comes first, so that readers and retention work on one without walking the others;
+then the hour in UTC in Hive's format, so that query engines prune by it and no directory gets
+millions of entries; then a directory per batch, with space for sidecar files. A path is a function
+of (partition id, batch id, time): a retry with the same three finds the earlier files.
 
-Ids are not cleaned, they are refused: two ids that clean to one would share a directory.
+Invalid ids are rejected and never normalised: two ids could become the same directory.
 
 Source: `filesystem-outbox.txt`, "Naming, layout, and the partition directory tree".
 """
@@ -49,7 +49,7 @@ _DIRECTORY: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PayloadLocation:
-    """What a path says of its payload. `hour_start_ms`: the hour's first millisecond, UTC."""
+    """Location of a payload by its path. `hour_start_ms`: the hour's first millisecond, UTC."""
 
     partition_id: str
     hour_start_ms: int
@@ -57,12 +57,11 @@ class PayloadLocation:
 
     @property
     def directory(self) -> str:
-        """The batch directory, relative to the root."""
         return batch_directory(self.partition_id, self.batch_id, self.hour_start_ms)
 
 
 def check_partition_id(text: object) -> str:
-    """Return a partition id that may be a directory's name.
+    """Return a valid partition id.
 
     Raises:
         InvalidPartitionId: it is not 1 to 200 of `A-Z a-z 0-9 . _ = -`, or is `.` or `..`.
@@ -76,12 +75,12 @@ def check_partition_id(text: object) -> str:
             f" and has {len(text)}",
         )
     if text in {".", ".."}:
-        raise InvalidPartitionId(text, "names a directory that is there already")
+        raise InvalidPartitionId(text, "must not be . or ..")
     return text
 
 
 def check_batch_id(text: object) -> str:
-    """Return a batch id that may be part of a directory's name.
+    """Return a valid batch id.
 
     Raises:
         InvalidBatchId: it is not 1 to 64 of `A-Z a-z 0-9 _ -`.
@@ -98,7 +97,7 @@ def check_batch_id(text: object) -> str:
 
 
 def hour_directory(partition_id: str, at_ms: int) -> str:
-    """The hour's directory, relative to the root.
+    """Return the hour's directory, relative to the root.
 
     Raises:
         InvalidPartitionId: see `check_partition_id`.
@@ -112,7 +111,7 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
 
 
 def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """The batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
+    """Return the batch's directory, relative to the root; `at_ms` counts only by its hour in UTC.
 
     Raises:
         InvalidPartitionId, InvalidBatchId: see the checks.
@@ -122,23 +121,22 @@ def batch_directory(partition_id: str, batch_id: str, at_ms: int) -> str:
 
 
 def data_path(partition_id: str, batch_id: str, at_ms: int) -> str:
-    """The payload's path, relative to the root; raises as `batch_directory` does."""
+    """Return the payload's path, relative to the root; raise as `batch_directory` does."""
     return f"{batch_directory(partition_id, batch_id, at_ms)}/{DATA_FILE}"
 
 
 def temporary_name(token: str, attempt: int) -> str:
-    """The name that an attempt writes under; `token` is unique to the call, 1 to 32 of A-Za-z0-9.
+    """Return an attempt's file name; `token` is unique to the call, 1 to 32 of A-Za-z0-9.
 
     Raises:
         InvalidPath: the token or the attempt cannot be part of a name.
     """
     if not _TOKEN.fullmatch(token) or not 0 <= attempt < 10**9:
-        raise InvalidPath(f"{token}.{attempt}", "is no token and attempt of a temporary file")
+        raise InvalidPath(f"{token}.{attempt}", "is not a token and an attempt of a temporary file")
     return f"{TEMPORARY_PREFIX}{token}.{attempt}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name is one that `temporary_name` makes."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -146,7 +144,7 @@ def parse_directory(relative: str) -> PayloadLocation:
     """Read the path of a batch directory, relative to the root.
 
     Raises:
-        InvalidPath: it is not one that `batch_directory` makes.
+        InvalidPath: the path is not a result of `batch_directory`.
     """
     if len(relative) > limits.PATH_CHARS_MAX:
         raise InvalidPath(relative, f"has {len(relative)} of {limits.PATH_CHARS_MAX} characters")
@@ -173,7 +171,7 @@ def parse_path(relative: str) -> PayloadLocation:
     """Read a payload's path, relative to the root.
 
     Raises:
-        InvalidPath: it is not one that `data_path` makes.
+        InvalidPath: the path is not a result of `data_path`.
     """
     directory, slash, name = relative.rpartition("/")
     if not slash or name != DATA_FILE:

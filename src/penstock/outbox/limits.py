@@ -1,7 +1,7 @@
-"""Every bound of the outbox, by name.
+"""Bounds of the outbox's write path.
 
-Nothing in this package waits, retries or buffers beyond one of these numbers; those that an
-operator may want to change are the defaults of `settings.py`.
+Every wait, retry and buffer has one of these limits; those that an operator may want to change are
+the defaults of `settings.py`.
 """
 
 from __future__ import annotations
@@ -9,51 +9,51 @@ from __future__ import annotations
 from typing import Final
 
 PARTITION_ID_CHARS_MAX: Final = 200
-"""Longest partition id; a file name has 255 bytes, and sidecars may add to it."""
+"""Longest partition id; a file name has at most 255 bytes, some reserved for sidecars."""
 BATCH_ID_CHARS_MAX: Final = 64
 """Longest batch id: twice a UUID in hexadecimal digits."""
 CODEC_CHARS_MAX: Final = 32
 """Longest name of a codec."""
 AT_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, which the tree's four digits can show."""
+"""Last millisecond of the year 9999, the last with four digits."""
 PATH_CHARS_MAX: Final = 512
-"""Longest path of a payload below the root; the longest that `layout` makes has 325."""
+"""Longest path of a payload below the root; `layout` needs at most 325."""
 POINTER_BYTES_MAX: Final = 4096
-"""Longest pointer that is read; the longest that `pointer` makes has about 800 bytes."""
+"""Longest accepted pointer; `pointer` writes at most about 800 bytes."""
 COUNT_MAX: Final = 2**63 - 1
-"""Largest size and event count of a pointer: what a signed 64-bit column holds."""
+"""Largest size and event count of a pointer, as a signed 64-bit column."""
 
 GATHER_BUFFERS_MAX: Final = 1024
-"""Buffers given to one `writev`: Linux's IOV_MAX."""
+"""Buffers per `writev` call: Linux's IOV_MAX."""
 SLICE_BYTES: Final = 256 << 10
-"""Bytes given to one `writev`, so that they are still in the processor's cache after their
-checksum was taken; and after so many the disk is asked to begin, while the next are prepared."""
+"""Bytes per `writev` call, which stay in the processor's cache after their checksum; write-back
+starts after each call, while the next bytes are prepared."""
 PAYLOAD_BUFFERS_MAX: Final = 1 << 20
 """Most buffers of one payload."""
 PAYLOAD_BYTES_MAX: Final = 1 << 30
 """Largest payload."""
 MISSING_MAX: Final = 16
-"""Names that may be found missing in one attempt, because a sweeper removes them under it."""
+"""Missing names that one attempt tolerates, since a sweeper may remove directories meanwhile."""
 HOUR_DIRECTORIES_OPEN_MAX: Final = 128
-"""Hour directories held open by a writer; the least recently used is closed beyond it."""
+"""Hour directories kept open by a writer; beyond it the least recently used is closed."""
 
 THRESHOLD_BYTES: Final = 64 << 10
-"""Largest payload that `send` puts into the record itself: a file costs two syncs and a record
-none, and a topic takes records of up to 1 MiB."""
+"""Largest payload that `send` puts into the record itself, which saves a file's two syncs; a topic
+accepts records of up to 1 MiB."""
 INLINE_BYTES_MAX: Final = 16 << 20
 """Largest threshold that can be set."""
 IN_FLIGHT_BYTES: Final = 256 << 20
-"""Payload bytes of writes under way."""
+"""Payload bytes of writes in progress."""
 IN_FLIGHT_OPERATIONS: Final = 16
-"""Writes under way, those included whose pointer is being published."""
+"""Writes in progress, including those whose pointer is being published."""
 PENDING_MAX: Final = 1024
-"""Writes that wait for room among those under way."""
+"""Writes that wait for admission."""
 IO_THREADS: Final = 8
 """Threads that perform file calls."""
 ACQUIRE_TIMEOUT_MS: Final = 30_000
-"""Longest wait for room among the writes under way."""
+"""Longest wait for admission."""
 WRITE_TIMEOUT_MS: Final = 60_000
-"""Longest time that a caller waits for its file, all attempts included."""
+"""Longest time that a caller waits for its file, including all attempts."""
 PUBLISH_TIMEOUT_MS: Final = 60_000
 """Longest time that a caller waits for its record's acknowledgement."""
 ATTEMPTS_MAX: Final = 5
@@ -63,15 +63,15 @@ BACKOFF_FIRST_MS: Final = 20
 BACKOFF_MAX_MS: Final = 2_000
 
 PUBLISH_RECORDS_MAX: Final = 1024
-"""Records of one publish, and so rows of one table."""
+"""Records of one publish, which are the rows of one table."""
 PUBLISH_BYTES_MAX: Final = 8 << 20
 """Bytes of keys and values of one publish, unless its first record alone is larger."""
 RECORD_OVERHEAD_BYTES: Final = 4096
-"""Most bytes that a record's headers and the head of its batch take beside key and value."""
+"""Largest size of a record's headers and its batch header."""
 PUBLISH_QUEUE_RECORDS: Final = 8192
 """Records that wait to be published."""
 PUBLISH_QUEUE_BYTES: Final = 64 << 20
 """Bytes of keys and values that wait to be published."""
 
 PARTITION_LABELS_MAX: Final = 100
-"""Partition ids that have series of their own in the metrics; later ones share one."""
+"""Partition ids with their own metric series; later ones share one."""

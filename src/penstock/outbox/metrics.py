@@ -1,8 +1,8 @@
-"""The outbox's metrics: the writer's, by partition id, the consumer's and the sweeper's.
+"""Metrics of the outbox's writer (by partition id), consumer and sweeper.
 
-Partition ids are made by callers, and a series each would be unbounded: the first 100 ids that a
-writer sees have series of their own, all later ones share the label `(other)`, which is no valid
-id. (First come, first served, because a label that changed its meaning would break rates.)
+Callers choose partition ids, so their number is unbounded: the first 100 ids of a writer have their
+own series, all later ones share the label `(other)`, which is not a valid id. (A label never
+changes its meaning, which would break rates.)
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def _gauge(name: str, doc: str, labels: tuple[str, ...] = _BY) -> Metric:
     return Metric(name=f"penstock_outbox_{name}", kind="gauge", doc=doc, labels=labels)
 
 
-SUCCEEDED: Final = _counter("writes_succeeded_total", "Files that are there, found ones included.")
-FAILED: Final = _counter("writes_failed_total", "Writes given up after their last attempt.")
+SUCCEEDED: Final = _counter("writes_succeeded_total", "Complete files, including existing ones.")
+FAILED: Final = _counter("writes_failed_total", "Writes that failed after their last attempt.")
 EXISTING: Final = _counter(
-    "writes_existing_total", "Writes that found their file there, from an earlier attempt."
+    "writes_existing_total", "Writes that found the file of an earlier attempt."
 )
-WRITTEN: Final = _counter("written_bytes_total", "Bytes of files that were written.")
+WRITTEN: Final = _counter("written_bytes_total", "Bytes of written files.")
 RETRIES: Final = _counter("write_retries_total", "Attempts after the first one of a write.")
 TIMED_OUT: Final = _counter(
-    "writes_timed_out_total", "Callers that stopped waiting; their write may have ended well."
+    "writes_timed_out_total", "Callers that stopped waiting; their write may have succeeded."
 )
 LATENCY: Final = Metric(
     name="penstock_outbox_write_latency_seconds",
     kind="histogram",
-    doc="Time from call to file, waiting for room and all attempts included.",
+    doc="Time from call to file, including admission and all attempts.",
     labels=_BY,
 )
-INLINE: Final = _counter("inline_records_total", "Payloads that were sent in their record.")
+INLINE: Final = _counter("inline_records_total", "Payloads that were sent inline in their record.")
 PUBLISHED: Final = _counter("published_records_total", "Records acknowledged by the topic.")
 PUBLISH_FAILED: Final = _counter("publish_failed_total", "Records that were not acknowledged.")
-IN_FLIGHT_BYTES: Final = _gauge("in_flight_bytes", "Payload bytes of writes under way.")
-IN_FLIGHT_OPERATIONS: Final = _gauge("in_flight_operations", "Writes under way.")
-PENDING: Final = _gauge("backpressure_pending", "Writes that wait for room.")
+IN_FLIGHT_BYTES: Final = _gauge("in_flight_bytes", "Payload bytes of writes in progress.")
+IN_FLIGHT_OPERATIONS: Final = _gauge("in_flight_operations", "Writes in progress.")
+PENDING: Final = _gauge("backpressure_pending", "Writes that wait for admission.")
 QUEUED: Final = _gauge("publish_queue_records", "Records that wait to be published.", ())
 QUEUED_BYTES: Final = _gauge(
     "publish_queue_bytes", "Bytes of keys and values that wait to be published.", ()
@@ -57,8 +57,6 @@ PUBLISHES: Final = _counter("publishes_total", "Writes to the topic; each has ma
 
 @dataclass(slots=True, kw_only=True)
 class PartitionCounts:
-    """What is counted for one partition id, or for all the other ones."""
-
     succeeded: int = 0
     failed: int = 0
     existing: int = 0
@@ -75,7 +73,7 @@ class PartitionCounts:
 
 
 class WriterCounts:
-    """The counts of one writer; they belong to its loop's thread."""
+    """Counts of one writer; they belong to its loop's thread."""
 
     __slots__ = ("_by_partition",)
 
@@ -83,7 +81,6 @@ class WriterCounts:
         self._by_partition: dict[str, PartitionCounts] = {}
 
     def of(self, partition_id: str) -> PartitionCounts:
-        """The counts that a partition id's events go to."""
         counts = self._by_partition.get(partition_id)
         if counts is None:
             if len(self._by_partition) >= limits.PARTITION_LABELS_MAX:
@@ -92,7 +89,6 @@ class WriterCounts:
         return counts
 
     def samples(self) -> Iterator[Sample]:
-        """One sample of every metric for every label value."""
         for label, counts in self._by_partition.items():
             labels = (label,)
             yield Sample(SUCCEEDED, counts.succeeded, labels)
@@ -111,33 +107,31 @@ class WriterCounts:
 
 
 CONSUMED: Final = _counter("consumed_batches_total", "Batches that were processed.", ())
-CONSUMED_BYTES: Final = _counter("consumed_bytes_total", "Bytes of payloads handed out.", ())
-CONSUMED_INLINE: Final = _counter("consumed_inline_total", "Of these, those in their record.", ())
-DUPLICATES: Final = _counter("duplicates_total", "Batches passed over as processed before.", ())
+CONSUMED_BYTES: Final = _counter("consumed_bytes_total", "Bytes of returned payloads.", ())
+CONSUMED_INLINE: Final = _counter("consumed_inline_total", "Processed inline batches.", ())
+DUPLICATES: Final = _counter("duplicates_total", "Batches skipped as processed before.", ())
 CONFLICTS: Final = _counter(
     "conflicts_total", "Records skipped, as their batch was processed with another payload.", ()
 )
-READ_RETRIES: Final = _counter("read_retries_total", "Readings after a payload's first one.", ())
+READ_RETRIES: Final = _counter("read_retries_total", "Reads of a payload after its first one.", ())
 DEAD_LETTERS: Final = _counter(
     "dead_letters_total", "Records sent to the dead-letter topic.", ("reason",)
 )
 COMMITS: Final = _counter("commits_total", "Commits of the group's offsets.", ())
 LOST: Final = _counter(
-    "lost_records_total", "Offsets that were gone from the log before they were read.", ()
+    "lost_records_total", "Offsets that retention removed before they were read.", ()
 )
-SWEEPS: Final = _counter("sweeps_total", "Sweeps that came to their end.", ())
+SWEEPS: Final = _counter("sweeps_total", "Completed sweeps.", ())
 SWEPT: Final = _counter("swept_payloads_total", "Payloads removed.", ())
 SWEPT_BYTES: Final = _counter("swept_bytes_total", "Bytes of payloads removed.", ())
 SWEPT_TEMPORARIES: Final = _counter("swept_temporaries_total", "Temporary files removed.", ())
-SWEEP_FAILURES: Final = _counter("sweep_failures_total", "Looks and removals that failed.", ())
-WAITING: Final = _gauge("waiting_payloads", "Payloads that a group had yet to read.", ())
-UNREFERENCED: Final = _gauge("unreferenced_payloads", "Old payloads that no pointer names.", ())
+SWEEP_FAILURES: Final = _counter("sweep_failures_total", "Failed reads and removals.", ())
+WAITING: Final = _gauge("waiting_payloads", "Payloads that a group has yet to read.", ())
+UNREFERENCED: Final = _gauge("unreferenced_payloads", "Old payloads without a pointer.", ())
 
 
 @dataclass(slots=True)
 class ConsumerCounters:
-    """What a consumer has done so far."""
-
     messages: int = 0
     payload_bytes: int = 0
     inline: int = 0
@@ -148,12 +142,11 @@ class ConsumerCounters:
     dead_letters_by_reason: dict[str, int] = field(default_factory=dict)
     commits: int = 0
     lost_records: int = 0
-    """Offsets that were gone from the log before they were read."""
+    """Offsets that retention removed before they were read."""
     remembered: int = 0
-    """Batches that were put into the dedup window at the start."""
+    """Batches added to the dedup window at the start."""
 
     def samples(self) -> Iterator[Sample]:
-        """One sample of every metric; reasons beyond the first 100 share a label."""
         yield Sample(CONSUMED, self.messages)
         yield Sample(CONSUMED_BYTES, self.payload_bytes)
         yield Sample(CONSUMED_INLINE, self.inline)
@@ -168,8 +161,6 @@ class ConsumerCounters:
 
 @dataclass(slots=True)
 class SweeperCounts:
-    """What one sweeper has removed in all its sweeps, and what its last one left."""
-
     sweeps: int = 0
     payloads: int = 0
     payload_bytes: int = 0
@@ -179,7 +170,6 @@ class SweeperCounts:
     unreferenced: int = 0
 
     def samples(self) -> Iterator[Sample]:
-        """One sample of every metric."""
         yield Sample(SWEEPS, self.sweeps)
         yield Sample(SWEPT, self.payloads)
         yield Sample(SWEPT_BYTES, self.payload_bytes)

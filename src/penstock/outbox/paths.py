@@ -1,9 +1,9 @@
-"""Opening what lies below the root, and nothing else.
+"""Opening of files below the root, and nowhere else.
 
-Names were checked by `layout`; this is the second line: however the tree was changed by others,
-no path leads through a symlink or out of the root. Where the kernel has `openat2` (Linux 5.6) it
-does so in one call; elsewhere, or where a container's filter refuses the call, the path is walked
-a component at a time, each opened without following symlinks below the one before.
+`layout` validates names; this is the second line of defence: whatever others do to the tree, no
+path leads through a symlink or out of the root. `openat2` (Linux 5.6) does so in one call; without
+it, or where a container's filter rejects it, the path is walked a component at a time without
+following symlinks.
 
 Source: openat2(2), RESOLVE_BENEATH and RESOLVE_NO_SYMLINKS.
 """
@@ -23,7 +23,7 @@ RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_BENEATH: Final = 0x08
 _RESOLVE: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-_SYS_OPENAT2: Final = 437  # one number on every architecture
+_SYS_OPENAT2: Final = 437  # the same on every architecture
 _ALWAYS: Final = os.O_CLOEXEC | os.O_NOCTTY
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY
 _NO_OPENAT2: Final = frozenset({errno.ENOSYS, errno.EPERM, errno.E2BIG})
@@ -48,8 +48,8 @@ def open_beneath(root_fd: int, relative: str, flags: int) -> int:
     """Open an existing file or directory below the root; the caller closes the descriptor.
 
     Raises:
-        PathEscapes: a component is a symlink, `..` or absolute, or the last one is no file.
-        PayloadMissing: there is no such file.
+        PathEscapes: a component is a symlink, `..` or absolute, or the last one is not a file.
+        PayloadMissing: the file is missing.
         PenstockError: another failure of the file system, by its kind.
     """
     check_relative(relative)
@@ -65,7 +65,7 @@ def open_beneath(root_fd: int, relative: str, flags: int) -> int:
 
 
 def check_relative(relative: str) -> str:
-    """Return a path that names something below a root by its form alone.
+    """Return a path after checking that its form names an entry below a root.
 
     Raises:
         PathEscapes: it is absolute, too long, or has an empty, `.`, `..` or NUL component.
@@ -81,10 +81,10 @@ def check_relative(relative: str) -> str:
 
 
 def raw_open_beneath(root_fd: int, relative: str, flags: int) -> int:
-    """`open_beneath` for callers that handle errno themselves; the path has been checked.
+    """Open as `open_beneath` does, for callers that handle errno; the path must be valid.
 
     Raises:
-        OSError: ELOOP or EXDEV for a symlink or an escape, else what the kernel says.
+        OSError: ELOOP or EXDEV for a symlink or an escape, else the kernel's error.
     """
     if _openat2_works(root_fd):
         return _openat2(root_fd, relative, flags)
@@ -92,7 +92,7 @@ def raw_open_beneath(root_fd: int, relative: str, flags: int) -> int:
 
 
 def walk_beneath(root_fd: int, relative: str, flags: int) -> int:
-    """Open component by component; raises OSError as `raw_open_beneath`, ELOOP for symlinks."""
+    """Open component by component; raise OSError as `raw_open_beneath`, ELOOP for symlinks."""
     parts = relative.split("/")
     above = root_fd
     try:
@@ -111,7 +111,7 @@ _works: bool | None = None
 
 
 def _openat2_works(root_fd: int) -> bool:
-    """Whether the kernel has the call and the process may make it; asked once."""
+    """Whether the process may use openat2; checked once."""
     global _works
     if _works is None:
         try:
@@ -136,7 +136,7 @@ def _openat2(root_fd: int, relative: str, flags: int) -> int:
         )
         if descriptor >= 0:
             return int(descriptor)
-        # EAGAIN: a rename elsewhere raced with the lookup, and the kernel could not be sure.
+        # EAGAIN: a concurrent rename raced with the lookup.
         if ctypes.get_errno() not in _INTERRUPTED:
             break
     number = ctypes.get_errno()

@@ -1,13 +1,13 @@
-"""Pointers: what the log carries in place of a payload.
+"""Pointers, which the log has in location of payloads.
 
 A pointer is compact JSON, about 250 bytes:
 
     {"file_path":"p/year=2026/month=05/day=24/hour=14/batch-b/data.bin","batch_id":"b",
      "partition_id":"p","size_bytes":524288,"crc32c":"f3c19a2b","codec":"none","event_count":1}
 
-`file_path` is relative to the root, so that mounts may differ between machines. Keys that are not
-known are tolerated, so that a later version may add some. A record of the topic is either a
-pointer or, at or below the threshold, the payload itself:
+`file_path` is relative to the root, so that mounts may differ between machines. Unknown keys are
+ignored, so that a later version may add some. A record of the topic is either a pointer or, at or
+below the threshold, the payload itself:
 
 | field                   | pointer               | inline                |
 |-------------------------|-----------------------|-----------------------|
@@ -54,7 +54,7 @@ _COUNT: Final = re.compile(rb"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pointer:
-    """Where a payload lies and what it must be. `file_path` is relative to the root."""
+    """Location of a payload with its attributes. `file_path` is relative to the root."""
 
     file_path: str
     batch_id: str
@@ -67,7 +67,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRecord:
-    """One record of the topic: a pointer, or a payload that travels inline."""
+    """Record of the topic: a pointer, or an inline payload."""
 
     key: bytes
     value: bytes
@@ -75,13 +75,12 @@ class OutboxRecord:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of key and value."""
         return len(self.key) + len(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inline:
-    """What the headers of an inline record say of its value."""
+    """Headers of an inline record, which describe its value."""
 
     batch_id: str
     partition_id: str
@@ -91,7 +90,7 @@ class Inline:
 
 
 def check_codec(text: object) -> str:
-    """Return the name of a codec; the outbox carries it and does not interpret it.
+    """Return the name of a codec; the outbox never interprets it.
 
     Raises:
         InvalidPayload: it is not 1 to 32 of `A-Z a-z 0-9 . _ + -`.
@@ -105,10 +104,10 @@ def check_codec(text: object) -> str:
 
 
 def check_event_count(count: object) -> int:
-    """Return a number of events.
+    """Return a valid number of events.
 
     Raises:
-        InvalidPayload: it is no whole number from 0 to 2^63 - 1.
+        InvalidPayload: it is not a whole number from 0 to 2^63 - 1.
     """
     if not _is_count(count):
         raise InvalidPayload(f"event count {shown(count)}: must be 0 to {limits.COUNT_MAX}")
@@ -116,7 +115,7 @@ def check_event_count(count: object) -> int:
 
 
 def message_id(batch_id: str) -> bytes:
-    """The id of a batch's message: the same for every attempt to publish it."""
+    """Return the id of a batch's message, which is the same for every attempt to publish it."""
     return b"outbox-" + batch_id.encode()
 
 
@@ -137,7 +136,7 @@ def encode_pointer(pointer: Pointer) -> bytes:
 
 
 def decode_pointer(data: bytes | memoryview) -> Pointer:
-    """Read a pointer; keys that are not known are tolerated.
+    """Read a pointer; ignore unknown keys.
 
     Raises:
         InvalidPointer: too long, not JSON, a key missing or of the wrong type, or the path
@@ -150,7 +149,7 @@ def decode_pointer(data: bytes | memoryview) -> Pointer:
     except (ValueError, RecursionError) as error:
         raise InvalidPointer(f"is not JSON: {shown(str(error))}") from None
     if not isinstance(fields, dict):
-        raise InvalidPointer("is JSON, but no object")
+        raise InvalidPointer("is JSON, but not an object")
     crc = _text(fields, "crc32c")
     if not _CRC.fullmatch(crc):
         raise InvalidPointer(f"crc32c is {shown(crc)}: must be 8 hexadecimal digits")
@@ -187,19 +186,18 @@ def _count(fields: Mapping[str, Any], key: str) -> int:
 
 def _check_consistent(pointer: Pointer) -> None:
     try:
-        place = parse_path(pointer.file_path)
+        location = parse_path(pointer.file_path)
         check_codec(pointer.codec)
     except InvalidError as error:
         raise InvalidPointer(str(error)) from None
-    for key, said in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
-        if getattr(place, key) != said:
+    for key, given in (("batch_id", pointer.batch_id), ("partition_id", pointer.partition_id)):
+        if getattr(location, key) != given:
             raise InvalidPointer(
-                f"{key} is {shown(said)}, and the path has {shown(getattr(place, key))}"
+                f"{key} is {shown(given)}, and the path has {shown(getattr(location, key))}"
             )
 
 
 def pointer_record(pointer: Pointer) -> OutboxRecord:
-    """The record that carries a pointer."""
     return OutboxRecord(
         key=pointer.partition_id.encode(),
         value=encode_pointer(pointer),
@@ -211,7 +209,6 @@ def pointer_record(pointer: Pointer) -> OutboxRecord:
 
 
 def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
-    """The record that carries a payload itself."""
     return OutboxRecord(
         key=inline.partition_id.encode(),
         value=payload,
@@ -229,10 +226,10 @@ def inline_record(inline: Inline, payload: bytes) -> OutboxRecord:
 def decode_record(
     key: bytes | None, value: bytes | memoryview | None, headers: Sequence[tuple[str, bytes | None]]
 ) -> Pointer | Inline:
-    """Read what a record of the topic is; for `Inline` the payload is `value` itself.
+    """Read a record of the topic; for `Inline` the payload is `value` itself.
 
     Raises:
-        InvalidPointer: it is no record of an outbox, or one that contradicts itself.
+        InvalidPointer: it is not a record of an outbox, or contradicts itself.
     """
     by_name = dict(headers)
     kind = by_name.get(HEADER_KIND)
@@ -251,7 +248,7 @@ def decode_record(
     count = by_name.get(HEADER_EVENT_COUNT) or b""
     try:
         if not _CRC.fullmatch(crc.decode()) or not _COUNT.fullmatch(count):
-            raise InvalidPointer(f"crc32c {shown(crc)} or event count {shown(count)} is none")
+            raise InvalidPointer(f"crc32c {shown(crc)} or event count {shown(count)} is invalid")
         return Inline(
             batch_id=check_batch_id((by_name.get(HEADER_BATCH_ID) or b"").decode()),
             partition_id=check_partition_id((key or b"").decode()),

@@ -1,7 +1,7 @@
-"""Many pointers at once, by columns: for Spark and for readers of whole topics.
+"""Decoding of many pointers by columns, for Spark and for readers of whole topics.
 
 The values are joined into lines and read as JSON by Arrow in one call; ids, paths and checksums
-are checked by Arrow's string kernels. It takes PyArrow, which `pointer` does not load.
+are checked by Arrow's string kernels. It imports PyArrow, which `pointer` does not.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ _JSON_SCHEMA: Final = pa.schema(
 def decode_pointers(values: Any) -> Any:
     """Read an array of pointers, binary or string, as a table of `POINTER_SCHEMA`, row by row.
 
-    Works by columns; a date that no calendar has (30 February) is the one thing that it lets
-    pass and `decode_pointer` does not.
+    Works by columns. It accepts impossible dates (30 February), which `decode_pointer` rejects.
 
     Raises:
-        InvalidPointer: any of them is none; the message has the first bad row's number.
+        InvalidPointer: an invalid pointer; the message has the first bad row's number.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -62,31 +61,31 @@ def decode_pointers(values: Any) -> Any:
     for name, column in columns.items():
         _refuse(pc.is_null(column), f"{name} is missing")
     parts = pc.extract_regex(columns["file_path"], _PATH_PATTERN)
-    _refuse(pc.is_null(parts), "file_path is none of the outbox's layout")
+    _refuse(pc.is_null(parts), "file_path does not follow the outbox's layout")
     for key, part in (("partition_id", "partition"), ("batch_id", "batch")):
-        _refuse(pc.not_equal(parts.field(part), columns[key]), f"{key} is not the path's")
-    _refuse(pc.is_in(columns["partition_id"], pa.array([".", ".."])), "partition_id is none")
+        _refuse(pc.not_equal(parts.field(part), columns[key]), f"{key} differs from the path's")
+    _refuse(pc.is_in(columns["partition_id"], pa.array([".", ".."])), "partition_id is invalid")
     for name in ("size_bytes", "event_count"):
         _refuse(pc.less(columns[name], 0), f"{name} is below 0")
     _refuse(
         pc.invert(pc.match_substring_regex(columns["codec"], f"^{CODEC_PATTERN}$")),
-        "codec is no name of one",
+        "codec is invalid",
     )
     columns["crc32c"] = _hex_to_uint32(columns["crc32c"])
     return pa.table([columns[name] for name in POINTER_SCHEMA.names], schema=POINTER_SCHEMA)
 
 
 def _lines(values: Any) -> Any:
-    """One buffer, a pointer a line. Every value is an object by its first and last byte, so that
-    as many rows as values means one row of each."""
-    _refuse(pc.is_null(values), "there is no value")
+    """Join pointers to one buffer of lines. Each value must begin and end as an object, so that as
+    many rows as values means one row of each."""
+    _refuse(pc.is_null(values), "the value is null")
     _refuse(pc.greater(pc.binary_length(values), limits.POINTER_BYTES_MAX), "is too long")
     try:
         text = pc.utf8_trim(values.cast(pa.large_string()), " \t\r\n")
     except pa.ArrowInvalid as error:
         raise InvalidPointer(shown(str(error))) from None
     whole = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))
-    _refuse(pc.invert(whole), "is no JSON object")
+    _refuse(pc.invert(whole), "is not a JSON object")
     text = pc.replace_substring_regex(text, "[\r\n]", " ")
     listed = pa.LargeListArray.from_arrays(pa.array([0, len(text)], pa.int64()), text)
     return pc.binary_join(listed, pa.scalar("\n", pa.large_string()))[0].as_buffer()
@@ -117,7 +116,6 @@ def _refuse(bad: Any, reason: str) -> None:
 
 
 def _hex_to_uint32(digits: Any) -> Any:
-    """Checksums of 8 hexadecimal digits as unsigned numbers."""
     _refuse(
         pc.invert(pc.match_substring_regex(digits, "^[0-9a-fA-F]{8}$")),
         "crc32c is not 8 hexadecimal digits",

@@ -1,4 +1,4 @@
-"""The outbox writer's settings; those of its readers and sweeper are theirs."""
+"""Settings of the outbox writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.outbox import limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxSettings:
-    """How one writer writes below one root and publishes to one topic.
+    """Settings of one writer below one root to one topic.
 
     Raises:
         InvalidSetting: a value of the wrong type or out of its bounds.
@@ -21,19 +21,19 @@ class OutboxSettings:
     PREFIX: ClassVar = "outbox."
 
     root: str = setting(
-        "", "Directory of the tree, on a file system that writers and readers share. It must be"
-        " there: a missing mount is an error, and is not made up for by a new directory.",
+        "", "Directory of the tree, on a file system that writers and readers share. It must"
+        " exist: it is never created, since a missing directory may be a missing mount.",
     )  # fmt: skip
-    topic: str = setting("", "Topic of the pointers, and of the payloads that travel inline.")
+    topic: str = setting("", "Topic of the pointers and inline payloads.")
     durable: bool = setting(
         True, "Whether files and their directories are synced before a write succeeds. Without it"
-        " a crash of the machine may lose what was acknowledged; a crash of the process loses"
+        " a crash of the machine may lose acknowledged writes; a crash of the process loses"
         " nothing.",
     )  # fmt: skip
     access: str = setting(
-        "owner", "Who may read what is written, whatever the umask: the writer's own user (files"
-        " 0600, directories 0700), its group too (0640, 0750), or all (0644, 0755). A directory"
-        " that is there already stays as it is, and hands its group down if it has the bit.",
+        "owner", "Readers of the written files, regardless of the umask: the writer's own user"
+        " (files 0600, directories 0700), its group too (0640, 0750), or all (0644, 0755). An"
+        " existing directory stays unchanged, and passes on its group if it has the setgid bit.",
         choices=("owner", "group", "all"),
     )  # fmt: skip
     threshold_bytes: int = setting(
@@ -42,28 +42,28 @@ class OutboxSettings:
         " files.", -1, limits.INLINE_BYTES_MAX, name="outbox.inline.threshold.bytes",
     )  # fmt: skip
     payload_bytes_max: int = setting(
-        limits.PAYLOAD_BYTES_MAX, "Largest payload; a larger one is refused.", 1, 1 << 40
+        limits.PAYLOAD_BYTES_MAX, "Largest payload; a larger one is rejected.", 1, 1 << 40
     )
     in_flight_bytes: int = setting(
-        limits.IN_FLIGHT_BYTES, "Payload bytes of writes under way. A larger payload counts as"
+        limits.IN_FLIGHT_BYTES, "Payload bytes of writes in progress. A larger payload counts as"
         " this, and runs alone.", 1, 1 << 40,
     )  # fmt: skip
     in_flight_operations: int = setting(
-        limits.IN_FLIGHT_OPERATIONS, "Writes under way, those included whose pointer is being"
+        limits.IN_FLIGHT_OPERATIONS, "Writes in progress, including those whose pointer is being"
         " published.", 1, 4096,
     )  # fmt: skip
     pending_max: int = setting(
-        limits.PENDING_MAX, "Writes that wait for room among those under way; further ones are"
-        " refused.", 0, INT_MAX,
+        limits.PENDING_MAX, "Writes that wait for admission; further ones are rejected.",
+        0, INT_MAX,
     )  # fmt: skip
     io_threads: int = setting(limits.IO_THREADS, "Threads that perform file calls.", 1, 256)
     acquire_timeout_ms: int = setting(
-        limits.ACQUIRE_TIMEOUT_MS, "Longest wait for room among the writes under way.", 1, INT_MAX
+        limits.ACQUIRE_TIMEOUT_MS, "Longest wait for admission.", 1, INT_MAX
     )
     write_timeout_ms: int = setting(
-        limits.WRITE_TIMEOUT_MS, "Longest time that a caller waits for its file, waiting for room"
-        " and all attempts included. The write under way goes on after it, and keeps its memory"
-        " and its room.", 1, INT_MAX,
+        limits.WRITE_TIMEOUT_MS, "Longest time that a caller waits for its file, including"
+        " admission and all attempts. The write continues after it, and keeps its memory and its"
+        " share of the limits.", 1, INT_MAX,
     )  # fmt: skip
     publish_timeout_ms: int = setting(
         limits.PUBLISH_TIMEOUT_MS, "Longest time that a caller waits for its record's"
@@ -75,15 +75,15 @@ class OutboxSettings:
         " every further one.", 1, INT_MAX,
     )  # fmt: skip
     backoff_max_ms: int = setting(
-        limits.BACKOFF_MAX_MS, "Ceiling that the pauses between attempts do not pass.", 1, INT_MAX
+        limits.BACKOFF_MAX_MS, "Longest pause between attempts.", 1, INT_MAX
     )
     publish_queue_records: int = setting(
         limits.PUBLISH_QUEUE_RECORDS, "Records that wait to be published; further ones are"
-        " refused.", 1, INT_MAX,
+        " rejected.", 1, INT_MAX,
     )  # fmt: skip
     publish_queue_bytes: int = setting(
         limits.PUBLISH_QUEUE_BYTES, "Bytes of keys and values that wait to be published; further"
-        " ones are refused.", 1, 1 << 40,
+        " ones are rejected.", 1, 1 << 40,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -91,10 +91,10 @@ class OutboxSettings:
 
 
 def check_numbers(given: Any, **least: int) -> None:
-    """Check numbers of a value that is no settings class, by their names.
+    """Check numbers of an object without a settings class, by their names.
 
     Raises:
-        InvalidSetting: one that is not whole or is below its least value.
+        InvalidSetting: a number that is not whole or is too small.
     """
     for name, minimum in least.items():
         value = getattr(given, name)

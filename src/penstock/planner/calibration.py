@@ -1,4 +1,4 @@
-"""What was measured on a host, for plans to compute with instead of assumptions.
+"""Calibration: figures measured on a host, which replace a plan's assumptions.
 
 `penstock bench` writes a calibration, `penstock plan capacity` reads it. It is a JSON document:
 
@@ -18,12 +18,12 @@ from penstock.planner.errors import InvalidPlanFile
 
 CALIBRATION_VERSION: Final = 1
 MEASURED_MAX: Final = 1_000
-"""Figures of one calibration."""
+"""Limit of a calibration's figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One figure of a host: the median of `runs` runs."""
+    """Measured figure of a host: the median of `runs` runs."""
 
     value: float
     unit: str
@@ -33,20 +33,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """All figures of one host, by name."""
-
     taken_at: str
     host: Mapping[str, Any] = field(default_factory=dict)
     measured: Mapping[str, Measured] = field(default_factory=dict)
 
     def value(self, name: str, otherwise: float) -> float:
-        """A measured value, or the assumption that stands in for it."""
         found = self.measured.get(name)
         return otherwise if found is None else found.value
 
 
 def calibration_document(calibration: Calibration) -> dict[str, Any]:
-    """As it is written to a file."""
     return {
         "version": CALIBRATION_VERSION,
         "taken_at": calibration.taken_at,
@@ -59,10 +55,10 @@ def calibration_document(calibration: Calibration) -> dict[str, Any]:
 
 
 def read_calibration(document: object, where: str) -> Calibration:
-    """Read the document of a file; raises InvalidPlanFile, which names `where`."""
+    """Read the document of a file; raise InvalidPlanFile, which names `where`."""
     if not isinstance(document, dict) or document.get("version") != CALIBRATION_VERSION:
         raise InvalidPlanFile(
-            f"{where} is no calibration of version {CALIBRATION_VERSION};"
+            f"{where} is not a calibration of version {CALIBRATION_VERSION};"
             " `penstock bench` writes one"
         )
     rows = document.get("measured")

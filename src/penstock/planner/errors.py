@@ -1,4 +1,4 @@
-"""What the planner refuses."""
+"""Errors of the planner."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.base.errors import InvalidError
 
 
 class ImpossiblePlan(InvalidError):
-    """Inputs that no configuration can serve: which rule they break, and what mends it."""
+    """Inputs that no configuration can serve: the broken rule, the inputs, and the fix."""
 
     code: ClassVar[str] = "invalid_request"
 
@@ -20,12 +20,10 @@ class ImpossiblePlan(InvalidError):
 
 
 class InvalidPlanFile(InvalidError):
-    """A file that a plan reads or writes is not what it must be; the message names the place."""
+    """An invalid file of a plan; the message names the position."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NothingToPlan(InvalidError):
-    """What was read has nothing that a plan could be made of."""
-
     code: ClassVar[str] = "invalid_request"

@@ -1,7 +1,7 @@
-"""Reading the inputs of a plan: declared like settings, written by people with units.
+"""Reading of a plan's inputs: declared like settings, written with units.
 
 An inputs class is a frozen dataclass of `penstock.base.settings.setting` fields with names in
-kebab case (`message-bytes`); its unit says what a number without a suffix means.
+kebab case (`message-bytes`); its unit is that of a number without a suffix.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Inputs = TypeVar("Inputs")
 
 
 def read_inputs(inputs_type: type[Inputs], texts: Mapping[str, object]) -> Inputs:
-    """Build inputs from names and texts or typed values; names left out keep their defaults.
+    """Build inputs from names and texts or typed values; missing names keep their defaults.
 
     Raises:
-        InvalidSetting: an unknown name, no quantity of the unit, or one out of its bounds.
+        InvalidSetting: an unknown name, an invalid quantity of the unit, or one out of its bounds.
         ImpossiblePlan: inputs that contradict each other, where the class itself checks that.
     """
     known = {info.name: info for info in describe(inputs_type)}

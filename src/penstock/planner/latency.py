@@ -1,33 +1,32 @@
-"""How long a produce request to a diskless topic takes, as a distribution.
+"""Latency of a produce request to a diskless topic, as a distribution.
 
-Its latency is a sum of what happens one after the other:
+It is the sum of consecutive parts:
 
     request + wait for the object to close + PUT, and the turn to commit + commit
 
-A sum of medians is no median, and a sum of 99th percentiles is no 99th percentile: two parts that
-are slow once in a hundred times are slow together once in ten thousand, and one of both twice in
+A sum of medians is not a median, and a sum of 99th percentiles is not a 99th percentile: two parts
+that are slow once in a hundred times are both slow once in ten thousand, and one of them twice in
 a hundred. So the parts are combined as independent random variables, and any quantile is read from
 the result.
 
 A `Distribution` is its own quantile function at fixed shares, finer towards the end. Combining two
-takes all pairs with their weights, and reads the quantiles of those: no dice, and if a part becomes
-larger at every quantile, so does the sum.
+takes all pairs with their weights, and reads the quantiles of those. It uses no random numbers, and
+is monotonic: if a part is larger at every quantile, so is the sum.
 
 **Waiting.** An object closes an interval after its first request. That one waits for all of it;
-those that come meanwhile, at random moments, wait for what is left of it.
+later ones, at random moments, wait for the rest of it.
 
-**The turn.** PUTs run beside each other, but objects are committed one at a time, in the order in
-which they closed. An object of which the one before is slow waits for that one. With L for the time
-from closing to committed, D for the time between two closings, P for PUT and C for commit:
+**The turn.** PUTs run in parallel, but objects are committed one at a time, in the order of their
+closing, so that each waits for the one before. With L for the time from closing to committed, D for
+the time between two closings, P for PUT and C for commit:
 
     L = max(P, L of the one before - D) + C        D = interval + time until the next request
 
 which is Lindley's recursion of a queue; its fixed point is found by repetition.
 
-**What is not in it.** Parts are taken as independent. On one disk they are not quite: in moments in
-which it is slow, PUTs and commits are slow together (correlations of 0.15 to 0.5 were measured),
-and the real 99th percentile lay 9 to 40 % above the model's in runs of ten seconds. Where a store
-takes 50 ms or more it lay within 1 %.
+**Limits.** Parts are assumed to be independent. On one disk PUTs and commits are slow together
+(correlations of 0.15 to 0.5 were measured), and the real 99th percentile was 9 to 40 % above the
+model's in runs of ten seconds. Where a store takes 50 ms or more it was within 1 %.
 
 Source: D. V. Lindley, "The theory of queues with a single server" (1952).
 """
@@ -56,32 +55,31 @@ _EDGES: Final[Floats] = np.concatenate(
     ]
 )
 _SHARES: Final[Floats] = (_EDGES[1:] + _EDGES[:-1]) / 2
-"""The shares whose quantiles a distribution holds."""
+"""Shares whose quantiles a distribution has."""
 _WEIGHTS: Final[Floats] = np.diff(_EDGES)
 _PAIR_WEIGHTS: Final[Floats] = np.multiply.outer(_WEIGHTS, _WEIGHTS).ravel()
 _DEVIATES: Final[Floats] = np.array([NormalDist().inv_cdf(share) for share in _SHARES])
 _DEVIATE_99: Final = NormalDist().inv_cdf(0.99)
 
 _TURNS_MAX: Final = 64
-"""Repetitions of the recursion; a queue that has not settled by then is as good as full."""
-_SETTLED: Final = 1e-3
-"""Relative change below which the recursion has settled."""
+"""Limit of the recursion's repetitions; a queue that has not converged counts as full."""
+_CONVERGED: Final = 1e-3
+"""Relative change below which the recursion has converged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Milliseconds that something takes: ascending quantiles, at this module's shares."""
+    """Durations in milliseconds: ascending quantiles, at this module's shares."""
 
     values: Floats
 
     @classmethod
     def constant(cls, value_ms: float) -> Distribution:
-        """Always the same."""
         return cls(np.full(len(_SHARES), float(value_ms)))
 
     @classmethod
     def lognormal(cls, p50_ms: float, p99_ms: float) -> Distribution:
-        """The lognormal distribution of this median and 99th percentile.
+        """Return the lognormal distribution of this median and 99th percentile.
 
         Raises:
             ImpossiblePlan: not 0 < p50 <= p99.
@@ -97,14 +95,14 @@ class Distribution:
 
     @classmethod
     def samples(cls, values_ms: Sequence[float]) -> Distribution:
-        """What was measured, at least one value."""
         return cls(np.quantile(np.asarray(values_ms, dtype=np.float64), _SHARES))
 
     @classmethod
     def histogram(cls, bounds_ms: Sequence[float], counts: Sequence[float]) -> Distribution:
-        """Counts of values up to each bound, and above the last; evenly spread in each bucket.
+        """Return the distribution of counts up to each bound, and above the last.
 
-        Those above the last bound count as the last bound; at least one count is above 0.
+        Values are evenly spread in each bucket; those above the last bound count as the last bound.
+        At least one count is above 0.
         """
         edges = np.concatenate([[0.0], np.asarray(bounds_ms, dtype=np.float64), [bounds_ms[-1]]])
         below = np.concatenate([[0.0], np.cumsum(np.asarray(counts, dtype=np.float64))])
@@ -115,28 +113,26 @@ class Distribution:
 
     @classmethod
     def exponential(cls, mean_ms: float) -> Distribution:
-        """The time until the next of events that come at random moments."""
+        """Return the time until the next of events at random moments."""
         return cls(-mean_ms * np.log1p(-_SHARES))
 
     def quantile(self, share: float) -> float:
-        """What this share of all does not exceed."""
         return float(np.interp(share, _SHARES, self.values))
 
     @property
     def mean(self) -> float:
-        """The mean, of values up to the last quantile."""
         return float(self.values @ _WEIGHTS)
 
     def plus(self, other: Distribution) -> Distribution:
-        """The sum of two that do not depend on each other."""
+        """Return the sum of two independent durations."""
         return _combined(np.add.outer(self.values, other.values))
 
     def minus(self, other: Distribution) -> Distribution:
-        """The difference of two that do not depend on each other."""
+        """Return the difference of two independent durations."""
         return _combined(np.subtract.outer(self.values, other.values))
 
     def later(self, other: Distribution) -> Distribution:
-        """The larger of two that do not depend on each other."""
+        """Return the larger of two independent durations."""
         return _combined(np.maximum.outer(self.values, other.values))
 
 
@@ -152,10 +148,10 @@ def _combined(pairs: Floats) -> Distribution:
 
 
 def waiting(interval_ms: float, arrivals_per_interval: float) -> Distribution:
-    """How long requests wait for their object to close, which it does after an interval.
+    """Return how long requests wait for their object to close after its interval.
 
     Of an object with one first and `arrivals_per_interval` later requests in the mean, the first
-    waits for all of the interval, the others for anything between nothing and all of it.
+    waits for all of the interval, the others for a random part of it.
     """
     later = arrivals_per_interval / (1.0 + arrivals_per_interval)
     if later == 0.0:
@@ -165,18 +161,18 @@ def waiting(interval_ms: float, arrivals_per_interval: float) -> Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisklessLatency:
-    """The parts of a produce latency in milliseconds, and their sum."""
+    """Parts of a produce latency in milliseconds, and their sum."""
 
     interval_ms: float
-    """How long objects really gather."""
+    """Actual gathering time of objects."""
     objects_per_second: float
     wait: Distribution
     write: Distribution
-    """From an object's closing until it is committed."""
+    """Time from an object's closing until it is committed."""
     produce: Distribution
-    """From the request until its answer."""
+    """Time from the request until its response."""
     saturated: bool
-    """Objects close later than the interval says, since those before are not committed yet."""
+    """Whether objects close after their interval, since earlier ones are not committed."""
 
 
 def diskless_latency(
@@ -189,11 +185,11 @@ def diskless_latency(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> DisklessLatency:
-    """The latency of produce requests that come at random moments to one broker.
+    """Return the latency of produce requests at random moments to one broker.
 
-    `request` is what a request costs that the broker answers at once, and `fill_ms` the time in
+    `request` is the cost of a request that the broker answers at once, and `fill_ms` the time in
     which an object is full before the interval ends. While `objects_in_flight_max` objects are
-    written, and where a commit takes longer than an interval, objects gather on.
+    written, and where a commit takes longer than an interval, objects continue to gather.
     """
     planned_ms = min(interval_ms, fill_ms)
     gathers_ms = gathering_ms(
@@ -221,13 +217,13 @@ def gathering_ms(
     objects_in_flight_max: int = 8,
     fill_ms: float = inf,
 ) -> float:
-    """How long objects gather: the interval, less when they are full, more when writing is slow."""
+    """Return objects' gathering time: the interval, less when full, more with slow writes."""
     written_ms = (put.mean + commit.mean) / objects_in_flight_max
     return max(min(interval_ms, fill_ms), written_ms, commit.mean)
 
 
 def objects_per_second(gathers_ms: float, requests_per_second: float) -> float:
-    """Objects of one broker: each gathers, and the next begins with the next request."""
+    """Return objects of one broker: each gathers, and the next begins with the next request."""
     if requests_per_second <= 0:
         return 0.0
     return 1000 / (gathers_ms + 1000 / requests_per_second)
@@ -236,7 +232,6 @@ def objects_per_second(gathers_ms: float, requests_per_second: float) -> float:
 def _in_turn(
     put: Distribution, commit: Distribution, interval_ms: float, gap_ms: float
 ) -> Distribution:
-    """From closing to committed, where objects are committed in the order of closing."""
     write = put.plus(commit)
     if gap_ms == inf:
         return write
@@ -247,6 +242,6 @@ def _in_turn(
         following = put.later(write.minus(between)).plus(commit)
         change = np.max(np.abs(following.values - write.values) / np.maximum(write.values, 1e-9))
         write = following
-        if change < _SETTLED:
+        if change < _CONVERGED:
             return write
     return write

@@ -1,4 +1,4 @@
-"""Drawing the charts of a plan as PNG or SVG, with matplotlib, which the extra `plots` brings."""
+"""Drawing of a plan's charts as PNG or SVG, with matplotlib from the extra `plots`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FORMATS: Final = {".png": "png", ".svg": "svg"}
 _WIDTH_INCHES: Final = 9.0
 _HEIGHT_INCHES: Final = 4.0
 _INSIDE_MAX: Final = 6
-"""Curves whose legend has room among them."""
+"""Number of curves up to which the legend is inside the plot."""
 _COLOURS: Final = 10
-"""Colours before they come again, with another line."""
+"""Colours before they repeat with another line style."""
 _STYLES: Final = ("-", "--", ":")
 
 
 def draw(plan: Plan, suffix: str) -> bytes:
-    """All charts of a plan, one below the other, in the format of a file's suffix.
+    """Draw all charts of a plan, one below the other, in the format of a file's suffix.
 
     Raises:
         InvalidPlanFile: an unknown suffix.
@@ -29,9 +29,9 @@ def draw(plan: Plan, suffix: str) -> bytes:
     kind = _FORMATS.get(suffix.lower())
     if kind is None:
         ends = " or ".join(_FORMATS)
-        raise InvalidPlanFile(f"plots end in {ends}, not in {suffix or 'nothing'!r}")
+        raise InvalidPlanFile(f"plot files end in {ends}, and not in {suffix or 'nothing'!r}")
     if not plan.charts:
-        raise InvalidError(f"there is nothing to draw of {plan.title!r}")
+        raise InvalidError(f"plan {plan.title!r} has no charts to draw")
     try:
         from matplotlib.figure import Figure
     except ImportError as missing:

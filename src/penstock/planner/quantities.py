@@ -1,13 +1,13 @@
-"""Numbers with units: reading what people write, and writing what they read.
+"""Quantities: parsing and formatting of numbers with units.
 
 Each unit is that of a declaration (`penstock.base.settings.setting(unit=…)`). A number without a
 suffix is in that unit. Suffixes of bytes: `kB MB GB TB PB` are powers of 1000, `KiB MiB GiB TiB
 PiB` and the single letters `k m g t` powers of 1024, as operating systems and Aeron's properties
 read them. Suffixes of time: `ns us µs ms s min h d`.
 
-A size is not a rate. Where a rate is wanted, a suffix says per what (`700MB/s`, `60TB/day`), and
-the number is converted; where a size is wanted, a rate is refused. Only a unit per day takes a size
-alone, as its input is called so (`bytes-per-day`). `Mb` is refused: it may be bits or bytes.
+A size is not a rate. A rate has a suffix with its period (`700MB/s`, `60TB/day`) and is converted;
+a rate is rejected where a size is required. Only a unit per day accepts a size alone, as its
+input's name has the period (`bytes-per-day`). `Mb` is rejected: it may be bits or bytes.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ _OF_UNIT: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 class NoQuantity(ValueError):
-    """A text that is no quantity of the unit; the message says what would be."""
+    """A text that is not a quantity of the unit; the message has the valid form."""
 
 
 def parse_quantity(text: str, unit: str) -> float:
     """Read a number in `unit`, with or without a suffix of the same dimension.
 
     Raises:
-        NoQuantity: it is none, or a size where a rate is wanted, or the other way round.
+        NoQuantity: an invalid text, or a size for a rate, or a rate for a size.
     """
     found = _NUMBER.fullmatch(text.strip())
     base, _, per = unit.partition("/")
@@ -94,13 +94,12 @@ def parse_quantity(text: str, unit: str) -> float:
 
 
 def _rate(given: str | None, base: str, per: str, suffix: str, text: str) -> float:
-    """What a number is multiplied with to be one per what the unit says."""
     if given is None:
         if base == "bytes" and suffix and per == "s":
-            raise NoQuantity(f"is a size, and a rate is wanted: {text}/s, {text}/day")
+            raise NoQuantity(f"is a size, and must be a rate: {text}/s, {text}/day")
         return 1.0
     if not per:
-        raise NoQuantity(f"is a rate, and must not be one: {base} are wanted")
+        raise NoQuantity(f"is a rate, and must be a number of {base}")
     if given not in _PER:
         raise NoQuantity(f"is a number per {given}, which is none of {' '.join(_PER)}")
     return _PER[per] / _PER[given]
@@ -112,7 +111,7 @@ def _allowed(unit: str, suffixes: Mapping[str, float]) -> str:
 
 
 def format_quantity(value: float | int | str | bool | None, unit: str) -> str:
-    """A value as people read it: `256 KiB`, `1.02 MB/s`, `1.3 ms`, `12,500 packets/s`."""
+    """Return a value for display: `256 KiB`, `1.02 MB/s`, `1.3 ms`, `12,500 packets/s`."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -159,7 +158,7 @@ def _time(seconds: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Whole numbers with separators; others to four significant digits."""
+    """Return whole numbers with separators; others with four significant digits."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     if abs(value) >= 1000:

@@ -1,7 +1,6 @@
-"""What every plan gives: figures with their formulas, findings, texts to paste, and curves.
+"""Results of a plan: figures with their formulas, findings, texts to paste, and curves.
 
-These are plain values. A table, a JSON document, a plot and a page are made from the same ones.
-
+They are plain values. A table, a JSON document, a plot and a page are made from the same ones.
 Figures are declared on the functions that compute them:
 
     class Sizing:
@@ -13,8 +12,8 @@ Figures are declared on the functions that compute them:
     figures_of(sizing)                 all figures of the class, explained, in its order
 
 A function's name is its figure's. Texts are templates: a field in braces is an attribute of the
-object, or of one of its attributes, and what follows its colon is the unit that it is written in;
-`:g` and `:.3g` are Python's own. A text that depends on more is a function of the object.
+object, or of one of its attributes, with its unit after a colon; `:g` and `:.3g` are Python's own.
+A text that depends on more is a function of the object.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ Severity = Literal["ok", "note", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One result.
+    """Result with its formula.
 
-    `name` is snake case with the unit last, for programs; `label` is what people read. `formula`
-    is written with the labels of other figures and inputs, with the numbers that were put in
-    where that helps; `source` is where it comes from. `minimum` is what just works, where `value`
-    is what is recommended; `setting` the property, sysctl or topic config that it is a value of.
+    `name` is snake case with the unit last, for programs; `label` is for people. `formula` uses the
+    labels of other figures and inputs, with their numbers where that helps; `source` names its
+    origin. `minimum` is the lowest sufficient value, where `value` is recommended; `setting` the
+    property, sysctl or topic config that it is a value of.
     """
 
     name: str
@@ -62,8 +61,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a person should know: the subject, the cause, and what mends it."""
-
     severity: Severity
     subject: str
     cause: str
@@ -71,29 +68,27 @@ class Finding:
 
 
 def ok(subject: str, cause: str, fix: str = "") -> Finding:
-    """What is as it should be."""
+    """Return a finding on a met requirement."""
     return Finding(severity="ok", subject=subject, cause=cause, fix=fix)
 
 
 def note(subject: str, cause: str, fix: str = "") -> Finding:
-    """What is worth a look."""
+    """Return a finding that is worth a check."""
     return Finding(severity="note", subject=subject, cause=cause, fix=fix)
 
 
 def warn(subject: str, cause: str, fix: str = "") -> Finding:
-    """What will at times not work."""
+    """Return a finding on a requirement that will sometimes fail."""
     return Finding(severity="warn", subject=subject, cause=cause, fix=fix)
 
 
 def fail(subject: str, cause: str, fix: str = "") -> Finding:
-    """What will not work."""
+    """Return a finding on a requirement that will fail."""
     return Finding(severity="fail", subject=subject, cause=cause, fix=fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snippet:
-    """Text to paste: properties, sysctl lines, a command."""
-
     title: str
     language: str
     text: str
@@ -101,7 +96,7 @@ class Snippet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One line or row of bars: as many `y` as `x`. Bars have words for `x`."""
+    """Line or row of bars with as many `y` as `x`. Bars have words for `x`."""
 
     label: str
     x: tuple[Number | str, ...]
@@ -110,7 +105,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """What one plot shows. `marks` are points of interest: a label and a place on the x axis."""
+    """Plot of curves. `marks` are points of interest: a label and a position on the x axis."""
 
     title: str
     x_label: str
@@ -124,8 +119,6 @@ class Chart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer to one question, with the inputs that it was computed from."""
-
     title: str
     inputs: Any
     figures: tuple[Figure, ...]
@@ -133,10 +126,9 @@ class Plan:
     snippets: tuple[Snippet, ...] = ()
     charts: tuple[Chart, ...] = ()
     answers: tuple[str, ...] = ()
-    """Names of the figures that answer the question, which are shown first; none: all of them."""
+    """Names of the figures that answer the question and are shown first; empty means all."""
 
     def figure(self, name: str) -> Figure:
-        """The figure of this name; raises KeyError."""
         for figure in self.figures:
             if figure.name == name:
                 return figure
@@ -144,25 +136,22 @@ class Plan:
 
     @property
     def answered(self) -> tuple[Figure, ...]:
-        """The figures that answer the question; raises KeyError."""
         return tuple([self.figure(name) for name in self.answers]) or self.figures
 
     def value(self, name: str) -> Any:
-        """The value of the figure of this name; raises KeyError."""
         return self.figure(name).value
 
     @property
     def failed(self) -> bool:
-        """Whether a finding says that it will not work."""
         return any([finding.severity == "fail" for finding in self.findings])
 
 
 _NOTHING: Final = (0, -1, "")
-"""Defaults that stand for what is not known, or is for the plan to find; False says no."""
+"""Defaults that mean "unknown" or "to be planned"; False means no."""
 
 
 def given_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
-    """As `input_rows`, without inputs that nobody gave and that stand for nothing."""
+    """Return `input_rows` without empty inputs that were not given."""
     defaults = {info.name: info.default for info in describe(type(inputs))}
     return [
         row
@@ -172,13 +161,12 @@ def given_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
 
 
 def changed_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
-    """As `input_rows`, without inputs that are what they are by default."""
     defaults = {info.name: info.default for info in describe(type(inputs))}
     return [row for row in input_rows(inputs) if row[1] != defaults[row[0]]]
 
 
 def input_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
-    """Of each input: its name, value, unit, and what it is."""
+    """Return the name, value, unit and documentation of each input."""
     return [
         (info.name, getattr(inputs, info.attribute), info.unit, info.doc)
         for info in describe(type(inputs))
@@ -191,7 +179,7 @@ Text = str | Callable[[Any], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What a figure is, see `results.Figure`; `shown` says whether there is one."""
+    """Declaration of a figure, see `results.Figure`; `shown` is whether it exists."""
 
     label: Text
     unit: str
@@ -204,8 +192,6 @@ class Declaration:
 
 
 class Computed(Generic[Value]):
-    """A property that is a figure."""
-
     def __init__(self, compute: Callable[[Any], Value], declared: Declaration) -> None:
         self.compute = compute
         self.declared = declared
@@ -232,7 +218,6 @@ def figure(
     minimum: Callable[[Any], Number] | None = None,
     shown: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable[[Any], Value]], Computed[Value]]:
-    """Declare what a method computes."""
     declared = Declaration(
         label=label, unit=unit, group=group, formula=formula, source=source, setting=setting,
         minimum=minimum, shown=shown,
@@ -241,7 +226,7 @@ def figure(
 
 
 def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
-    """All figures that the class of an object declares, or those of some groups, in its order."""
+    """Return the figures that the class of an object declares, in its order, or some groups."""
     return tuple(
         [
             _figure(name, one, sizing)
@@ -257,11 +242,11 @@ def _figure(name: str, one: Computed[Any], sizing: object) -> Figure:
     declared = one.declared
     return Figure(
         name=name,
-        label=said(declared.label, sizing),
+        label=filled(declared.label, sizing),
         value=one.compute(sizing),
         unit=declared.unit,
-        formula=said(declared.formula, sizing),
-        source=said(declared.source, sizing),
+        formula=filled(declared.formula, sizing),
+        source=filled(declared.source, sizing),
         minimum=None if declared.minimum is None else declared.minimum(sizing),
         setting=declared.setting,
         group=declared.group,
@@ -284,6 +269,5 @@ class _Template(Formatter):
 _TEMPLATE: Final = _Template()
 
 
-def said(text: Text, sizing: object) -> str:
-    """A text of a declaration, with the numbers of one object put in."""
+def filled(text: Text, sizing: object) -> str:
     return _TEMPLATE.vformat(text, (), {"of": sizing}) if isinstance(text, str) else text(sizing)

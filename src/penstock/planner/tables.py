@@ -1,4 +1,4 @@
-"""Tables that come with the planner: TOML files beside the code that they are data of."""
+"""Tables of the planner: TOML files beside the code that uses them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 
 def table_text(package: str, name: str) -> str:
-    """A table's file as it is written."""
     return (resources.files(package) / name).read_text("utf-8")
 
 
 def read_table(package: str, name: str) -> dict[str, Any]:
-    """A table's document."""
     return tomllib.loads(table_text(package, name))

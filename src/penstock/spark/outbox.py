@@ -36,7 +36,7 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
 from penstock.outbox.reader.errors import classify
-from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader.policy import DeadLetter, ReadPolicy, TryAgain
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.records.compression import decompress as decompress_bytes
 from penstock.records.header import Codec
@@ -271,7 +271,7 @@ class _Resolver:
                 if isinstance(judged, TryAgain):
                     threading.Event().wait(judged.pause_ms / 1000)
                     continue
-                if not isinstance(judged, GiveUp) or self.fail_on_error:
+                if not isinstance(judged, DeadLetter) or self.fail_on_error:
                     raise
                 return None, f"{reason}: {error}"
             return self._unpacked(pointer.codec, payload)

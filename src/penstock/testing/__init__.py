@@ -1,12 +1,8 @@
-"""What tests of other projects need: a broker, or a host agent, in the test's own process.
-
-    from penstock.testing import Broker
+"""Broker and host agent for tests of other projects, inside the test's own process.
 
     with Broker() as broker, broker.client() as client:
         broker.create_topic("orders")
         client.write_arrow("orders", table)
-
-    from penstock.testing import Agent
 
     with Broker() as broker, Agent(broker.bootstrap) as agent:
         broker.create_topic("orders")

@@ -1,7 +1,6 @@
-"""A host agent for tests: a socket file in a temporary directory, and whatever sink is wanted.
+"""Host agent for tests, with a socket file in a temporary directory and a choice of sinks.
 
-It runs in a thread of this process, with an event loop of its own, and drains when the context
-ends.
+It runs in a thread of this process, with its own event loop, and drains when the context ends.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """A running agent, as a context manager.
+    """Running agent, as a context manager.
 
     Args:
         bootstrap: the brokers of the log sink; without them the sink is memory.
@@ -38,7 +37,7 @@ class Agent:
         *,
         http: bool = False,
     ) -> None:
-        # A socket's path is short: the directory is made where temporary ones are.
+        # Socket paths have a short limit: create the directory under the temporary directory.
         self.directory = Path(tempfile.mkdtemp(prefix="penstock-"))
         self.socket = self.directory / "host.sock"
         self.http_url = ""
@@ -71,7 +70,7 @@ class Agent:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> Agent:
-        """Start it on its socket file.
+        """Start the agent on its socket file.
 
         Raises:
             PenstockError: it cannot start.
@@ -83,13 +82,12 @@ class Agent:
         return self
 
     def stop(self) -> None:
-        """Drain and end it."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.stop()
 
     def client(self, **options: Any) -> HostClient:
-        """A new producer of it; the caller closes it."""
+        """Return a new producer of this agent; the caller closes it."""
         from penstock.host import HostClient
 
         return HostClient(self.socket, **options)

@@ -1,9 +1,9 @@
-"""A broker for tests: started in a fraction of a second, gone without a trace.
+"""Broker for tests that starts in a fraction of a second and leaves no files.
 
-By default it runs in a thread of this process with an event loop of its own. With
-`process=True` it is `python -m penstock serve` in a process of its own, which can be killed.
-Ports are chosen by the system, so any number run side by side; a restart keeps them, and on Linux
-nobody else is given them before the context ends.
+By default it runs in a thread of this process with its own event loop. With `process=True` it is
+`python -m penstock serve` in a child process, which can be killed. The system chooses the ports,
+so any number of brokers run side by side. A restart keeps the ports, and on Linux no other
+process receives them before the context ends.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _LOOPBACK: Final = "127.0.0.1:0"
 
 
 class Broker:
-    """A running broker, as a context manager.
+    """Running broker, as a context manager.
 
     Args:
-        settings: broker and storage settings by their dotted names; `listeners` are further ones
-            than the plaintext one of `bootstrap`.
-        directory: where its data lies; by default a temporary directory that is removed.
-        process: run it in a process of its own.
+        settings: broker and storage settings by their dotted names; `listeners` adds to the
+            plaintext listener of `bootstrap`.
+        directory: its data directory; by default a temporary one that is removed.
+        process: run it in a child process.
         admin: start the admin HTTP interface too.
     """
 
@@ -63,7 +63,7 @@ class Broker:
         self.directory = Path(directory or tempfile.mkdtemp(prefix="penstock-broker-"))
         self._in_process = not process
         self._held = ExitStack()
-        weakref.finalize(self, self._held.close)  # of one that is stopped and forgotten
+        weakref.finalize(self, self._held.close)  # also if the caller drops it
         self._listener = _held_address(self._held)
         self._admin_listener = _held_address(self._held) if admin else ""
         self._thread: _BrokerThread | None = None
@@ -90,7 +90,7 @@ class Broker:
             self._discard()
 
     def start(self) -> Broker:
-        """Start it, on the port that it had before if it has run already.
+        """Start the broker, on its earlier port if it has run before.
 
         Raises:
             PenstockError: it cannot start.
@@ -115,7 +115,7 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop it in good order; its data stays until the context ends."""
+        """Stop the broker in good order; its data stays until the context ends."""
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.stop()
@@ -124,15 +124,14 @@ class Broker:
             process.stop()
 
     def restart(self) -> Broker:
-        """Stop it and start it again on the same port and data."""
         self.stop()
         return self.start()
 
     def kill(self) -> None:
-        """End its process by SIGKILL, as a crash would; `start` starts it again.
+        """Kill its process with SIGKILL; `start` starts it again.
 
         Raises:
-            UnavailableError: it does not run in a process of its own.
+            UnavailableError: it does not run in a child process.
         """
         if self._process is None:
             raise UnavailableError("only a running Broker(process=True) can be killed")
@@ -141,16 +140,16 @@ class Broker:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None when it runs in this process."""
+        """Process id; None when the broker runs in this process."""
         return None if self._process is None else self._process.pid
 
     @property
     def server(self) -> BrokerServer | None:
-        """The server object, when it runs in this process; it belongs to its own thread."""
+        """Server object of a broker in this process; it belongs to its own thread."""
         return None if self._thread is None else self._thread.server
 
     def client(self, **options: Any) -> Client:
-        """A new client of it; the caller closes it."""
+        """Return a new client of this broker; the caller closes it."""
         from penstock.client import Client
 
         return Client(self.bootstrap, **options)
@@ -158,7 +157,6 @@ class Broker:
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> TopicMetadata:
-        """Create a topic that is ready to use."""
         with self.client() as client:
             return client.create_topic(name, partitions, configs)
 
@@ -169,8 +167,6 @@ class Broker:
 
 
 class _BrokerThread:
-    """The broker's loop in a daemon thread."""
-
     def __init__(self, flags: Mapping[str, Given]) -> None:
         self._flags = flags
         self._thread = LoopThread("broker", self._begin)
@@ -189,8 +185,6 @@ class _BrokerThread:
 
 
 class _BrokerProcess:
-    """`python -m penstock serve` as a child."""
-
     def __init__(self, flags: Mapping[str, Given], directory: Path) -> None:
         self._command = [sys.executable, "-m", "penstock", "serve"]
         for name, given in flags.items():
@@ -224,8 +218,8 @@ class _BrokerProcess:
         found = _READY.search(line)
         if found is None:
             self.kill()
-            said = self._log_path.read_text(errors="replace").strip().splitlines()[-5:]
-            raise UnavailableError("the broker's process did not start: " + " / ".join(said))
+            last_lines = self._log_path.read_text(errors="replace").strip().splitlines()[-5:]
+            raise UnavailableError("the broker's process did not start: " + " / ".join(last_lines))
         return found.group(1), found.group(2)
 
     def stop(self) -> None:
@@ -254,10 +248,10 @@ class _BrokerProcess:
 
 
 def _held_address(held: ExitStack) -> str:
-    """A loopback address that is bound without listening until `held` is closed.
+    """Return a loopback address that stays bound without listening until `held` is closed.
 
-    Linux lets a server that names the port listen beside that, gives it to nobody who asks for
-    any, and refuses connections while no server listens. Other systems would refuse the server.
+    On Linux a server can still listen on it by naming the port, no process receives it as a free
+    port, and connections are refused while no server listens. Elsewhere it would block the server.
     """
     if sys.platform != "linux":
         return _LOOPBACK

@@ -1,4 +1,4 @@
-"""pytest fixtures: `penstock_broker`, one broker for a session; `penstock_client`, its client.
+"""pytest fixtures `penstock_broker`, one broker per session, and `penstock_client`, its client.
 
 Load them with `pytest_plugins = ["penstock.testing.fixtures"]`.
 """
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def penstock_broker() -> Iterator[Broker]:
-    """A broker for the whole session, on a free port, with a directory of its own."""
+    """Broker for the whole session, on a free port, with its own directory."""
     with Broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def penstock_client(penstock_broker: Broker) -> Iterator[Client]:
-    """A client of the session's broker."""
     with penstock_broker.client() as client:
         yield client

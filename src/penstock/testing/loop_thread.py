@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for what a test starts and ends."""
+"""Event loop in its own thread, for components that a test starts and stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ End = Callable[[], Awaitable[None]]
 
 
 class LoopThread(Generic[T]):
-    """Runs `begin` on a uvloop in a daemon thread, and at `stop` what `begin` gave to end it."""
+    """Thread with a uvloop that runs `begin`, and at `stop` the coroutine that `begin` returned."""
 
     def __init__(self, name: str, begin: Callable[[], Awaitable[tuple[T, End]]]) -> None:
         self._name = name
@@ -30,7 +30,7 @@ class LoopThread(Generic[T]):
         self._error: BaseException | None = None
 
     def start(self) -> T:
-        """What `begin` returned first.
+        """Start the thread and return the first result of `begin`.
 
         Raises:
             UnavailableError: it took too long; or whatever `begin` raised.
@@ -44,14 +44,14 @@ class LoopThread(Generic[T]):
             self._thread.join(END_TIMEOUT_SECONDS)
             raise self._error
         if self._begun is None:
-            raise BugError(f"the {self._name} started with nothing to show")
+            raise BugError(f"the {self._name} started without a result")
         return self._begun
 
     def stop(self) -> None:
-        """End it, and the thread.
+        """Stop the component and the thread.
 
         Raises:
-            UnavailableError: it took too long; or whatever ended it before.
+            UnavailableError: it took too long; or the error that ended it before.
         """
         if self._loop is not None and self._stop is not None and self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
@@ -66,7 +66,7 @@ class LoopThread(Generic[T]):
 
         try:
             uvloop.run(self._serve())
-        except BaseException as error:  # handed to the thread that waits
+        except BaseException as error:  # raised in the waiting thread
             self._error = error
         finally:
             self._started.set()

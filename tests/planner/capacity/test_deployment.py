@@ -1,4 +1,4 @@
-"""Settings and measurements reach the figures, and what the planner repeats has not drifted."""
+"""Settings and measurements reach the figures, and the planner's copies of defaults match them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_no_partition_fills_a_disk_while_brokers_idle() -> None:
 
 
 def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -> None:
-    said = {one.subject: one for one in plan(**README, partitions=8).findings}
+    said = {finding.subject: finding for finding in plan(**README, partitions=8).findings}
     assert said["bytes on a disk"].severity == "warn"
     assert "1 of 8 partitions, 3.872 TB of" in said["bytes on a disk"].cause
     assert "the busiest keeps 3.872 TB" in said["bytes of a partition"].cause
@@ -160,7 +160,7 @@ def test_partitions_too_large_for_disks_and_too_few_for_brokers_are_findings() -
     assert "16 partitions or more" in said["brokers without work"].fix
     assert subjects(plan(**README, partitions=7))["bytes on a disk"] == "fail"
     skewed = plan(**README, keys=1_000, hottest_key_share=0.5)
-    fixes = {one.subject: one.fix for one in skewed.findings}
+    fixes = {finding.subject: finding.fix for finding in skewed.findings}
     assert fixes["bytes of a partition"] == "key by something finer"
 
 
@@ -186,7 +186,7 @@ def test_settings_too_small_for_the_load_are_findings() -> None:
     assert subjects(plan(Deployment(diskless=quick), **busy))["PUT rate"] == "warn"
 
 
-def test_what_replicas_mean_is_said() -> None:
+def test_findings_explain_replicas() -> None:
     assert subjects(plan(replication=1))["one replica"] == "warn"
     assert subjects(plan(replication=2))["two replicas"] == "warn"
     assert subjects(plan(replication=3))["replication"] == "note"

@@ -27,7 +27,8 @@ def test_a_small_team_writes_5_mb_s_and_keeps_9_tb() -> None:
     assert found.value("brokers_by_throughput") == 1
     assert severities(found)["operations"] == "note"
     assert (
-        "nothing technical" in {one.subject: one.cause for one in found.findings}["nearest scale"]
+        "nothing technical"
+        in {finding.subject: finding.cause for finding in found.findings}["nearest scale"]
     )
 
 
@@ -41,7 +42,10 @@ def test_a_mid_scale_event_bus_sends_3_5_gb_s() -> None:
     sent = found.value("network_out_bytes_per_second")
     uploaded = found.value("write_bytes_per_second")
     assert sent - uploaded == 3.5e9
-    assert "15 to 30 brokers" in {one.subject: one.cause for one in found.findings}["nearest scale"]
+    assert (
+        "15 to 30 brokers"
+        in {finding.subject: finding.cause for finding in found.findings}["nearest scale"]
+    )
 
 
 def test_seven_trillion_messages_a_day_are_49_pb() -> None:
@@ -93,7 +97,9 @@ def test_half_of_the_messages_on_one_percent_of_the_keys_is_one_partition_with_5
     hottest = found.value("hottest_partition_messages_per_second")
     assert hottest == pytest.approx(50_000 + 50_000 / 32, rel=0.001)
     assert severities(found)["growth of type 2 (hot spot)"] == "fail"
-    fix = {one.subject: one.fix for one in found.findings}["growth of type 2 (hot spot)"]
+    fix = {finding.subject: finding.fix for finding in found.findings}[
+        "growth of type 2 (hot spot)"
+    ]
     assert "salt the busiest keys by 2" in fix
     more = plan(messages_per_second=10_000, partitions=3_200, **skewed)
     assert more.value("hottest_partition_messages_per_second") >= 50_000

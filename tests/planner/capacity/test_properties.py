@@ -1,4 +1,4 @@
-"""What holds for all loads: more of anything never needs less, and nothing passes its ceiling."""
+"""Properties of all loads: more load never needs less, and nothing exceeds its ceiling."""
 
 from __future__ import annotations
 
@@ -182,8 +182,11 @@ def test_salting_brings_a_key_below_what_is_allowed(share: float, allowed: float
 @pytest.mark.parametrize(
     ("inputs", "named"),
     [
-        ({"keys": 10, "zipf_exponent": 1.0, "top_percent_share": 0.5}, "skew is given in one way"),
-        ({"zipf_exponent": 1.0}, "skew is one of keys"),
+        (
+            {"keys": 10, "zipf_exponent": 1.0, "top_percent_share": 0.5},
+            "skew has more than one input",
+        ),
+        ({"zipf_exponent": 1.0}, "skew needs keys"),
         ({"keys": 10, "hottest_key_share": 0.05}, "at least the mean share"),
         ({"storage": "tiered", "local_retention": 8.0}, "at most retention"),
         ({"groups": 1, "lagging_groups": 2}, "lagging-groups"),

@@ -1,4 +1,4 @@
-"""Every row and threshold of the decision matrix, and every use case, with what it recommends."""
+"""Every row and threshold of the decision matrix, and every use case, with its recommendation."""
 
 from __future__ import annotations
 
@@ -149,9 +149,9 @@ def test_thresholds_stand_in_the_reasons() -> None:
     assert plan.value("log_part").startswith("the log: `penstock serve`")
 
 
-def test_what_penstock_lacks_is_said() -> None:
+def test_missing_parts_are_reported() -> None:
     plan = plan_choice(workload(100, database="there"))
-    (finding,) = [one for one in plan.findings if one.subject == "outbox table"]
+    (finding,) = [finding for finding in plan.findings if finding.subject == "outbox table"]
     assert finding.severity == "note"
     assert "not there yet" in finding.cause
     assert "is planned" in str(plan.value("db_outbox_part"))
@@ -159,7 +159,7 @@ def test_what_penstock_lacks_is_said() -> None:
 
 def test_caveats_are_warnings() -> None:
     plan = plan_choice(workload(100_000, message_bytes=2 << 20, replay=True))
-    (finding,) = [one for one in plan.findings if one.severity == "warn"]
+    (finding,) = [finding for finding in plan.findings if finding.severity == "warn"]
     assert finding.subject == "distributed log: large messages"
 
 
@@ -169,9 +169,9 @@ def test_nothing_fits() -> None:
     assert plan.failed
     assert plan.value("recommendation") == "nothing fits"
     changes = {
-        one.label: one.value
-        for one in plan.figures
-        if one.group == "which single answer would change it"
+        figure.label: figure.value
+        for figure in plan.figures
+        if figure.group == "which single answer would change it"
     }
     assert changes == {
         "latency: at least 50 ms": "queue",

@@ -1,4 +1,4 @@
-"""The table itself: well-formed, sourced, and what holds for all workloads."""
+"""Rules table: well-formed, sourced, and consistent for all workloads."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ def test_every_input_matters_to_a_rule() -> None:
 
 
 def test_questions_tell_their_thresholds() -> None:
-    (rate,) = [one for one in questions() if one.info.name == "rate"]
+    (rate,) = [question for question in questions() if question.info.name == "rate"]
     assert "rate > 50,000 messages/s: speaks for distributed log" in rate.thresholds
     assert "rate > 50,000 messages/s: rules out queue" in rate.thresholds
-    (size,) = [one for one in questions() if one.info.name == "message-bytes"]
+    (size,) = [question for question in questions() if question.info.name == "message-bytes"]
     assert any(["bytes per day ≥ 1 TB/day" in line for line in size.thresholds])
 
 

@@ -1,1 +1,1 @@
-"""What carrying a workload costs."""
+"""Tests of `penstock.planner.cost`."""

@@ -1,4 +1,4 @@
-"""Our prices, and bills of one option or of all."""
+"""Default prices, and bills of one option or of all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRICES = load_prices(None)
 
 
 def inputs(preset: str | None = None, **changes: object) -> CostInputs:
-    """Inputs by their attributes' names, over those of a preset."""
+    """Return inputs by their attributes' names, over those of a preset."""
     begun = {} if preset is None else PRESETS[preset].inputs
     return read_inputs(
         CostInputs, {**begun, **{name.replace("_", "-"): one for name, one in changes.items()}}
@@ -20,16 +20,16 @@ def inputs(preset: str | None = None, **changes: object) -> CostInputs:
 
 
 def bills(given: CostInputs, prices: Prices = PRICES) -> dict[str, OptionCost]:
-    return {one.key: one for one in all_options(given, prices)}
+    return {option.key: option for option in all_options(given, prices)}
 
 
 def bill(key: str, preset: str | None = None, **changes: object) -> OptionCost:
-    """One option's bill."""
+    """Return the bill of an option."""
     return bills(inputs(preset, **changes))[key]
 
 
 def plain(**changes: object) -> dict[str, Any]:
-    """No compression, peak, headroom or free space: the sources' bare arithmetic."""
+    """Return inputs without compression, peak, headroom or free space, as in the sources."""
     return {
         "compression": 1, "peak_factor": 1, "headroom": 0, "disk_free": 0, "operations_share": 0,
         **changes,

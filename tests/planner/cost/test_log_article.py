@@ -14,7 +14,7 @@ def percent(option: OptionCost, *kinds: Kind) -> float:
 
 
 def to_five(value: float) -> int:
-    """Rounded as the article's shares are."""
+    """Round as the article does."""
     return 5 * round(value / 5)
 
 
@@ -62,7 +62,7 @@ def test_consumers_cross_zones_on_the_same_scale_and_racks_stop_it() -> None:
 def test_classic_split() -> None:
     found = bill("local", "classic-split")
     shares = [percent(found, kind) for kind in ("storage", "cross-zone", "compute", "operations")]
-    assert [to_five(one) for one in shares] == [45, 30, 20, 5]
+    assert [to_five(share) for share in shares] == [45, 30, 20, 5]
     assert found.size("brokers") == pytest.approx(4000, rel=0.001)
 
 
@@ -75,7 +75,7 @@ def test_s3_native_split() -> None:
         percent(found, "compute"),
         percent(found, "operations", "database"),
     ]
-    assert [to_five(one) for one in shares] == [5, 55, 10, 25, 5]
+    assert [to_five(share) for share in shares] == [5, 55, 10, 25, 5]
     assert found.kind_usd("cross-zone") == 0
 
 

@@ -1,7 +1,7 @@
-"""The filesystem outbox article's numbers: its table at 100 TB a day, Kinesis, MSK, pointers.
+"""Filesystem outbox article's numbers: its table at 100 TB a day, Kinesis, MSK, pointers.
 
-What the article leaves out is an input of the preset. The tests beside each row say what its own
-words come to without that.
+Inputs that the article leaves out are part of the preset. The tests beside each row compute the
+article's own words without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The plan: figures, what wins and until where, findings, charts."""
+"""Cost plan: figures, the cheapest option and its limits, findings, charts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan(preset: str | None = None, **changes: object) -> Plan:
 
 
 def about(found: Plan, subject: str) -> Finding:
-    return next(one for one in found.findings if one.subject == subject)
+    return next(finding for finding in found.findings if finding.subject == subject)
 
 
 @pytest.mark.parametrize("preset", [None, *PRESETS])
@@ -96,7 +96,7 @@ def test_the_cheapest_is_named_with_what_it_wins_by_and_until_where() -> None:
     assert log.cause.startswith("Kinesis, provisioned")
 
 
-def test_a_limit_that_ends_it_is_said() -> None:
+def test_a_limit_that_ends_an_option_is_reported() -> None:
     assert "as this one does not fit there" in plan("outbox-article").findings[0].fix
 
 
@@ -119,7 +119,7 @@ def test_what_is_too_slow_or_delivers_files_does_not_fit() -> None:
 
 def test_nothing_fits_is_a_failure() -> None:
     given = inputs(latency_p99="1ms", per_record=True, retention=400, rate=3e9)
-    assert all(reasons_against(one, given) for one in bills(given).values())
+    assert all(reasons_against(bill, given) for bill in bills(given).values())
     found = cost_plan(given, PRICES, TODAY)
     assert found.failed
     assert found.findings[0].subject == "no way fits"
@@ -134,24 +134,24 @@ def test_limits_of_the_sources_are_findings() -> None:
     assert "mount" in about(small, "filesystem outbox").cause
     assert "upgrades" in about(small, "work that is not billed").cause
     large = plan(bytes_per_day=5e15)
-    assert not {"little traffic", "few records"} & {one.subject for one in large.findings}
+    assert not {"little traffic", "few records"} & {finding.subject for finding in large.findings}
     many = plan("classic-split")
     assert about(many, "consolidation").severity == "note"
     assert "3,500/s below one prefix" in about(many, "PUTs of diskless brokers").cause
     article = about(plan("outbox-article"), "Intelligent-Tiering")
     assert article.severity == "warn"
-    assert "the shares given say otherwise" in article.cause
+    assert "the given shares differ" in article.cause
 
 
-def test_assumptions_of_a_preset_are_said() -> None:
+def test_assumptions_of_a_preset_are_listed() -> None:
     found = plan("outbox-article")
-    said = {one.subject for one in found.findings if one.subject.startswith("assumed")}
+    said = {finding.subject for finding in found.findings if finding.subject.startswith("assumed")}
     assert said == {f"assumed: {name}" for name in PRESETS["outbox-article"].assumed}
-    assert not [one for one in plan().findings if one.subject.startswith("assumed")]
+    assert not [finding for finding in plan().findings if finding.subject.startswith("assumed")]
 
 
 def test_old_prices_are_noted() -> None:
-    assert not [one for one in plan().findings if one.subject == "old prices"]
+    assert not [finding for finding in plan().findings if finding.subject == "old prices"]
     mine = {"zone": {"gb": {"usd": 0.02, "date": date(2024, 1, 1), "source": "an old bill"}}}
     given = inputs()
     found = cost_plan(given, read_prices(mine, "mine", PRICES), TODAY)

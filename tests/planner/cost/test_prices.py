@@ -1,4 +1,4 @@
-"""The price file: ours, users', and what is refused."""
+"""Price files: the default, users' files, and rejected ones."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def test_a_copy_says_the_same() -> None:
         ([], "mine.toml must hold tables"),
         ({"zone": 1}, "mine.toml: zone must be a table of prices"),
         ({"zone": {"gb": 1}}, "mine.toml: zone.gb must be a table with usd"),
-        ({"zone": {"tb": GIVEN}}, "zone.tb: there is no such price; did you mean zone.gb?"),
-        ({"zone": {"everything": GIVEN}}, "zone.everything: there is no such price; there are zo"),
+        ({"zone": {"tb": GIVEN}}, "zone.tb: unknown price; did you mean zone.gb?"),
+        ({"zone": {"everything": GIVEN}}, "zone.everything: unknown price; there are zo"),
         ({"object": {"put-thousands": GIVEN}}, "did you mean object.put-thousand?"),
         ({"zone": {"gb": {"ust": 1}}}, "zone.gb.ust: a price has usd, unit, date and source; did"),
-        ({"moon": {"tb": GIVEN}}, "mine.toml: moon.tb: there is no such price; there are compute"),
+        ({"moon": {"tb": GIVEN}}, "mine.toml: moon.tb: unknown price; there are compute"),
         ({"zone": {"gb": {**GIVEN, "eur": 1}}}, "mine.toml: zone.gb.eur: a price has usd, unit"),
         ({"zone": {"gb": {**GIVEN, "usd": -0.01}}}, "zone.gb.usd = -0.01: must not be negative"),
         ({"zone": {"gb": {**GIVEN, "usd": "1"}}}, "zone.gb.usd = '1': must be a number"),
@@ -83,4 +83,4 @@ def test_age() -> None:
     assert len(PRICES.older_than_a_year(date(2028, 1, 1))) == len(PRICES)
     edge = read_prices({"zone": {"gb": {**GIVEN, "date": date(2025, 1, 1)}}}, "mine", PRICES)
     assert edge.older_than_a_year(date(2026, 1, 1)) == []
-    assert [one.key for one in edge.older_than_a_year(date(2026, 1, 2))] == ["zone.gb"]
+    assert [price.key for price in edge.older_than_a_year(date(2026, 1, 2))] == ["zone.gb"]

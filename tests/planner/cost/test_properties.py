@@ -1,4 +1,4 @@
-"""What holds for all workloads: no negative line, sums, and what more of something must cost."""
+"""Properties of all workloads: no negative line, correct sums, and costs that grow with inputs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NEARLY = 1 - 1e-9
 @given(WORKLOADS)
 def test_no_line_is_negative_and_all_options_are_there(workload: CostInputs) -> None:
     options = all_options(workload, PRICES)
-    assert tuple([one.key for one in options]) == OPTIONS
+    assert tuple([option.key for option in options]) == OPTIONS
     for option in options:
         names = [line.name for line in option.lines]
         assert len(set(names)) == len(names)
@@ -120,7 +120,7 @@ def test_more_compression_and_larger_files_never_cost_more(workload: CostInputs)
 def test_tiers_are_all_of_it(workload: CostInputs) -> None:
     found = shares(workload)
     assert sum(found) == pytest.approx(1)
-    assert all(one >= 0 for one in found)
+    assert all(value >= 0 for value in found)
     if workload.retention <= 30:
         assert found == (1, 0, 0)
 
@@ -185,7 +185,7 @@ def test_diskless_requests_come_from_the_brokers_settings() -> None:
         ({"zones": 1, "reads_cross_zone": 0.5}, "in one zone nothing crosses zones"),
         ({"reads_cross_zone": -0.5}, "a share is from 0 to 1: reads-cross-zone = -0.5"),
         ({"archive_share": -0.1}, "a share is from 0 to 1: archive-share = -0.1"),
-        ({"archive_share": 0.6, "infrequent_share": 0.6}, "all data is 1"),
+        ({"archive_share": 0.6, "infrequent_share": 0.6}, "the sum of both shares is at most 1"),
     ],
 )
 def test_contradictions_name_the_rule_and_the_fix(given_inputs: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""A made-up host on which every layer holds, to take something away from."""
+"""Made-up host on which every layer holds, from which tests remove something."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ DEFAULTS = Configured(broker=SIDE)
 def layers_of(
     facts: HostFacts, inputs: CheckHostInputs | None = None, configured: Configured = DEFAULTS
 ) -> dict[str, Layer]:
-    """The layers of a host by name, in order."""
+    """Return the layers of a host by name, in order."""
     found = host_layers(facts, configured, inputs or CheckHostInputs(chains=CHAIN_WORDS))
     layers = {layer.rule.name: layer for layer in found}
     assert len(layers) == len(found)

@@ -1,4 +1,4 @@
-"""Hosts with one thing wrong each: which layer is named, why, and what is to be typed."""
+"""Hosts with one defect each: the reported layer, cause and command."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def text_of(plan: Plan) -> str:
 
 def test_a_good_host_has_no_flaw() -> None:
     plan = checked(HOST)
-    assert [one for one in plan.findings if one.severity != "ok"] == []
+    assert [finding for finding in plan.findings if finding.severity != "ok"] == []
     assert not plan.failed
     assert plan.value("first_broken_layer") == "none"
     assert plan.value("unknown_layers") == 0
@@ -284,7 +284,7 @@ def test_a_ring_that_holds_may_still_grow() -> None:
 
 
 def test_a_cap_that_still_holds_the_window_is_a_warning() -> None:
-    """The silent cap: 2 windows are asked for, the ceiling lies between."""
+    """The socket requests 2 windows, and the ceiling is between 1 and 2."""
     facts = with_sysctl("net.core.rmem_max", 212_992)
     layers = layers_of(facts)
     cap, buffer = layers["rmem_max_bytes"], layers["udp_receive_buffer_bytes"]
@@ -347,7 +347,7 @@ def test_the_outermost_failure_comes_first_and_warnings_only_without_any() -> No
     assert checked(warned).value("first_broken_layer") == "file descriptors of the broker"
     assert "breaks first" in checked(warned).findings[0].cause
     only = checked(replace(HOST, interface=replace(NIC, mtu_bytes=1400)))
-    assert "is the first to give way" in only.findings[0].cause
+    assert "is the first warning" in only.findings[0].cause
     assert first_broken(host_layers(HOST, DEFAULTS, ALL)) is None
 
 
@@ -362,7 +362,7 @@ def test_chains_that_do_not_count_are_left_out() -> None:
 
 
 def test_the_receive_path_counts_where_it_is_asked_for() -> None:
-    """A window and a term are Aeron's: who gives none has a broker's chain before all."""
+    """Window and term are inputs of Aeron; without them only the broker's chain counts."""
     narrow = replace(HOST, interface=replace(NIC, mtu_bytes=1_400))
     plan = check_host(narrow, DEFAULTS, CheckHostInputs())
     assert plan.value("first_broken_layer") == "none"
@@ -380,9 +380,11 @@ def test_the_receive_path_counts_where_it_is_asked_for() -> None:
 def test_a_sync_says_where_it_was_timed() -> None:
     above = replace(HOST, disk=replace(DISK, measured_in="/var/lib"))
     (told,) = [
-        one.cause for one in checked(above).findings if one.subject == "sync of the data directory"
+        finding.cause
+        for finding in checked(above).findings
+        if finding.subject == "sync of the data directory"
     ]
-    assert "of 100 in /var/lib, as /var/lib/penstock is not there yet" in told
+    assert "of 100 in /var/lib, since /var/lib/penstock does not exist" in told
 
 
 def test_the_tightest_layer_has_the_least_room() -> None:
@@ -408,8 +410,10 @@ def test_the_larger_of_two_fixes_is_typed_once() -> None:
 def test_a_host_that_says_nothing_is_not_judged() -> None:
     silent = HostFacts(unread={"limits": "/proc/self/limits: Permission denied"})
     plan = checked(silent)
-    assert {one.severity for one in plan.findings[1:]} == {"ok", "note"}
-    descriptors = next(one for one in plan.findings if one.subject.startswith("file descriptors"))
+    assert {finding.severity for finding in plan.findings[1:]} == {"ok", "note"}
+    descriptors = next(
+        finding for finding in plan.findings if finding.subject.startswith("file descriptors")
+    )
     assert descriptors.cause == "not known: /proc/self/limits: Permission denied"
     known = {layer.rule.name for layer in host_layers(silent, DEFAULTS, ALL)
              if layer.found is not None}  # fmt: skip
@@ -428,7 +432,7 @@ def test_no_limit_is_no_flaw() -> None:
                       huge_pages="never"),
     )  # fmt: skip
     plan = checked(facts)
-    assert not [one for one in plan.findings if one.severity in ("warn", "fail")]
+    assert not [finding for finding in plan.findings if finding.severity in ("warn", "fail")]
     assert plan.value("broker_descriptors") == "unlimited"
     assert plan.figure("broker_descriptors").minimum == 14_304
 

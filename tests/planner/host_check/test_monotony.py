@@ -1,4 +1,4 @@
-"""More of what a host has never makes a verdict worse, and asking for more never better."""
+"""More resources never make a verdict worse, and larger needs never make it better."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_raised_cost_never_betters_a_verdict(
     factor=st.floats(1, 8),
 )
 def test_the_cap_is_silent_but_seen(cap: int, window: int, factor: float) -> None:
-    """What is granted is min(asked, cap), and below the window the chain breaks there."""
+    """The grant is min(request, cap); below the window the chain breaks there."""
     asked = int(window * factor)
     facts = _sysctl("net.core.rmem_max")(HOST, cap)
     inputs = CheckHostInputs(window_bytes=window, so_rcvbuf_bytes=asked)
@@ -173,7 +173,7 @@ def test_the_plan_names_the_outermost_failure(
 
 
 def test_needs_are_those_of_the_settings() -> None:
-    """Fails when a setting moves away from what the check asks of a host."""
+    """The check's needs match the settings."""
     broker, storage, inputs = BrokerSettings(), StorageSettings(), CheckHostInputs()
     assert (SIDE.max_connections, SIDE.admin_max_connections, SIDE.listen_backlog,
             SIDE.receive_buffer_bytes, SIDE.send_buffer_bytes, SIDE.queued_request_bytes,

@@ -1,4 +1,4 @@
-"""Batches as a reader yields them, from keys and how often they come."""
+"""Batches as a reader yields them, from keys and their numbers of records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def batch(
     value: bytes | None = b"0123456789",
     times: list[int] | None = None,
 ) -> Any:
-    """Records where Kafka's partitioner puts them; those without a key in partition 0."""
+    """Return records placed by Kafka's partitioner; those without a key in partition 0."""
     column = pa.array(keys, pa.binary())
     return pa.record_batch(
         {
@@ -32,7 +32,7 @@ def batch(
 
 
 def spread(counts: Mapping[bytes, int], seed: int = 0) -> list[bytes | None]:
-    """Every key as often as it says, in an order by dice."""
+    """Return every key as often as given, in random order."""
     keys = np.repeat(np.array(list(counts), object), list(counts.values()))
     np.random.default_rng(seed).shuffle(keys)
     found: list[bytes | None] = keys.tolist()
@@ -47,7 +47,7 @@ def count(
     rows: int = 1000,
     pending: int = 1 << 20,
 ) -> CensusResult:
-    """A census of these keys, in batches."""
+    """Return a census of these keys, in batches."""
     wanted = inputs or KeysInputs()
     census = Census(
         partitions,

@@ -1,4 +1,4 @@
-"""The plan of a census: the article's example, findings, advice, charts, bad inputs."""
+"""Plan of a census: the article's example, findings, advice, charts, bad inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_uniform_growth_is_fine() -> None:
         assert plan.value("hot_keys") == 0
         assert plan.value("salts") == 1
         assert "32" in str(plan.value("counts_that_do"))
-        (finding,) = [one for one in plan.findings if one.subject == "hot keys"]
+        (finding,) = [finding for finding in plan.findings if finding.subject == "hot keys"]
         assert finding.severity == "ok"
 
 
@@ -49,11 +49,11 @@ def test_ten_times_with_skew_is_one_hot_partition() -> None:
     # salting does
     assert plan.value("salts") > 1
     assert plan.value("hottest_salted_rate") < 20_000
-    (hot,) = [one for one in plan.findings if one.subject == "hot keys"]
+    (hot,) = [finding for finding in plan.findings if finding.subject == "hot keys"]
     assert hot.severity == "warn"
     assert "the hottest leaves 50 % (50,000 messages/s) to one partition" in hot.cause
     assert hot.fix == f"salt hot keys by {plan.value('salts')}"
-    assert any([one.subject == "salted keys" for one in plan.findings])
+    assert any([finding.subject == "salted keys" for finding in plan.findings])
     assert f"sequence % {plan.value('salts')}" in plan.snippets[0].text
     assert not plan.failed
 
@@ -64,14 +64,14 @@ def test_partitions_are_provided_four_to_ten_times() -> None:
     assert plan.value("provision_min_partitions") == 80
     assert plan.value("provision_max_partitions") == 200
     assert {20, 80, 200} <= {
-        int(one.name.split("_")[1]) for one in plan.figures
-        if one.group == "if there were other numbers of partitions"
+        int(figure.name.split("_")[1]) for figure in plan.figures
+        if figure.group == "if there were other numbers of partitions"
     }  # fmt: skip
 
 
-def test_salts_that_do_not_serve_are_said_to() -> None:
+def test_insufficient_salts_are_reported() -> None:
     plan = planned({b"a": 1000, b"b": 10}, 64, rate=1_000_000, **{"salts-max": 4})
-    (finding,) = [one for one in plan.findings if one.subject == "salting"]
+    (finding,) = [finding for finding in plan.findings if finding.subject == "salting"]
     assert "leave" in finding.cause
     assert plan.value("salts") in (2, 4)
 
@@ -79,7 +79,7 @@ def test_salts_that_do_not_serve_are_said_to() -> None:
 def test_few_even_keys_are_no_hot_keys() -> None:
     # Eight keys of one size on eight partitions: none is hot, and yet they meet.
     plan = planned({b"k%d" % number: 100 for number in range(8)}, 8, **{"skew-max": 1.5})
-    (finding,) = [one for one in plan.findings if one.subject == "skew"]
+    (finding,) = [finding for finding in plan.findings if finding.subject == "skew"]
     assert "no single key is hot" in finding.cause
 
 
@@ -96,7 +96,7 @@ def test_samples_estimates_nulls_and_others_are_noted() -> None:
     census.add(batch([*keys, None], partitions=8))
     census.add(batch([b"elsewhere"] * 100, partitions=1))
     plan = plan_keys(scope(8, complete=False), census.result(), inputs)
-    subjects = {one.subject for one in plan.findings}
+    subjects = {finding.subject for finding in plan.findings}
     assert {"sample", "estimates", "records without a key", "number of partitions"} <= subjects
     assert plan.value("null_keys_percent") == pytest.approx(100 / 1101)
     assert plan.value("count_error_records") > 0
@@ -128,9 +128,9 @@ def test_charts_are_drawn() -> None:
 
 def test_figures_are_unique_and_explained() -> None:
     plan = planned(SKEWED, 8)
-    names = [one.name for one in plan.figures]
+    names = [figure.name for figure in plan.figures]
     assert len(set(names)) == len(names)
-    assert all([one.formula and one.source for one in plan.figures])
+    assert all([figure.formula and figure.source for figure in plan.figures])
     assert plan.value("needed_partitions") is None  # no rate: timestamps span no minute
 
 

@@ -1,4 +1,4 @@
-"""Measures of skew against their definitions, and what salting does to loads."""
+"""Measures of skew compared with their definitions, and the effect of salting on loads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def test_salting_keeps_records_and_its_bounds(
     salted = min(salted, len(counts))
     whole = salt_effects(found, partitions, SALTS, None)
     every = salt_effects(found, partitions, SALTS, len(counts))
-    assert [one.loads.tolist() for one in whole] == [one.loads.tolist() for one in every]
+    assert [effect.loads.tolist() for effect in whole] == [
+        effect.loads.tolist() for effect in every
+    ]
     effects = salt_effects(found, partitions, SALTS, salted)
     total = sum(counts)
     shares = found.key_records / total
@@ -111,7 +113,7 @@ def test_salting_a_hot_key_spreads_it(seed: int) -> None:
     shares = np.zeros(len(SALTS))
     for number in range(60):
         found = count({b"hot-%d-%d" % (seed, number): 1000}, partitions=64)
-        shares += [one.hottest_share for one in salt_effects(found, 64, SALTS, 1)]
+        shares += [salt_effect.hottest_share for salt_effect in salt_effects(found, 64, SALTS, 1)]
     shares /= 60
     assert shares[0] == 1
     assert np.all(np.diff(shares) < 0)

@@ -1,4 +1,4 @@
-"""What the plan says beside its figures, and the texts and curves it gives."""
+"""Findings of the receive path plan, its texts to paste and its curves."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def plan(**changes: Any) -> Plan:
 
 
 def said(found: Plan, subject: str) -> Finding:
-    """The gravest finding of a subject."""
-    return next(one for one in found.findings if one.subject == subject)
+    """Return the most severe finding of a subject."""
+    return next(finding for finding in found.findings if finding.subject == subject)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_findings(
 
 def test_the_gravest_finding_comes_first() -> None:
     order = ["fail", "warn", "note", "ok"]
-    places = [order.index(one.severity) for one in plan(ring_max_entries=1024).findings]
+    places = [order.index(finding.severity) for finding in plan(ring_max_entries=1024).findings]
     assert places == sorted(places)
     assert plan(ring_max_entries=1024).failed
     assert not plan().failed
@@ -155,7 +155,7 @@ def test_texts_to_paste() -> None:
 
 
 def test_units_of_inputs_leave_no_crumbs() -> None:
-    """60 ms are 60,000.00000000001 µs, and no one's timer should show it."""
+    """60 ms are 60,000.00000000001 µs, which no timer may show."""
     texts = {"rtt": "60ms", "rate": "50k", "path": "cross-region"}
     found = plan_receive_path(read_inputs(ReceivePathInputs, texts))
     assert found.value("nak_unicast_retry_ratio") == 120_000
@@ -251,7 +251,7 @@ def test_the_smallest_size_that_carries_the_load(
 def test_bandwidths_of_public_documents(
     family: str, vcpus: int, baseline: float, burst: float
 ) -> None:
-    (size,) = [one for one in FAMILIES[family].sizes if one.vcpus == vcpus]
+    (size,) = [size for size in FAMILIES[family].sizes if size.vcpus == vcpus]
     assert (size.baseline_gbit, size.burst_gbit) == (baseline, burst)
 
 

@@ -1,4 +1,4 @@
-"""Constraints hold for every plan, and what physics orders stays in order."""
+"""Constraints hold for every plan, and monotonic relations hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ messages = st.integers(1, 4 << 20)
 
 @st.composite
 def traffic_of(draw: st.DrawFn) -> ReceivePathInputs:
-    """Traffic that mostly has a plan: up to 2 GB/s, of which half a term holds the stall."""
+    """Return traffic that usually has a plan: up to 2 GB/s, with a stall that fits half a term."""
     size, mtu = draw(messages), draw(mtus)
     length = frame(size, mtu).message_bytes
     rate = max(1.0, draw(st.floats(1, 2e9)) / length)
@@ -45,7 +45,7 @@ def traffic_of(draw: st.DrawFn) -> ReceivePathInputs:
 
 
 def open_or(values: st.SearchStrategy[int]) -> st.SearchStrategy[int]:
-    """0, which leaves a size open, or a given one."""
+    """Return 0, which leaves a size open, or a given one."""
     return st.one_of(st.just(0), st.just(0), values)
 
 
@@ -62,7 +62,7 @@ given_sizes = st.fixed_dictionaries(
 
 
 def chain_of(inputs: ReceivePathInputs) -> Chain:
-    """The chain of possible inputs; impossible ones are no example."""
+    """Return the chain of possible inputs; reject impossible ones as examples."""
     chain = plan_chain(inputs, frame(inputs.message_bytes, inputs.mtu_bytes))
     assume(not any(broken_constraints(inputs, chain)))
     return chain
@@ -79,8 +79,8 @@ def test_any_sizes_have_a_plan(
     inputs: ReceivePathInputs, sizes: dict[str, Any], mtu: int, rate: float
 ) -> None:
     plan = plan_receive_path(replace(inputs, mtu_bytes=mtu, rate=rate, family="c7g", **sizes))
-    assert plan.failed == any([one.severity == "fail" for one in plan.findings])
-    assert all([one.value is not None for one in plan.answered])
+    assert plan.failed == any([finding.severity == "fail" for finding in plan.findings])
+    assert all([figure.value is not None for figure in plan.answered])
     assert all([len(curve.x) == len(curve.y) for chart in plan.charts for curve in chart.curves])
 
 
@@ -127,7 +127,7 @@ def test_given_sizes_satisfy_all_constraints_or_are_refused(
 
 @given(inputs=traffic, sizes=given_sizes)
 def test_a_plan_without_failure_fits(inputs: ReceivePathInputs, sizes: dict[str, Any]) -> None:
-    """Its window carries the rate, and its socket buffer holds what is in flight."""
+    """Its window carries the rate, and its socket buffer holds the bytes in flight."""
     inputs = replace(inputs, **sizes)
     chain_of(inputs)
     plan = plan_receive_path(inputs)
@@ -206,5 +206,5 @@ def test_timers_follow_the_round_trip(inputs: ReceivePathInputs, factor: float) 
 def test_a_chosen_size_carries_the_load(inputs: ReceivePathInputs, family: str) -> None:
     found = sizing_of(replace(inputs, family=family))
     assert found.nic_bits_per_second <= found.host.burst_bits
-    sizes = [one for one in FAMILIES[family].sizes if one.vcpus < found.host.vcpus]
-    assert all([one.baseline_gbit * 1e9 < found.nic_bits_per_second for one in sizes])
+    sizes = [size for size in FAMILIES[family].sizes if size.vcpus < found.host.vcpus]
+    assert all([size.baseline_gbit * 1e9 < found.nic_bits_per_second for size in sizes])

@@ -1,4 +1,4 @@
-"""Inputs that no configuration serves: the constraint and the fix are named."""
+"""Inputs that no configuration can serve: the error names the constraint and the fix."""
 
 from __future__ import annotations
 
@@ -104,9 +104,12 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 )
 def test_impossible_plans(changes: dict[str, Any], rule: str, found: str, fix: str) -> None:
     plan = plan_receive_path(ReceivePathInputs(**changes))
-    flaws = [one for one in plan.findings if one.severity == "fail"]
+    flaws = [finding for finding in plan.findings if finding.severity == "fail"]
     assert any(
-        [one.subject.startswith(rule) and found in one.cause and fix in one.fix for one in flaws]
+        [
+            flaw.subject.startswith(rule) and found in flaw.cause and fix in flaw.fix
+            for flaw in flaws
+        ]
     ), flaws
     assert plan.figures
     assert plan.snippets == ()
@@ -119,7 +122,7 @@ def test_all_broken_constraints_are_named_and_the_plan_is_shown() -> None:
             term_bytes=3 * MIB, nic_bandwidth=1e6, family="c7g", vcpus=3,
         )
     )  # fmt: skip
-    broken = [one.subject for one in plan.findings if one.severity == "fail"]
+    broken = [finding.subject for finding in plan.findings if finding.severity == "fail"]
     assert [name for name in broken if name in (B, C)] == [B, C]
     assert {
         "Frame alignment (MTU is a multiple of 32)",

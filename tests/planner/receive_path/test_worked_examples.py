@@ -1,4 +1,4 @@
-"""The worked examples of "The Four Receive-Path Buffers", with their numbers."""
+"""Worked examples of "The Four Receive-Path Buffers", with their numbers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def plan(**changes: Any) -> Plan:
 
 
 def ten_gbit(rtt_us: float, **changes: Any) -> Plan:
-    """Full datagrams of 1408 bytes at 10 Gbit/s of frames."""
+    """Return full datagrams of 1408 bytes at 10 Gbit/s of frames."""
     return plan(message_bytes=1376, rate=TEN_GBIT / 1408, rtt_us=rtt_us, stall_ms=0.1, **changes)
 
 
 def about(found: Plan, subject: str) -> list[Finding]:
-    return [one for one in found.findings if one.subject == subject]
+    return [finding for finding in found.findings if finding.subject == subject]
 
 
 def test_the_default_window_is_the_bdp_of_a_fast_lan() -> None:
@@ -215,8 +215,8 @@ def test_the_term_holds_twice_what_comes_in_a_stall() -> None:
     assert found.value("term_bytes") == 16 * MIB
     assert found.value("term_covers_stall_ms") >= 20
     (finding,) = [
-        one
-        for one in about(plan(message_bytes=224, rate=1e6, stall_ms=20, term_bytes=8 * MIB),
+        finding
+        for finding in about(plan(message_bytes=224, rate=1e6, stall_ms=20, term_bytes=8 * MIB),
                          "term buffer")
     ]  # fmt: skip
     assert finding.severity == "warn"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.client import Client
-    from penstock.client.replicas import Place
+    from penstock.client.metadata import TopicAndPartition
 
 
 @click.group("broker", short_help="Brokers that are to go: drain, remove.")
@@ -84,12 +84,12 @@ def _check_known(client: Client, broker_id: int) -> None:
         raise UnknownBroker(f"there is no broker {broker_id}; there are brokers {names}")
 
 
-def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
+def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[int]]:
     """The replicas that partitions are to have without a broker."""
     found = client.metadata()
     ordered = client.reassignments()
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
-    target: dict[Place, Sequence[int]] = {}
+    target: dict[TopicAndPartition, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
         held = [one for one in topic.partitions if broker_id in one.replicas]
         leaving = [one for one in held if not _leaves(ordered.get((name, one.index)), broker_id)]

@@ -13,8 +13,8 @@ from penstock.apps.session import Number, State, client_options, counted, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.metadata import ClusterMetadata, PartitionMetadata
-    from penstock.client.replicas import BrokerState, Place, Reassignment
+    from penstock.client.metadata import ClusterMetadata, PartitionMetadata, TopicAndPartition
+    from penstock.client.replicas import BrokerState, Reassignment
     from penstock.replication.advice import Held, Move
 
 READY: Final = "ready"
@@ -236,7 +236,7 @@ def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]
 
     Brokers that are to become replicas do not count, and are named if they are not there.
     """
-    ordered: dict[Place, Reassignment] | None = None
+    ordered: dict[TopicAndPartition, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):
         if not any([_lacks(one, one.replicas, found) for one in topic.partitions]):
             continue

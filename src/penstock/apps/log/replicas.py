@@ -15,8 +15,13 @@ from penstock.replication.placement import placed_again
 
 if TYPE_CHECKING:
     from penstock.client import Client
-    from penstock.client.metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
-    from penstock.client.replicas import Place, Reassignment
+    from penstock.client.metadata import (
+        ClusterMetadata,
+        PartitionMetadata,
+        TopicAndPartition,
+        TopicMetadata,
+    )
+    from penstock.client.replicas import Reassignment
 
 ORDERED_AT_ONCE: Final = 1_000
 TOLD_MAX: Final = 5
@@ -65,7 +70,7 @@ def again(
     )
 
 
-def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
+def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | None]) -> None:
     """Order replicas, so many in one call; raises Refused if any is."""
     refused: list[str] = []
     places = list(target)
@@ -137,7 +142,7 @@ def reassign(
         brokers_left = sites(found, client.unplaceable_brokers())
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
-        target: dict[Place, Sequence[int] | None] = {}
+        target: dict[TopicAndPartition, Sequence[int] | None] = {}
         for one in chosen:
             if brokers is not None:
                 target[name, one.index] = _broker_ids(brokers)
@@ -159,7 +164,11 @@ def reassign(
 
 
 def _carry_out(
-    state: State, client: Client, target: Mapping[Place, Sequence[int]], no_wait: bool, limit: float
+    state: State,
+    client: Client,
+    target: Mapping[TopicAndPartition, Sequence[int]],
+    no_wait: bool,
+    limit: float,
 ) -> None:
     order(client, target)
     if not no_wait:
@@ -168,12 +177,12 @@ def _carry_out(
     say(state, f"{counted(len(target), 'partition')} {done}", partitions=len(target))
 
 
-def read_plan(path: Path) -> dict[Place, Sequence[int]]:
+def read_plan(path: Path) -> dict[TopicAndPartition, Sequence[int]]:
     """Replicas by topic and partition from Kafka's JSON of a reassignment; raises UsageError."""
     try:
         with path.open("rb") as file:
             rows = json.loads(file.read(PLAN_BYTES_MAX + 1))["partitions"]
-        target: dict[Place, Sequence[int]] = {
+        target: dict[TopicAndPartition, Sequence[int]] = {
             (row["topic"], row["partition"]): tuple(row["replicas"]) for row in rows
         }
     except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
@@ -186,7 +195,7 @@ def read_plan(path: Path) -> dict[Place, Sequence[int]]:
     return target
 
 
-def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
+def write_plan(file: IO[str], target: Mapping[TopicAndPartition, Sequence[int]]) -> None:
     """Write a plan in the form that `read_plan` reads."""
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}

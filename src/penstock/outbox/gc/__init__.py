@@ -1,1 +1,1 @@
-"""What keeps the tree in order: the sweeper, and the audit."""
+"""Sweeper and audit of the outbox's tree."""

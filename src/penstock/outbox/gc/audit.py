@@ -1,23 +1,23 @@
-"""The audit: payloads without pointer, pointers without payload, and payloads that are not theirs.
+"""Audit that compares payloads in the tree with pointers on the topic.
 
-| finding             | what it says                                                | wrong |
+| finding             | meaning                                                     | wrong |
 |---------------------|-------------------------------------------------------------|-------|
-| `missing`           | a pointer that some group has yet to read has no payload    | yes   |
-| `unreferenced`      | a payload older than `grace_ms` that no pointer names       | yes   |
-| `size-mismatch`     | a payload whose size is not what a pointer says             | yes   |
-| `checksum-mismatch` | the same of its CRC32C; only looked for when asked          | yes   |
+| `missing`           | a pointer that a group has yet to read has no payload       | yes   |
+| `unreferenced`      | a payload older than `grace_ms` without a pointer           | yes   |
+| `size-mismatch`     | a payload whose size differs from its pointer's             | yes   |
+| `checksum-mismatch` | the same for its CRC32C; checked only on request            | yes   |
 | `disagreement`      | two pointers to one path, or two inline records of one      | yes   |
 |                     | batch, have different sizes or checksums                    |       |
-| `path-escapes`, `not-a-file`, `invalid-path` | something else is in a payload's place | yes   |
+| `path-escapes`, `not-a-file`, `invalid-path` | another kind of entry at a payload's path | yes |
 | `unreadable`        | the file system failed                                      | yes   |
 | `no-outbox-record`  | a record of the topic that no outbox wrote                  | yes   |
-| `collected`         | all groups have read it and its payload is gone: swept      | no    |
+| `collected`         | all groups have read it and its payload was swept           | no    |
 | `temporary`         | a file that an attempt left, or is writing                  | no    |
-| `foreign`           | a name that is none of the outbox's                         | no    |
+| `foreign`           | a name outside the outbox's layout                          | no    |
 
 Tree and topic are compared window by window (see `pointer_index`), the topic first, so that a
-payload that is published meanwhile is young and not unreferenced. What seems missing is looked for
-once more at its own path before it is called so.
+payload that is published meanwhile is young and not unreferenced. A payload that seems missing is
+looked up again by its own path before it is reported.
 """
 
 from __future__ import annotations
@@ -58,13 +58,11 @@ from penstock.outbox.reader.errors import classify
 from penstock.outbox.reader.reader import OutboxReader
 
 EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
-"""Findings that are not wrong; all others are."""
+"""Findings that are normal; all others are wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the audit found."""
-
     kind: str
     path: str
     detail: str = ""
@@ -72,7 +70,7 @@ class Finding:
 
 @dataclass(slots=True)
 class AuditReport:
-    """Counts by kind, and the first findings that are wrong."""
+    """Counts by kind, and the first wrong findings."""
 
     groups: tuple[str, ...] = ()
     topic: TopicCounts = field(default_factory=TopicCounts)
@@ -81,12 +79,11 @@ class AuditReport:
     verified: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    """At most `NOTES_MAX`; beyond it they are only counted."""
+    """At most `NOTES_MAX` findings; further ones are only counted."""
     walked: WalkCounts = field(default_factory=WalkCounts)
 
     @property
     def wrong(self) -> int:
-        """How many findings are wrong."""
         return sum(count for kind, count in self.counts.items() if kind not in EXPECTED)
 
     def add(self, kind: str, path: str, detail: str = "") -> None:
@@ -96,16 +93,16 @@ class AuditReport:
 
 
 class Auditor:
-    """Compares one root with the pointers of its topic; changes nothing.
+    """Read-only comparison of one root with the pointers of its topic.
 
     Args:
         root: the outbox's root on this machine.
-        pointers: those of the topic, and the groups that count.
+        pointers: those of the topic, and the relevant groups.
         checksums: read every payload and compare its checksum.
         grace_ms: age below which a payload may be waiting for its pointer.
 
     Raises:
-        RootUnavailable: the root is not there.
+        RootUnavailable: the root is missing.
     """
 
     def __init__(
@@ -131,7 +128,7 @@ class Auditor:
         """Compare everything once.
 
         Raises:
-            RootUnavailable: the root is not there.
+            RootUnavailable: the root is missing.
             PenstockError: topic or groups cannot be read.
         """
         report = AuditReport()
@@ -170,7 +167,7 @@ class Auditor:
         self, hour: Hour, batches: list[Batch], window: Window, report: AuditReport
     ) -> None:
         if window.start[: len(hour.hour)] == hour.hour:
-            return  # counted in the window before, which this hour is shared with
+            return  # counted in the previous window, which shares this hour
         report.counts["temporary"] += sum(len(batch.temporaries) for batch in batches)
 
     def _compare(
@@ -200,7 +197,7 @@ class Auditor:
     ) -> None:
         path = row["file_path"]
         if _disagree(row):
-            report.add("disagreement", path, f"pointers say {_said(row)}")
+            report.add("disagreement", path, f"its pointers have {_differences(row)}")
         elif size_bytes != row["size_least"]:
             report.add(
                 "size-mismatch", path,
@@ -216,7 +213,7 @@ class Auditor:
                 for _ in stream:
                     pass
         except PayloadMissing:
-            report.counts["collected"] += 1  # swept between the walk and now
+            report.counts["collected"] += 1  # swept since the walk
         except PenstockError as error:
             report.add(classify(error)[1], row["file_path"], str(error))
         else:
@@ -235,7 +232,7 @@ class Auditor:
             batch = inline_batch(row["file_path"])
             if batch is not None and _disagree(row):
                 where = f"inline batch {batch[1]} of {batch[0]}"
-                report.add("disagreement", where, f"its records have {_said(row)}")
+                report.add("disagreement", where, f"its records have {_differences(row)}")
         unseen = unseen.filter(pc.invert(inline))
         gone = unseen.filter(pc.field("consumed"))
         report.counts["collected"] += gone.num_rows
@@ -250,8 +247,6 @@ class Auditor:
 
 
 class _Step:
-    """Payloads of one hour that lie in the window."""
-
     def __init__(self, hour: Hour, batches: list[Batch], window: Window) -> None:
         paths = [f"{hour.path}/{batch.name}/{DATA_FILE}" for batch in batches]
         keys = pa.array([f"{hour.hour} {path}" for path in paths], pa.large_string())
@@ -282,12 +277,11 @@ def _pointer(row: dict[str, Any]) -> Pointer:
 
 
 def _disagree(row: dict[str, Any]) -> bool:
-    """Whether two records say different things of one payload."""
     same = row["size_least"] == row["size_most"] and row["crc_least"] == row["crc_most"]
     return not same
 
 
-def _said(row: dict[str, Any]) -> str:
+def _differences(row: dict[str, Any]) -> str:
     return (
         f"{row['size_least']} to {row['size_most']} bytes,"
         f" CRC32C {row['crc_least']:08x} to {row['crc_most']:08x}"

@@ -1,18 +1,19 @@
-"""Which payloads the topic points to, in bounded memory: one window of paths after the other.
+"""Index of the topic's pointers in bounded memory, one window of paths after the other.
 
 The sweeper and the audit compare two long lists, the pointers on the topic and the payloads in
-the tree. Neither fits in memory at every size, so they are compared window by window. A window is
+the tree. Neither always fits in memory, so they are compared window by window. A window is
 a range of *keys*; a key is the payload's hour and then its path:
 
     2026052414 JFK/year=2026/month=05/day=24/hour=14/batch-abc/data.bin
 
-so that a window is mostly a range of hours, and an hour with very many batches can still be cut.
-`PointerIndex.add` takes pointers by columns. When more than `entries_max` distinct paths have come,
-the index keeps the smallest keys and lowers its upper bound `until`; what lies beyond is left to
-the next window, for which the topic is read again. One reading is enough as long as the index holds
-the topic: with the default of a million paths, a topic of a million unswept payloads.
+so that a window is mostly a range of hours, and an hour with very many batches can still be split.
 
-No I/O and no clock here. All loops are over chunks.
+`PointerIndex.add` adds columns of pointers. Above `entries_max` distinct paths the index keeps the
+smallest keys and lowers its upper bound `until`; the next window, for which the topic is read
+again, has the rest. One pass is enough while the index holds the topic: with the default, a topic
+of a million unswept payloads.
+
+It has no I/O and no clock. All loops are over chunks.
 
 Source: `design/host-and-outbox.md`, Collect.
 """
@@ -41,8 +42,8 @@ INDEX_SCHEMA: Final = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-"""One row per path. Pointers to one path that differ show in least and most; `consumed` says that
-all of them are; partition and offset are the highest."""
+"""One row per path. Different pointers to a path differ in least and most; `consumed` means that
+all of them are consumed; partition and offset are the highest."""
 _MERGES: Final = {"size_least": "min", "size_most": "max", "crc_least": "min", "crc_most": "max",
                   "consumed": "min", "partition": "max", "offset": "max"}  # fmt: skip
 _SOURCES: Final = {"size_least": "size_bytes", "size_most": "size_bytes", "crc_least": "crc32c",
@@ -53,24 +54,23 @@ _HOUR: Final = (
     r"/batch-[^/]+/"
 )
 _SLACK: Final = 2
-"""The index is brought back to its bound when it has grown to this multiple of it."""
+"""Multiple of its bound at which the index is reduced to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A range of keys, `start` included, `until` not; None is the end of all."""
+    """Range of keys, with `start` and without `until`; None means no bound."""
 
     start: str = ""
     until: str | None = None
 
     def touches_hour(self, hour: str) -> bool:
-        """Whether some key of an hour (ten digits) may lie in the window."""
         return hour >= self.start[: len(hour)] and (
             self.until is None or hour <= self.until[: len(hour)]
         )
 
     def holds(self, keys: Any) -> Any:
-        """Which of the keys lie in the window, as a boolean array."""
+        """Return a boolean array of the keys within the window."""
         inside = pc.greater_equal(keys, self.start)
         if self.until is not None:
             inside = pc.and_(inside, pc.less(keys, self.until))
@@ -78,7 +78,6 @@ class Window:
 
 
 def keys_of(paths: Any) -> Any:
-    """The key of every path, null for one that is not a payload's."""
     found = pc.extract_regex(paths.cast(pa.large_string()), _HOUR)
     parts = [pc.struct_field(found, index) for index in range(4)]
     hours = pc.binary_join_element_wise(*parts, pa.scalar("", parts[0].type))
@@ -90,15 +89,15 @@ def keys_of(paths: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What the index says of some paths, one value per path."""
+    """Index entries of some paths, one value per path."""
 
     referenced: np.ndarray[Any, np.dtype[np.bool_]]
     consumed: np.ndarray[Any, np.dtype[np.bool_]]
-    """Every pointer to it lies below what all groups have committed."""
+    """Every pointer to it is below the committed offsets of all groups."""
 
 
 class PointerIndex:
-    """The pointers of one window; fill it with `add`, then ask."""
+    """Pointers of one window; filled by `add`, then queried."""
 
     def __init__(self, *, start: str = "", entries_max: int) -> None:
         if entries_max < 1:
@@ -112,13 +111,13 @@ class PointerIndex:
 
     @property
     def rows(self) -> int:
-        """Entries held now; at most twice `entries_max` and one chunk."""
+        """Number of entries; at most twice `entries_max` and one chunk."""
         return self._rows
 
     def add(self, pointers: Any, *, consumed: Any) -> None:
-        """Take pointers with file_path, size_bytes, crc32c, partition and offset.
+        """Add pointers with file_path, size_bytes, crc32c, partition and offset.
 
-        `consumed` is a boolean array: whether each lies below what every group has committed.
+        `consumed` is a boolean array: whether each is below the committed offset of every group.
         """
         keys = keys_of(_flat(pointers.column("file_path")))
         columns = [keys]
@@ -137,30 +136,29 @@ class PointerIndex:
             self._shrink()
 
     def finish(self) -> Window:
-        """Bring the index to its bound; returns the window that it speaks for."""
+        """Reduce the index to its bound; return the window that it covers."""
         self._shrink()
         return self.window
 
     def hour(self, hour: str) -> Any:
-        """The entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
+        """Return the entries of one hour (ten digits) in order of their keys, `INDEX_SCHEMA`."""
         if self._hours is None:
             self._hours = self._cut_hours()
         low, high = self._hours.get(hour, (0, 0))
         return self._merged.slice(low, high - low)
 
     def hours(self) -> list[str]:
-        """The hours that there are entries of, in order."""
         if self._hours is None:
             self._hours = self._cut_hours()
         return list(self._hours)
 
     def table(self) -> Any:
-        """All entries in order of their keys, `INDEX_SCHEMA`."""
+        """Return all entries in order of their keys, `INDEX_SCHEMA`."""
         self._shrink()
         return self._merged
 
     def rows_of(self, hour: str, paths: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """The rows of `table` that payloads of one hour have, -1 for one that has none."""
+        """Return the rows of `table` of one hour's payloads, -1 for a missing one."""
         found = pc.index_in(paths, value_set=self.hour(hour).column("file_path"))
         low = self._low(hour)
         rows = pc.add(found.cast(pa.int64()), low).fill_null(-1)
@@ -170,7 +168,6 @@ class PointerIndex:
         return (self._hours or {}).get(hour, (0, 0))[0]
 
     def look(self, hour: str, paths: Any) -> Looked:
-        """What is known of payloads of one hour of this window."""
         table = self.hour(hour)
         paths = paths.cast(pa.large_string())
         every = table.column("file_path")

@@ -1,22 +1,22 @@
-"""What the sweeper may remove: ages and positions in, verdicts out, by columns.
+"""Rules of the sweeper: from ages and positions to verdicts, by columns.
 
-| what lies there                         | removed when                                         |
+| entry                                   | removed when                                         |
 |-----------------------------------------|------------------------------------------------------|
-| payload, some pointer not yet consumed  | never                                                |
+| payload with an unconsumed pointer      | never                                                |
 | payload, all its pointers consumed      | `retention_ms` after it was written                  |
-| payload that no pointer on the log names| `retention_ms + unreferenced_grace_ms` after it was  |
+| payload without a pointer on the log    | `retention_ms + unreferenced_grace_ms` after it was  |
 |                                         | written, and only with `remove_unreferenced`         |
 | temporary file                          | `orphan_age_ms` after its last write                 |
 | directory                               | empty, and `orphan_age_ms` after its last change     |
 
-*Consumed* means below the offset that the slowest of the groups that count has committed. Ages are
-taken from the file's modification time, not from the hour in its path: producers may file a batch
-under the hour of its events, which can be years ago. A file from the future is young.
+*Consumed* means below the committed offset of the slowest relevant group. Ages use the file's
+modification time, not the hour in its path: producers may file a batch under the hour of its
+events, which can be years ago. A file from the future is young.
 
-The rule for directories protects a writer between making its batch directory and opening its file
-there. A writer slower than `orphan_age_ms` finds its directory gone, makes it again and goes on.
+The rule for directories protects a writer between creating its batch directory and opening its
+file there. A writer slower than `orphan_age_ms` recreates its removed directory and continues.
 
-No I/O and no clock here. Source: `design/host-and-outbox.md`, Collect.
+It has no I/O and no clock. Source: `design/host-and-outbox.md`, Collect.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from penstock.outbox.settings import check_numbers
 
 
 class Verdict(IntEnum):
-    """What is to become of a payload."""
-
     YOUNG = 0
     """Retention has not passed."""
     WAITING = 1
@@ -42,12 +40,12 @@ class Verdict(IntEnum):
     CONSUMED = 2
     """Every group has read it, and retention has passed: remove it."""
     UNREFERENCED = 3
-    """No pointer names it and it is past retention and grace: report it, remove it when asked."""
+    """It has no pointer and is past retention and grace: report it, remove it on request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRules:
-    """The ages of the sweeper, in milliseconds.
+    """Ages of the sweeper, in milliseconds.
 
     Raises:
         InvalidSetting: an age below 0.
@@ -64,7 +62,6 @@ class SweepRules:
     def judge_payloads(
         self, modified_ms: NDArray[np.int64], known: Looked, *, now_ms: int
     ) -> NDArray[np.int8]:
-        """A `Verdict` for every payload."""
         age_ms = now_ms - modified_ms
         verdicts = np.full(len(modified_ms), Verdict.YOUNG, np.int8)
         old = age_ms >= self.retention_ms
@@ -75,13 +72,11 @@ class SweepRules:
         return verdicts
 
     def removes(self, verdict: int) -> bool:
-        """Whether a payload of this verdict is removed."""
         return verdict == Verdict.CONSUMED or (
             verdict == Verdict.UNREFERENCED and self.remove_unreferenced
         )
 
     def removes_temporary(self, modified_ms: int, *, now_ms: int) -> bool:
-        """Whether a temporary file has been left behind."""
         return now_ms - modified_ms >= self.orphan_age_ms
 
     def removes_directory(self, modified_ms: int, *, now_ms: int) -> bool:
@@ -93,6 +88,5 @@ class SweepRules:
 
 
 def nothing_known(count: int) -> Looked:
-    """What is known of payloads when no topic is asked."""
     none: NDArray[Any] = np.zeros(count, np.bool_)
     return Looked(referenced=none, consumed=none)

@@ -1,15 +1,14 @@
-"""The sweeper: removes what writers left behind and what every reader is done with.
+"""Sweeper that removes orphans of writers and payloads that every reader has consumed.
 
-`rules` decides; this is the hand. One sweep asks the groups how far they are, reads the
-topic's pointers into an index, walks the tree, and removes what the rules say:
+One sweep reads the groups' offsets, reads the topic's pointers into an index, walks the tree, and
+removes what the rules (`rules`) allow:
 
     temporary files, payloads, then directories that are empty, from the leaves up
 
-It may run beside writers, readers and other sweepers, and be killed anywhere: every step leaves a
-tree that a writer, a reader and the next sweep understand. Directories are removed by `rmdir` only,
-which takes none that is not empty; a writer whose directory goes between its `mkdir` and its
-`open` makes it again. A file is looked at once more right before it is removed, so that a file
-that took its name meanwhile stays.
+It may run beside writers, readers and other sweepers, and may be killed at any time: every step
+leaves a valid tree. Only `rmdir` removes directories, and it fails on one that is not empty; a
+writer whose directory is removed between its `mkdir` and its `open` recreates it. A file is checked
+again right before its removal, so that a newer file of the same name stays.
 
 Without a topic only temporary files and empty directories are removed.
 """
@@ -53,7 +52,7 @@ DEFAULT_RULES: Final = SweepRules(
 
 @dataclass(slots=True)
 class SweepReport:
-    """What a sweep removed, or would remove, and what it left. `notes` has the first ones."""
+    """Counts of entries that a sweep removed, would remove, or left. `notes` has the first."""
 
     executed: bool
     groups: tuple[str, ...] = ()
@@ -70,7 +69,7 @@ class SweepReport:
     windows: int = 0
     walked: WalkCounts = field(default_factory=WalkCounts)
     notes: list[tuple[str, str]] = field(default_factory=list)
-    """(what, path), at most `NOTES_MAX`."""
+    """(action, path), at most `NOTES_MAX`."""
 
     def note(self, what: str, path: str) -> None:
         if len(self.notes) < read_limits.NOTES_MAX:
@@ -78,14 +77,14 @@ class SweepReport:
 
 
 class Sweeper:
-    """Sweeps one root. `sweep` may be called again and again, from one thread at a time.
+    """Sweeper of one root. `sweep` may be called repeatedly, from one thread at a time.
 
     Args:
         root: the outbox's root on this machine.
-        pointers: those of the topic and its groups; None leaves payloads alone.
+        pointers: those of the topic and its groups; None keeps all payloads.
         rules: the ages.
         execute: False only counts what would be removed.
-        index_entries_max: paths that are held in memory at a time.
+        index_entries_max: paths in memory at a time.
     """
 
     def __init__(
@@ -109,11 +108,11 @@ class Sweeper:
         self.counts = SweeperCounts()
 
     def sweep(self) -> SweepReport:
-        """Go over the whole tree once.
+        """Sweep the whole tree once.
 
         Raises:
-            RootUnavailable: the root is not there.
-            PenstockError: topic or groups cannot be read. Nothing has been removed then.
+            RootUnavailable: the root is missing.
+            PenstockError: topic or groups cannot be read; nothing was removed.
         """
         report = SweepReport(executed=self._execute)
         root = open_root(self._files, self._root)
@@ -254,7 +253,7 @@ class Sweeper:
             report.removed_temporary_bytes += file.size_bytes
 
     def _remove_directory(self, above: int, name: str, path: str, report: SweepReport) -> None:
-        """Try to remove a directory; one that is not empty stays. A dry run cannot know."""
+        """Remove a directory if it is empty; a dry run does nothing."""
         if not self._execute:
             return
         try:

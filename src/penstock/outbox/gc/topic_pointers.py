@@ -1,8 +1,8 @@
-"""What the topic and its groups say: the pointers of the log, and how far every group has read.
+"""Pointers on the log, and the progress of the groups that read them.
 
-The offsets that groups have committed are read before the log. They only grow, so a pointer that
-is called consumed was consumed; a group that is moved back meanwhile (`penstock group seek`) is
-the exception, and is not to be done while a sweep runs.
+Committed offsets are read before the log. They only grow, so a pointer that counts as consumed was
+consumed. The exception is a group that is reset during a sweep (`penstock group seek`), which must
+be avoided.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _COLUMNS: Final = ("partition", "offset", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The groups that count, and the offset below which all of them have read, per partition."""
+    """Relevant groups, and the offset below which all of them have read, per partition."""
 
     groups: tuple[str, ...]
     floors: Mapping[int, int]
 
 
 def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progress:
-    """How far the slowest group has read.
+    """Return the progress of the slowest group.
 
-    `groups` None takes every group that has committed an offset of the topic. A partition that
-    one of them has committed nothing of, or an offset beyond its end, counts as not read at all;
-    without any group nothing is read.
+    `groups` None means every group that has committed an offset of the topic. A partition without
+    a committed offset of one of them, or with an offset beyond its end, counts as unread; without
+    any group everything does.
 
     Raises:
-        UnknownTopic: there is no such topic.
-        InvalidError: there are more than `GROUPS_MAX` groups to ask: name those that count.
+        UnknownTopic: the cluster has no such topic.
+        InvalidError: there are more than `GROUPS_MAX` groups: name the relevant ones.
     """
     partitions = [item.index for item in client.describe_topic(topic).partitions]
     everywhere = [(topic, p) for p in partitions]
     names = [item.group_id for item in client.list_groups()] if groups is None else list(groups)
     if len(names) > read_limits.GROUPS_MAX:
         raise InvalidError(
-            f"{len(names)} groups are more than the {read_limits.GROUPS_MAX} that are asked for"
-            f" their offsets of {topic}: name those that count"
+            f"{len(names)} groups have offsets of {topic}; at most {read_limits.GROUPS_MAX} are"
+            " read: name the relevant groups"
         )
     counted: list[str] = []
     floors = dict.fromkeys(partitions, 0)
@@ -65,30 +65,28 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
         floors = {p: min(floors[p], offset) if counted else offset for p, offset in offsets.items()}
         counted.append(name)
     ends = client.list_offsets(topic, "latest")
-    # Beyond the end of the log: offsets of an earlier topic of this name, which say nothing.
+    # Beyond the end of the log: offsets of an earlier topic of this name, which are ignored.
     floors = {p: floor if floor <= ends.get(p, -1) else 0 for p, floor in floors.items()}
     return Progress(groups=tuple(counted), floors=floors)
 
 
 @dataclass(slots=True)
 class TopicCounts:
-    """What a reading of the topic saw."""
-
     pointers: int = 0
     inline: int = 0
     problems: int = 0
-    """Records that no outbox wrote."""
+    """Number of records that no outbox wrote."""
 
 
 class PointerSource(Protocol):
-    """Where sweeper and audit learn of pointers. `begin` comes first, then any number of fills."""
+    """Source of pointers for sweeper and audit. `begin` comes first, then any number of fills."""
 
     def begin(self) -> tuple[str, ...]:
-        """Note how far every group has read; returns the groups that count."""
+        """Store the progress of every group; return the relevant groups."""
         ...
 
     def fill(self, index: PointerIndex, *, inline: bool = False) -> TopicCounts:
-        """Put all pointers into an index, with what `begin` noted.
+        """Put all pointers into an index, with the progress that `begin` stored.
 
         With `inline` also inline records, under paths that no payload has (`inline_batch`).
         """
@@ -96,9 +94,9 @@ class PointerSource(Protocol):
 
 
 class TopicPointers:
-    """The pointers of a topic, read through a client, by columns.
+    """Pointers of a topic, read through a client, by columns.
 
-    `groups` None takes every group that has committed an offset of the topic.
+    `groups` None means every group that has committed an offset of the topic.
     """
 
     def __init__(self, client: Client, topic: str, groups: Sequence[str] | None = None) -> None:
@@ -108,7 +106,6 @@ class TopicPointers:
         self._reached = Progress(groups=(), floors={})
 
     def begin(self) -> tuple[str, ...]:
-        """Ask the groups for their offsets; raises as `progress`."""
         self._reached = progress(self._client, self._topic, self._groups)
         return self._reached.groups
 
@@ -122,7 +119,7 @@ class TopicPointers:
             try:
                 return self._read(index, inline=inline)
             except OffsetOutOfRange:
-                # Retention took records that were about to be read; twice in an index is once.
+                # Retention removed the next records: start again. The index has no duplicates.
                 if attempt == read_limits.FILL_ATTEMPTS_MAX:
                     raise
         raise BugError("the loop above returns or raises")
@@ -151,11 +148,11 @@ class TopicPointers:
 
 _INLINE_PARTS: Final = "/year=0000/month=00/day=00/hour=00/batch-", "/inline"
 INLINE_PATTERN: Final = "/inline$"
-"""Ends the paths of inline records; those of payloads end otherwise."""
+"""Suffix of the paths of inline records, which no payload has."""
 
 
 def _inlines(table: Any) -> Any:
-    """The inline records of a table, with a path that names the partition id and the batch id."""
+    """Return a table's inline records, with a path that has partition id and batch id."""
     found = table.filter(pc.equal(table.column("kind"), INLINE).fill_null(False))
     middle, end = _INLINE_PARTS
     parts = found.column("partition_id"), middle, found.column("batch_id"), end, ""
@@ -176,6 +173,6 @@ def _below(table: Any, floors: Mapping[int, int]) -> Any:
     limits = np.zeros(max(floors, default=0) + 2, np.int64)
     for partition, floor in floors.items():
         limits[partition] = floor
-    # A partition that was added after the groups were asked: nobody has read it.
+    # A partition that was added after the groups' offsets were read is unread.
     known = np.minimum(partitions, len(limits) - 1)
     return pa.array(offsets < limits[known])

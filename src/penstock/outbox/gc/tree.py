@@ -1,11 +1,11 @@
-"""Walking the tree: hour by hour, a bounded number of entries at a time, never through a symlink.
+"""Walk of the tree, hour by hour, with a bounded number of entries at a time, without symlinks.
 
     for hour in walk(files, root, Window()):
         for batches in looks(files, hour): ...
 
-Every directory is opened below the one before it (`O_NOFOLLOW`), and held open while what lies in
-it is looked at, so that nobody can lead the walk elsewhere by renaming. Names that are none of the
-layout's are counted and left alone. A directory that goes away under the walk is passed over.
+Every directory is opened relative to its parent (`O_NOFOLLOW`), and stays open during the walk of
+its entries, so that a rename cannot redirect the walk. Names outside the layout are counted and
+otherwise ignored. A directory that is removed during the walk is skipped.
 
 `TreeFiles` has one method per file call, so that tests can fail, record or be killed at any one.
 """
@@ -46,14 +46,14 @@ NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name in a directory, and whether it is a directory itself (a symlink is none)."""
+    """Name in a directory, and whether it is a directory itself (a symlink is not)."""
 
     name: str
     is_directory: bool
 
 
 class TreeFiles:
-    """The file calls of sweeper and audit; every one raises OSError when it fails."""
+    """File calls of sweeper and audit; each raises OSError on failure."""
 
     def open_root(self, path: Path) -> int:
         return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -63,7 +63,6 @@ class TreeFiles:
         return os.open(name, _DIRECTORY, dir_fd=directory)
 
     def entries(self, directory: int) -> Iterator[Entry]:
-        """What is in a directory, in no order, as it is read."""
         with os.scandir(directory) as found:
             for entry in found:
                 yield Entry(entry.name, entry.is_dir(follow_symlinks=False))
@@ -87,18 +86,16 @@ class TreeFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A regular file as it was seen."""
-
     name: str
     size_bytes: int
     modified_ms: int
     identity: tuple[int, int, int]
-    """Inode, modification time in nanoseconds, size: another file of the same name differs."""
+    """Inode, modification time in nanoseconds, size; they differ for a newer file of the name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch directory as it was seen. `others` are entries that no writer makes."""
+    """Snapshot of a batch directory. `others` counts entries outside the layout."""
 
     name: str
     modified_ms: int
@@ -106,45 +103,42 @@ class Batch:
     temporaries: tuple[File, ...]
     others: int
     whole: bool
-    """Whether all entries were looked at."""
+    """Whether the snapshot has all entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """An hour's directory, open during the step of `walk` that yielded it."""
+    """Directory of an hour, open during the step of `walk` that yielded it."""
 
     handle: int
     path: str
-    """Relative to the root."""
+    """Path relative to the root."""
     hour: str
     """Ten digits: year, month, day, hour."""
 
 
 @dataclass(slots=True)
 class WalkCounts:
-    """What a walk passed over."""
-
     foreign: int = 0
     failed: list[str] = field(default_factory=list)
     failures: int = 0
 
     def fail(self, path: str, error: OSError) -> None:
-        """Note that something could not be looked at or removed."""
         self.failures += 1
         if len(self.failed) < read_limits.NOTES_MAX:
             self.failed.append(f"{path}: {error.strerror}")
 
 
 Leave = Callable[[int, str, str, int], None]
-"""Called after all below a directory has been walked: handle of the directory above, name, path,
-and the modification time from before."""
+"""Callback after a directory's content has been walked: handle of its parent, name, path, and the
+modification time from before the walk."""
 
 
 def open_root(files: TreeFiles, root: Path) -> int:
     """Open a root.
 
     Raises:
-        RootUnavailable: it is not there, or is no directory.
+        RootUnavailable: it is missing, or is not a directory.
     """
     try:
         return files.open_root(root)
@@ -159,7 +153,7 @@ def walk(
     counts: WalkCounts,
     leave: Leave | None = None,
 ) -> Iterator[Hour]:
-    """Yield the hours of a window, partition by partition; handles are closed on the way."""
+    """Yield the hours of a window, partition by partition; close handles on the way."""
     try:
         yield from _descend(files, root, window, counts, leave, (), "")
     except OSError as error:
@@ -205,7 +199,7 @@ def _descend(
 
 
 def looks(files: TreeFiles, hour: Hour, counts: WalkCounts) -> Iterator[list[Batch]]:
-    """Yield an hour's batches as they are found, at most `ENTRIES_PER_STEP` at a time."""
+    """Yield an hour's batches, at most `ENTRIES_PER_STEP` at a time."""
     step: list[Batch] = []
     for entry in _entries(files, hour, counts):
         if _BATCH.fullmatch(entry.name) is None or not entry.is_directory:
@@ -263,7 +257,6 @@ def _look(files: TreeFiles, hour: Hour, name: str, counts: WalkCounts) -> Batch 
 
 
 def _file(files: TreeFiles, handle: int, name: str) -> File | None:
-    """A regular file; None when it is none, or gone."""
     with suppress(FileNotFoundError):
         found = files.stat(handle, name)
         if stat.S_ISREG(found.st_mode):
@@ -277,7 +270,7 @@ def _file(files: TreeFiles, handle: int, name: str) -> File | None:
 
 
 def identity_of(found: os.stat_result) -> tuple[int, int, int]:
-    """What tells a file from another one that took its name."""
+    """Return values that differ for a newer file of the same name."""
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 

@@ -1,1 +1,1 @@
-"""The reading end of the outbox: payloads verified, duplicates dropped, dead letters."""
+"""Read path of the outbox: verified payloads, without duplicates, and dead letters."""

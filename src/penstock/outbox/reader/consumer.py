@@ -1,29 +1,27 @@
-"""The consumer: a topic of pointers and inline payloads to verified payloads, at least once.
+"""Consumer of pointers and inline payloads that yields verified payloads, at least once.
 
     with OutboxReader(root) as reader, OutboxConsumer(client, "weather", reader, group="load",
                                                       dead_letter_topic="weather-dead") as messages:
         for message in messages:
             store(message.payload)
 
-A message counts as processed when the loop asks for the next one (or `commit` is called); offsets
+A message counts as processed when the loop requests the next one (or `commit` is called); offsets
 of processed messages are committed to the group every second or thousand messages and at the end.
-A crash in between hands those messages out again.
+A crash in between repeats those messages.
 
-**Duplicates.** A batch that was processed within the window (see `dedup`) is passed over; one that
-comes again with another payload is a bad payload (`BatchReused`), not a duplicate. The
-window lives in memory; at the start it is rebuilt from the records below the committed offsets, as
-many and as old as the window reaches, without their payloads. What is lost over a crash is thus
-only what was not committed, which is handed out again anyway.
+**Duplicates.** A batch that was processed within the window (see `dedup`) is skipped; the same
+batch with another payload is a bad payload (`BatchReused`), not a duplicate. The window is in
+memory; at the start it is rebuilt from the records below the committed offsets, without their
+payloads. A crash thus loses only uncommitted batches, which are repeated anyway.
 
-**Bad payloads.** What `policy` says: readings are repeated within bounds, then the record
-goes to the dead-letter topic with its reason, or, where the file system itself fails, the
-consumer stops with the error. Without a dead-letter topic it stops at the first bad payload too,
-but for a `BatchReused`: the batch has been processed with its first payload, so the consumer
-reports the other one and continues.
+**Bad payloads.** By `policy`, reads are repeated within bounds, then the record goes to the
+dead-letter topic with its reason, or, where the file system itself fails, the consumer stops with
+the error. Without a dead-letter topic it stops at the first bad payload too, except for a
+`BatchReused`, which it reports and skips, since the batch has been processed.
 
-**A simple consumer.** It is no member of the group: it reads the partitions it is given and
+**A simple consumer.** It does not join the group: it reads the given partitions and
 commits their offsets to the group, as Kafka allows while a group has no members. Two consumers of
-one group must be given different partitions; nothing balances them.
+one group must have different partitions; nothing balances them.
 
 Source: `filesystem-outbox.txt`, consumer pass; `design/host-and-outbox.md`, Read.
 """
@@ -53,7 +51,7 @@ from penstock.outbox.reader.dead_letters import DeadLetters
 from penstock.outbox.reader.decoding import POINTER, decode_records
 from penstock.outbox.reader.dedup import BatchKey
 from penstock.outbox.reader.errors import BatchReused, ChecksumMismatch, MountSuspected, classify
-from penstock.outbox.reader.policy import GiveUp, ReadPolicy, TryAgain
+from penstock.outbox.reader.policy import DeadLetter, ReadPolicy, TryAgain
 from penstock.outbox.reader.reader import OutboxReader
 from penstock.outbox.reader.rebuilding import processed_before
 from penstock.records.positions import READ_COMMITTED
@@ -68,9 +66,9 @@ COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:
-    """One batch. `payload` is verified; `pointer` is None where it came inline.
+    """Batch with its verified `payload`; `pointer` is None for an inline one.
 
-    `codec` is the producer's word for how the payload is compressed; it is not interpreted.
+    `codec` is the producer's name of the payload's compression; it is not interpreted.
     """
 
     topic: str
@@ -87,30 +85,29 @@ class OutboxMessage:
 
     @property
     def key(self) -> BatchKey:
-        """What duplicates share."""
         return self.partition_id, self.batch_id
 
 
 class OutboxConsumer:
-    """Iterate over it once, from one thread; `stop` may be called from any.
+    """Consumer, iterated once, from one thread; `stop` may be called from any.
 
     Args:
         client: a client of the cluster; the caller closes it.
-        topic: where the outbox publishes.
+        topic: topic of the outbox.
         reader: of the root on this machine; the caller closes it.
-        group: whose committed offsets say where to start, and who gets them.
-        dead_letter_topic: where bad records go; None stops at the first one.
-        partitions: those to read; None reads all that there are at the start.
-        start: where to begin in partitions that the group has no offset of.
-        until_end: stop at what is the end of the log when iteration begins.
+        group: group of the committed offsets, which are the start and the progress.
+        dead_letter_topic: topic for bad records; None stops at the first one.
+        partitions: partitions to read; None reads all that exist at the start.
+        start: start of partitions without a committed offset.
+        until_end: stop at the end of the log as of the start of the iteration.
         read_payloads: False leaves the payloads of pointers empty; the caller opens
-            `message.pointer` with the reader, for example as a stream, and says `give_up` where
+            `message.pointer` with the reader, for example as a stream, and calls `give_up` if
             that fails.
         report: called with a sentence for each record whose batch id was used for another payload,
-            where there is no dead-letter topic.
+            without a dead-letter topic.
 
     Raises:
-        InvalidArgument: a name, partition or start that cannot be.
+        InvalidArgument: an invalid name, partition or start.
     """
 
     def __init__(
@@ -153,16 +150,14 @@ class OutboxConsumer:
 
     @property
     def counters(self) -> ConsumerCounters:
-        """What it has done so far."""
         return self._core.counters
 
     def samples(self) -> Iterator[Sample]:
-        """The same as metrics."""
         return self._core.counters.samples()
 
     @property
     def positions(self) -> dict[int, int]:
-        """The offset that comes next, per partition; empty before iteration begins."""
+        """Next offset per partition; empty before iteration begins."""
         return self._core.positions
 
     def __enter__(self) -> Self:
@@ -188,37 +183,38 @@ class OutboxConsumer:
         """Commit what was processed and end the iteration.
 
         Raises:
-            PenstockError: the group does not take the offsets.
+            PenstockError: the group rejects the offsets.
         """
         self._stopped.set()
         self._commit()
 
     def stop(self) -> None:
-        """End the iteration before the next message; from any thread or signal handler."""
+        """End the iteration before the next message; callable from any thread or signal handler."""
         self._stopped.set()
 
     def commit(self) -> None:
-        """Commit up to and with the message that was handed out last.
+        """Commit up to and including the last yielded message.
 
         Raises:
-            PenstockError: the group does not take the offsets, for example because it has
-                members of its own.
+            PenstockError: the group rejects the offsets, for example because it has members.
         """
-        self._settle()
+        self._mark_processed()
         self._commit()
 
     def give_up(self, reason: str, message: str) -> None:
-        """Send the record that was handed out last to the dead-letter topic: the caller cannot use
-        its payload. `reason` is a word, `message` a sentence.
+        """Send the last yielded record to the dead-letter topic, since the caller cannot use its
+        payload.
+
+        `reason` is a word, `message` a sentence.
 
         Raises:
-            InvalidError: no message is handed out, or there is no dead-letter topic.
+            InvalidError: no message was yielded, or there is no dead-letter topic.
         """
         current, self._current = self._current, None
         if current is None:
-            raise InvalidError("there is no message to give up: none is handed out")
+            raise InvalidError("give_up needs a current message, and the iteration has none")
         if self._dead_letters is None:
-            raise InvalidError("there is no dead-letter topic to give a message up to")
+            raise InvalidError("give_up needs a dead-letter topic, and the consumer has none")
         table = self._client.read_arrow(
             self.topic,
             start={current.partition: current.offset},
@@ -231,12 +227,12 @@ class OutboxConsumer:
         """Yield messages, in order within a partition, until the end or `stop`.
 
         Raises:
-            PayloadUnreadable: the file system failed and did not come back.
-            MountSuspected: too many records in a row were given up.
+            PayloadUnreadable: the file system failed and did not recover.
+            MountSuspected: too many records in a row became dead letters.
             PenstockError: an error of the broker, or without dead-letter topic of the payload.
         """
         if self._begun:
-            raise OutboxClosed("a consumer is iterated over once: make another one")
+            raise OutboxClosed("a consumer can be iterated only once: make another one")
         self._begun = True
         ends = self._begin()
         while not self._stopped.is_set():
@@ -256,10 +252,10 @@ class OutboxConsumer:
         for partition, offset in first.items():
             at = held.get((self.topic, partition))
             self._core.begin(partition, offset if at is None else at.offset)
-        given_up = set() if self._dead_letters is None else self._dead_letters.given_up(self.topic)
+        dead = set() if self._dead_letters is None else self._dead_letters.sources(self.topic)
         below = {p: at.offset for (_, p), at in held.items()}
         for key, crc, at_ms in processed_before(
-            self._client, self.topic, below, given_up, self._bounds, self._clock.now_ms()
+            self._client, self.topic, below, dead, self._bounds, self._clock.now_ms()
         ):
             self._core.remember(key, crc, at_ms)
         if not self._until_end:
@@ -269,7 +265,6 @@ class OutboxConsumer:
         )
 
     def _skip(self, error: OffsetOutOfRange) -> None:
-        """Go on where the log begins, or ends: it does not hold what comes next."""
         partition = error.partition
         first = self._client.list_offsets(self.topic, "earliest", partitions=[partition])[partition]
         last = self._client.list_offsets(self.topic, "latest", partitions=[partition])[partition]
@@ -279,7 +274,7 @@ class OutboxConsumer:
         self._core.skip_to(partition, first if at < first else last)
 
     def _read_on(self, ends: dict[int, int] | None) -> Iterator[OutboxMessage]:
-        """Messages until nothing has come for a while, so that commits are not forgotten."""
+        """Yield messages until a poll interval passes without one, so that commits are on time."""
         batches = self._client.iter_arrow(
             self.topic,
             partitions=list(self.positions),
@@ -291,19 +286,19 @@ class OutboxConsumer:
             max_wait_ms=read_limits.POLL_MS,
             idle_timeout_ms=read_limits.POLL_MS if ends is None else None,
         )
-        with closing(batches):  # gives its connection back at once
+        with closing(batches):  # returns its connection at once
             for batch in batches:
                 for message in self._messages(batch):
                     self._current = message
                     yield message
-                    self._settle()
+                    self._mark_processed()
                     self._commit_if_due()
                 self._commit_if_due()
                 if self._stopped.is_set():
                     return
         self._commit_if_due()
         for partition, end in (ends or {}).items():
-            # What is left below the end are transaction markers and aborted records.
+            # The rest below the end is transaction markers and aborted records.
             self._core.at_end(partition, end)
 
     def _messages(self, batch: Any) -> Iterator[OutboxMessage]:
@@ -326,7 +321,6 @@ class OutboxConsumer:
     def _resolve(
         self, batch: Any, row: int, fields: dict[str, Any], partition: int, offset: int
     ) -> OutboxMessage | None:
-        """The message of a record; None when it was given up, or the consumer is to stop."""
         timestamp_ms = int(batch.column("timestamp")[row].as_py())
         attempts = 0
         while not self._stopped.is_set():
@@ -341,7 +335,7 @@ class OutboxConsumer:
                     self._core.counters.retries += 1
                     self._stopped.wait(judged.pause_ms / 1000)
                     continue
-                if isinstance(judged, GiveUp) and self._dead_letters is not None:
+                if isinstance(judged, DeadLetter) and self._dead_letters is not None:
                     self._bury(self._dead_letters, batch, row, reason, str(error))
                     return None
                 if isinstance(error, BatchReused):
@@ -385,7 +379,6 @@ class OutboxConsumer:
         return pointer, self._reader.read(pointer) if self._read_payloads else b""
 
     def _seen(self, fields: dict[str, Any]) -> int | None:
-        """The checksum under which a record's batch was processed lately."""
         return self._core.seen((fields["partition_id"], fields["batch_id"]), self._clock.now_ms())
 
     def _bury(
@@ -402,16 +395,15 @@ class OutboxConsumer:
             reason=reason,
             message=message,
         )
-        self._core.gave_up(partition, offset, reason)
+        self._core.dead_lettered(partition, offset, reason)
         if self._core.suspicious:
             raise MountSuspected(
                 f"{self.topic}-{partition}: {self._bounds.dead_letters_in_a_row_max} records in a"
-                f" row were given up, the last one at offset {offset} ({reason}); is the outbox's"
-                f" file system mounted at {self._reader.root}?"
+                f" row became dead letters, the last one at offset {offset} ({reason}); is the"
+                f" outbox's file system mounted at {self._reader.root}?"
             )
 
-    def _settle(self) -> None:
-        """The message that was handed out last is processed."""
+    def _mark_processed(self) -> None:
         current, self._current = self._current, None
         if current is not None:
             now_ms = self._clock.now_ms()

@@ -1,19 +1,19 @@
-"""The consumer's bookkeeping: positions, duplicates, records given up, when to commit.
+"""Core of the consumer: positions, duplicates, dead letters and commits.
 
-A core: the shell asks it what to do with each record and tells it what became of it.
+The shell asks it how to handle each record and reports the result.
 
-    begin(partition, position)      where reading starts; what lies below counts as committed
-    seen(key, now)                  the checksum of a batch that was processed lately
-    processed(...), passed(...), rejected(...), gave_up(...)
-                                    a record is dealt with: its position moves on
-    due(now), to_commit(), committed(...)          commits: what, and when
+    begin(partition, position)      start of reading; earlier offsets count as committed
+    seen(key, now)                  checksum of a recently processed batch
+    processed(...), passed(...), rejected(...), dead_lettered(...)
+                                    the record is done: its position advances
+    due(now), to_commit(), committed(...)          commits
 
-A position is the offset after the last record that was dealt with in order; it moves only when a
+A position is the offset after the last record that is done, in order; it advances only when a
 record was processed, was a duplicate, or is in the dead-letter topic. Committing positions is
 therefore safe at any time, and a crash repeats at most what was processed since the last commit.
 
-A batch enters the dedup window when it was *processed*, not when it was handed out. A batch that
-was given up never enters it: once its payload is repaired, a new pointer to it is to be read.
+A batch enters the dedup window when it was *processed*, not when it was yielded. A dead letter's
+batch never enters it: once its payload is repaired, a new pointer to it must be read.
 
 Source: `design/host-and-outbox.md`, Read.
 """
@@ -33,7 +33,7 @@ class ConsumerLimits:
     """Bounds of a consumer; see `read_limits` for their meaning.
 
     Raises:
-        InvalidSetting: a number below what can be.
+        InvalidSetting: a number that is too small.
     """
 
     dedup_entries_max: int = read_limits.DEDUP_ENTRIES_MAX
@@ -42,7 +42,7 @@ class ConsumerLimits:
     commit_interval_ms: int = read_limits.COMMIT_INTERVAL_MS
     commit_messages: int = read_limits.COMMIT_MESSAGES
     dead_letters_in_a_row_max: int = read_limits.DEAD_LETTERS_IN_A_ROW_MAX
-    """0: no bound."""
+    """Dead letters in a row before the consumer stops; 0 means no bound."""
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -57,7 +57,7 @@ class ConsumerLimits:
 
 
 class ConsumerCore:
-    """Positions and duplicates of one consumer of one topic."""
+    """Positions and dedup window of one consumer of one topic."""
 
     def __init__(self, bounds: ConsumerLimits) -> None:
         self._bounds = bounds
@@ -73,36 +73,32 @@ class ConsumerCore:
 
     @property
     def positions(self) -> dict[int, int]:
-        """The offset that comes next, per partition."""
         return dict(self._positions)
 
     @property
     def suspicious(self) -> bool:
-        """Whether so many records were given up in a row that something else must be wrong."""
+        """Whether so many dead letters in a row suggest another cause."""
         most = self._bounds.dead_letters_in_a_row_max
         return most > 0 and self._in_a_row >= most
 
     def begin(self, partition: int, position: int) -> None:
-        """Start a partition at a position."""
         self._positions[partition] = position
         self._committed[partition] = position
 
     def skip_to(self, partition: int, position: int) -> None:
-        """Go on at another position, because the log does not hold the one that comes next."""
         self.counters.lost_records += max(0, position - self._positions[partition])
         self._positions[partition] = position
 
     def remember(self, key: BatchKey, crc: int, at_ms: int) -> None:
-        """Put a batch that was processed before the start into the window."""
         self._window.add(key, crc, at_ms)
         self.counters.remembered += 1
 
     def seen(self, key: BatchKey, now_ms: int) -> int | None:
-        """The CRC32C of a batch that was processed within the window, else None."""
+        """Return the CRC32C of a batch that was processed within the window, else None."""
         return self._window.seen(key, now_ms)
 
     def processed(self, partition: int, offset: int, key: BatchKey, crc: int, now_ms: int) -> None:
-        """The caller is done with a record's batch; saying it twice changes nothing."""
+        """Record that a record's batch was processed; idempotent."""
         if offset < self._positions[partition]:
             return
         self._window.add(key, crc, now_ms)
@@ -111,17 +107,14 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def passed(self, partition: int, offset: int) -> None:
-        """A record was a duplicate."""
         self.counters.duplicates += 1
         self._move(partition, offset)
 
     def rejected(self, partition: int, offset: int) -> None:
-        """Pass over a record whose batch was processed with another payload."""
         self.counters.conflicts += 1
         self._move(partition, offset)
 
-    def gave_up(self, partition: int, offset: int, reason: str) -> None:
-        """A record is in the dead-letter topic."""
+    def dead_lettered(self, partition: int, offset: int, reason: str) -> None:
         self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
         if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:
@@ -131,11 +124,11 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def at_end(self, partition: int, end: int) -> None:
-        """All records of a partition up to `end` have been dealt with."""
+        """Record that all records of a partition up to `end` are done."""
         self._positions[partition] = max(end, self._positions[partition])
 
     def due(self, now_ms: int) -> bool:
-        """Whether it is time to commit; the first call only notes the time."""
+        """Whether it is time to commit; the first call only stores the time."""
         if self._last_commit_ms is None:
             self._last_commit_ms = now_ms
         if not self._since_commit:
@@ -146,11 +139,9 @@ class ConsumerCore:
         )
 
     def to_commit(self) -> dict[int, int]:
-        """The positions that have moved since the last commit."""
         return {p: at for p, at in self._positions.items() if at != self._committed.get(p)}
 
     def committed(self, positions: dict[int, int], now_ms: int) -> None:
-        """The group holds these positions now."""
         self._committed.update(positions)
         self._since_commit = 0
         self._last_commit_ms = now_ms

@@ -1,20 +1,20 @@
-"""Records that were given up: the whole record, and why, on a topic of their own.
+"""Dead letters: copies of unreadable records, with the reason, on their own topic.
 
-A dead letter has the key, value and headers of the record that was given up, and after them:
+A dead letter has the key, value and headers of the record, and after them:
 
-| header                            | holds                                                    |
+| header                            | value                                                    |
 |-----------------------------------|----------------------------------------------------------|
 | `penstock-dead-letter-reason`     | a word: `missing`, `size-mismatch`, `checksum-mismatch`, |
 |                                   | `too-large`, `path-escapes`, `invalid-pointer` …         |
 | `penstock-dead-letter-message`    | the error as a sentence                                  |
-| `penstock-dead-letter-topic`      | where the record lies                                    |
+| `penstock-dead-letter-topic`      | the record's topic                                       |
 | `penstock-dead-letter-partition`  | in decimal digits                                        |
 | `penstock-dead-letter-offset`     | in decimal digits                                        |
 
-A value that is too large for the dead-letter topic is left out (null); the headers say where it is.
+A value that is too large for the dead-letter topic is replaced by null.
 
-A record is on the topic, acknowledged by all replicas, before the consumer's position passes it; a
-crash between the two leaves it there twice. To try it again, produce it to its topic.
+A dead letter is acknowledged by all replicas before the consumer's position passes its record; a
+crash between the two duplicates it. To process it again, produce it to its topic.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class DeadLetters:
-    """Writes to, and looks into, one dead-letter topic.
+    """Writer and reader of one dead-letter topic.
 
     Raises:
-        UnknownTopic: there is no such topic.
+        UnknownTopic: the cluster has no such topic.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
@@ -65,10 +65,11 @@ class DeadLetters:
         reason: str,
         message: str,
     ) -> None:
-        """Write one; returns when it is acknowledged. `source` is topic, partition and offset.
+        """Write a dead letter and wait for its acknowledgement. `source` is topic, partition and
+        offset.
 
         Raises:
-            PenstockError: the topic does not take it.
+            PenstockError: the topic rejects it.
         """
         topic, partition, offset = source
         pairs = [
@@ -90,12 +91,12 @@ class DeadLetters:
         try:
             self._client.write_arrow(self.topic, table)
         except MessageTooLarge:
-            # The topic takes smaller records than its source; source and reason say the rest.
+            # The topic allows smaller records than its source: send the headers only.
             bare = table.set_column(1, "value", pa.nulls(1, pa.binary()))
             self._client.write_arrow(self.topic, bare)
 
-    def given_up(self, topic: str) -> set[tuple[int, int]]:
-        """Partition and offset of the records of a topic among the latest dead letters."""
+    def sources(self, topic: str) -> set[tuple[int, int]]:
+        """Return partition and offset of a topic's records among the latest dead letters."""
         first = self._client.list_offsets(self.topic, "earliest")
         last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
         found: set[tuple[int, int]] = set()
@@ -113,11 +114,11 @@ def _sources(headers: Any, topic: str) -> set[tuple[int, int]]:
         header_column(headers, name).to_pylist()
         for name in (TOPIC_HEADER, PARTITION_HEADER, OFFSET_HEADER)
     ]
-    wanted = topic.encode()
+    source_topic = topic.encode()
     return {
         (int(partition), int(offset))
         for name, partition, offset in zip(*columns, strict=True)
-        if name == wanted and _is_number(partition) and _is_number(offset)
+        if name == source_topic and _is_number(partition) and _is_number(offset)
     }
 
 

@@ -1,12 +1,11 @@
-"""Records of an outbox topic to rows that say what each one carries, by columns.
+"""Decoding of records of an outbox topic to rows, by columns.
 
-Every record gives one row of `DECODED_SCHEMA`, in order. A row with a `problem` is no record that
-an outbox wrote; its other columns are null. Pointers are decoded a column at a time; only where a
-bad one is among them is its part of the column halved until the bad ones stand alone, so that a
-few bad records cost a few calls more and thousands of good ones still go together.
+Every record gives one row of `DECODED_SCHEMA`, in order. A row with a `problem` is not a record of
+an outbox; its other columns are null. Pointers are decoded a column at a time; a column with a bad
+pointer is halved until the bad one is alone, so that a few bad records cost only a few more calls.
 
-Inline payloads are not summed up here: the log's own checksum covers them, and the consumer, which
-touches each one anyway, compares theirs.
+Checksums of inline payloads are not computed here: the log's own checksum covers them, and the
+consumer compares theirs.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ DECODED_SCHEMA: Final = pa.schema(
     ]
 )
 _ALONE: Final = 8
-"""Pointers below which a bad one is looked for row by row."""
+"""Number of pointers below which a bad one is searched row by row."""
 _COUNT_PATTERN: Final = "^[0-9]{1,18}$"
 _CRC_PATTERN: Final = "^[0-9a-fA-F]{8}$"
 
 
 def decode_records(keys: Any, values: Any, headers: Any) -> Any:
-    """A table of `DECODED_SCHEMA` with a row for every record; never raises for what they hold.
+    """Return a table of `DECODED_SCHEMA` with a row for every record, whatever its content.
 
     For inline records `file_path` is null and `size_bytes` is that of the value.
 
@@ -60,7 +59,7 @@ def decode_records(keys: Any, values: Any, headers: Any) -> Any:
     count = len(values)
     if len(keys) != count or len(headers) != count:
         raise InvalidError(
-            f"{len(keys)} keys, {count} values and {len(headers)} headers: must be as many"
+            f"{len(keys)} keys, {count} values and {len(headers)} headers: must be of equal length"
         )
     keys, values = _flat(keys), _flat(values)
     kinds = header_column(headers, HEADER_KIND)
@@ -92,7 +91,7 @@ def _decode_pointers(keys: Any, values: Any) -> Any:
 
 
 def _tolerant(values: Any) -> list[Any]:
-    """Tables that together have a row for every pointer, bad ones with their problem."""
+    """Return tables that together have a row for every pointer, bad ones with their problem."""
     count = len(values)
     try:
         return [_good(decode_pointers(values), POINTER)]
@@ -101,7 +100,7 @@ def _tolerant(values: Any) -> list[Any]:
             return [_bad(1, error.reason)]
     except pa.ArrowException as error:
         if count == 1:
-            return [_bad(1, f"is no pointer: {error}")]
+            return [_bad(1, f"is not a pointer: {error}")]
     if count <= _ALONE:
         return [table for row in range(count) for table in _alone(values.slice(row, 1))]
     half = count // 2
@@ -159,7 +158,6 @@ def _decode_inlines(keys: Any, values: Any, headers: Any) -> Any:
 
 
 def _with_problem(table: Any, bad: Any, problem: str) -> Any:
-    """The table with the rows that are bad emptied but for the problem."""
     empty = _bad(table.num_rows, problem)
     columns = [
         pc.if_else(bad, empty.column(name), table.column(name)) for name in DECODED_SCHEMA.names
@@ -168,7 +166,7 @@ def _with_problem(table: Any, bad: Any, problem: str) -> Any:
 
 
 def _utf8(column: Any) -> Any:
-    """Bytes as text; null where they are longer than any id, or are no text."""
+    """Return bytes as text; null where they are longer than any id, or not UTF-8."""
     fits = pc.less_equal(pc.binary_length(column), 256)
     column = pc.if_else(fits, column, pa.scalar(None, pa.binary()))
     try:
@@ -179,7 +177,6 @@ def _utf8(column: Any) -> Any:
 
 
 def _numbers(digits: Any) -> Any:
-    """Text of 8 hex digits each, as unsigned numbers."""
     joined = pc.binary_join(
         pa.ListArray.from_arrays(pa.array([0, len(digits)], pa.int32()), digits.cast(pa.string())),
         "",

@@ -1,14 +1,14 @@
-"""The window of batches seen lately: what makes an at-least-once outbox look like exactly once.
+"""Dedup window of recent batches, which makes an at-least-once outbox look like exactly once.
 
-A producer that does not know whether its pointer was published publishes it again, and a consumer
-that crashed before it committed is handed the same pointers again. Both show as a second record
-of the same batch. The window remembers batches by partition id and batch id (two producers may
-choose the same batch id for different partitions), with the checksum of their payload: a record of
-the same batch with another payload is no duplicate but a batch id used twice. The window is bounded
-twice: by entries and by age. A duplicate that comes later than either bound is handed on.
+A producer that misses an acknowledgement publishes its pointer again, and a consumer that crashes
+before a commit reads the same pointers again. Both show as a second record of the same batch. The
+window stores batches by partition id and batch id (two producers may choose the same batch id for
+different partitions), with the checksum of their payload: the same batch with another payload is
+not a duplicate but a batch id used twice. The window is bounded by entries and by age. A duplicate
+that comes later than either bound is yielded.
 
-Theory: entries are kept in the order in which they were added, so both bounds cut from the front.
-Times are milliseconds given by the caller.
+Entries are in the order of their addition, so both bounds cut from the front. The caller passes
+times in milliseconds.
 
 Source: `filesystem-outbox.txt`, failure semantics; `design/host-and-outbox.md`, Read.
 """
@@ -22,10 +22,10 @@ BatchKey = tuple[str, str]
 
 
 class DedupWindow:
-    """Remembers at most `entries_max` batches for at most `age_max_ms`.
+    """Window of at most `entries_max` batches for at most `age_max_ms`.
 
     Raises:
-        InvalidError: a bound below 0. An `entries_max` of 0 remembers nothing.
+        InvalidError: a bound below 0. An `entries_max` of 0 disables the window.
     """
 
     __slots__ = ("_age_max_ms", "_entries_max", "_seen", "forgotten")
@@ -37,20 +37,20 @@ class DedupWindow:
             )
         self._entries_max = entries_max
         self._age_max_ms = age_max_ms
-        self._seen: dict[BatchKey, tuple[int, int]] = {}  # when, and CRC32C
+        self._seen: dict[BatchKey, tuple[int, int]] = {}  # time and CRC32C
         self.forgotten = 0
-        """Batches that fell out of the window so far."""
+        """Number of batches that the bounds have removed."""
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def seen(self, key: BatchKey, now_ms: int) -> int | None:
-        """The batch's CRC32C; None where it was not added, or a bound has cut it off since."""
+        """Return the batch's CRC32C; None if it was not added, or a bound has removed it."""
         added_ms, crc = self._seen.get(key, (None, None))
         return crc if added_ms is not None and now_ms - added_ms <= self._age_max_ms else None
 
     def add(self, key: BatchKey, crc: int, now_ms: int) -> None:
-        """Remember a batch from now on; one that is known already becomes the newest."""
+        """Add a batch; one that is in the window becomes the newest."""
         self._seen.pop(key, None)
         self._seen[key] = now_ms, crc
         self._cut(now_ms)

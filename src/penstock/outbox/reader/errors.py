@@ -1,4 +1,4 @@
-"""What can be wrong with a payload that is read, and which of the read policy's troubles it is.
+"""Errors of reading a payload, and their troubles for the read policy.
 
 | error                              | trouble    |
 |------------------------------------|------------|
@@ -27,39 +27,39 @@ from penstock.outbox.reader.policy import Trouble
 
 
 class SizeMismatch(PayloadCorrupt):
-    """The file has not as many bytes as its pointer says: torn, or another batch's file."""
+    """The file's size differs from its pointer's: it is torn, or another batch's file."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has {found} bytes, its pointer says {expected}")
+        super().__init__(path, f"has {found} bytes, and its pointer {expected}")
         self.found = found
         self.expected = expected
 
 
 class ChecksumMismatch(PayloadCorrupt):
-    """The file's bytes are not those that were written: damaged, or another batch's file."""
+    """The file's content differs from the written one: it is damaged, or another batch's file."""
 
     def __init__(self, path: str, found: int, expected: int) -> None:
-        super().__init__(path, f"has CRC32C {found:08x}, its pointer says {expected:08x}")
+        super().__init__(path, f"has CRC32C {found:08x}, and its pointer {expected:08x}")
         self.found = found
         self.expected = expected
 
 
 class BatchReused(InvalidError):
-    """A batch that was processed lately with another payload: its id was used for two."""
+    """A recently processed batch with another payload: its id was used for two."""
 
     def __init__(self, partition_id: str, batch_id: str, found: int, before: int) -> None:
         super().__init__(
             f"batch {batch_id} of {partition_id} has a payload with CRC32C {found:08x}, and was"
-            f" processed with CRC32C {before:08x}: a batch id names one payload for ever"
+            f" processed with CRC32C {before:08x}: use a batch id for one payload only"
         )
 
 
 class PayloadTooLarge(InvalidError):
-    """A pointer that claims more than is read at once. Nothing was allocated."""
+    """A pointer with a size above the limit. Nothing was allocated."""
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"{path}: its pointer says {size_bytes} bytes, and at most {limit_bytes} are read"
+            f"{path}: its pointer has a size of {size_bytes} bytes; the limit is {limit_bytes}"
         )
         self.path = path
         self.size_bytes = size_bytes
@@ -67,7 +67,7 @@ class PayloadTooLarge(InvalidError):
 
 
 class PayloadUnreadable(UnavailableError):
-    """The file system failed; the payload may be whole."""
+    """The file system failed; the payload may be intact."""
 
     def __init__(self, path: str, number: int) -> None:
         name = errno.errorcode.get(number, f"errno {number}")
@@ -77,7 +77,7 @@ class PayloadUnreadable(UnavailableError):
 
 
 class MountSuspected(UnavailableError):
-    """So many payloads in a row were given up that the file system itself may be at fault."""
+    """So many dead letters in a row suggest that the file system is at fault."""
 
 
 _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
@@ -96,9 +96,9 @@ _TROUBLES: Final[tuple[tuple[type[PenstockError], Trouble, str], ...]] = (
 
 
 def classify(error: PenstockError) -> tuple[Trouble, str]:
-    """The trouble of an error of the reader, and the word for it in headers and columns.
+    """Return the trouble of an error of the reader, and its word in headers and columns.
 
-    An error that is none of the reader's counts as unreadable: nothing is given up for it.
+    Any other error counts as unreadable, which never makes a dead letter.
     """
     for kind, trouble, word in _TROUBLES:
         if isinstance(error, kind):
@@ -111,7 +111,7 @@ _ABSENT: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 def open_error(path: str, number: int) -> PenstockError:
-    """The error for an `open` below the root that failed with errno `number`."""
+    """Return the error for an `open` below the root that failed with errno `number`."""
     if number in _ABSENT:
         return PayloadMissing(path)
     if number in _ESCAPES:

@@ -1,22 +1,22 @@
-"""What to do about a payload that cannot be read: try again, give the record up, or stop.
+"""Policy for an unreadable payload: read again, send the record to the dead letters, or stop.
 
-A consumer that gives up too early fills the dead-letter topic with good batches; one that never
-gives up stands still behind one bad batch. What decides is whose fault it may be:
+A consumer that stops trying too early fills the dead-letter topic with good batches; one that tries
+for ever blocks behind one bad batch. The possible cause decides:
 
-| what went wrong                    | may heal because                    | then                  |
+| failure                            | possible recovery                   | then                  |
 |------------------------------------|-------------------------------------|-----------------------|
 | unreadable (EIO, ESTALE, EACCES …) | the mount or its server comes back  | stop: nothing is lost |
 | missing                            | another client's cache hides it yet | dead letter           |
 | corrupt (size, checksum)           | a cache served a stale page         | dead letter           |
-| invalid (pointer, path), too large | nothing                             | dead letter           |
+| invalid (pointer, path), too large | none                                | dead letter           |
 
-Missing is believed only `missing_grace_ms` after the record was written: an NFS client keeps the
-answer "no such file" for up to a minute. Unreadable never becomes a dead letter, because a mount
-that is gone would send a whole topic there; the consumer stops and its supervisor starts it again
-at the committed offset. For the same reason more than `dead_letters_in_a_row_max` records given
-up one after the other stop it as well: an empty mount point looks like missing files.
+A payload counts as missing only `missing_grace_ms` after the record was written: an NFS client
+caches "no such file" for up to a minute. An unreadable payload never becomes a dead letter, because
+a lost mount would send a whole topic there; the consumer stops and its supervisor restarts it
+at the committed offset. For the same reason it stops after `dead_letters_in_a_row_max` dead
+letters in a row: an empty mount point looks like missing files.
 
-A core: no clock, no files, no dice. Source: `design/host-and-outbox.md`, Read.
+It has no clock, files or randomness. Source: `design/host-and-outbox.md`, Read.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ from penstock.outbox.settings import check_numbers
 
 
 class Trouble(Enum):
-    """What went wrong with one payload."""
-
     UNREADABLE = "unreadable"
     MISSING = "missing"
     CORRUPT = "corrupt"
@@ -47,7 +45,7 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class DeadLetter:
     """Send the record to the dead-letter topic."""
 
 
@@ -56,17 +54,17 @@ class Stop:
     """End with the error; the record is read again after a restart."""
 
 
-GIVE_UP: Final = GiveUp()
+DEAD_LETTER: Final = DeadLetter()
 STOP: Final = Stop()
-Judgement = TryAgain | GiveUp | Stop
+Judgement = TryAgain | DeadLetter | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """How long a payload is tried; the defaults are in `limits`.
+    """Limits of the reads of one payload; the defaults are in `limits`.
 
-    `attempts_max` counts readings of one payload for each trouble that may heal, the first
-    included; the pause doubles from `pause_first_ms` to `pause_max_ms`.
+    `attempts_max` counts reads of one payload for each trouble that may recover, including the
+    first; the pause doubles from `pause_first_ms` to `pause_max_ms`.
 
     Raises:
         InvalidSetting: no attempt, or a time below 0.
@@ -89,28 +87,28 @@ class ReadPolicy:
         )
 
     def judge(self, trouble: Trouble, *, attempts: int, record_age_ms: int) -> Judgement:
-        """What follows the `attempts`-th reading in vain (1 is the first).
+        """Return the reaction to the `attempts`-th failed read (1 is the first).
 
         `record_age_ms` is how long ago the record was written, by the record's own timestamp.
         """
         if trouble in (Trouble.INVALID, Trouble.TOO_LARGE):
-            return GIVE_UP
+            return DEAD_LETTER
         if trouble is Trouble.MISSING:
             return self._judge_missing(attempts, record_age_ms)
         most = self.attempts_max if trouble is Trouble.UNREADABLE else self.corrupt_attempts_max
         if attempts < most:
             return TryAgain(self._pause_ms(attempts))
-        return STOP if trouble is Trouble.UNREADABLE else GIVE_UP
+        return STOP if trouble is Trouble.UNREADABLE else DEAD_LETTER
 
     def _judge_missing(self, attempts: int, record_age_ms: int) -> Judgement:
         left_ms = self.missing_grace_ms - record_age_ms
         if left_ms <= 0 or attempts >= self._missing_attempts_max:
-            return GIVE_UP
+            return DEAD_LETTER
         return TryAgain(min(self._pause_ms(attempts), max(1, left_ms)))
 
     @property
     def _missing_attempts_max(self) -> int:
-        # A record from a clock that is ahead must not be waited for beyond the grace itself.
+        # A record's clock may be ahead: never wait longer than the grace itself.
         return self.attempts_max + self.missing_grace_ms // max(1, self.pause_max_ms) + 1
 
     def _pause_ms(self, attempts: int) -> int:

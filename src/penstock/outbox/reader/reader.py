@@ -1,19 +1,16 @@
-"""From a pointer to its payload: path, size, checksum, in this order, then the bytes.
+"""Reader of payloads: checks a pointer's path, size and checksum, in this order.
 
-The pointer came over a wire and the tree is shared, so neither is believed. The path must be one
-that the layout makes, and is opened below the root without following any symlink. The size is
-compared before memory is taken: a pointer that claims more than `bytes_max` is refused without a
-look at the file, and a file of another size is never read. The CRC32C tells a damaged file, and
-another batch's file of the same size, from the right one.
-
-Three ways to the bytes:
+Pointers come over a network and the tree is shared, so both are verified. The path must follow the
+layout, and is opened below the root without following symlinks. The size is compared before memory
+is allocated: a pointer with more than `bytes_max` is rejected before the file is opened, and a
+file of another size is never read. The CRC32C detects a damaged file, and another batch's file.
 
 - `read`: verified bytes in memory.
-- `open`: a stream of chunks for payloads that should not be in memory as a whole. The checksum is
-  known only at the end, so **bytes handed over before the end are unverified**: whoever acts on
-  them must be able to undo it when the last step raises.
-- `map`: verified bytes without a copy, as a mapping of the file. Safe while nobody truncates
-  payloads; the outbox never does, it only unlinks, which leaves a mapping whole.
+- `open`: a stream of chunks for large payloads. The checksum is verified only at the end, so
+  **bytes before the end are unverified**: a caller that acts on them must be able to undo it when
+  the last step raises.
+- `map`: verified bytes without a copy, as a mapping of the file. It is safe unless payloads are
+  truncated; the outbox only unlinks them, which keeps a mapping valid.
 
 All calls block; a reader may be used by several threads.
 
@@ -44,20 +41,20 @@ from penstock.outbox.reader.errors import (
     open_error,
 )
 
-# O_NONBLOCK: opening a named pipe that someone put there must not wait for its writer.
+# O_NONBLOCK: opening a named pipe in a payload's place must not wait for its writer.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK
 
 
 class OutboxReader:
-    """Reads payloads below one root, which stays open until `close`.
+    """Reader of payloads below one root, which stays open until `close`.
 
     Args:
         root: the outbox's root on this machine.
-        bytes_max: the largest payload that is read.
+        bytes_max: the largest accepted payload.
 
     Raises:
-        InvalidError: `bytes_max` is no number of bytes.
-        RootUnavailable: there is no such directory.
+        InvalidError: `bytes_max` is not a positive whole number.
+        RootUnavailable: the directory is missing.
     """
 
     def __init__(self, root: Path | str, *, bytes_max: int = read_limits.READ_BYTES_MAX) -> None:
@@ -77,19 +74,19 @@ class OutboxReader:
         self.close()
 
     def close(self) -> None:
-        """Let go of the root; streams and mappings that were handed out stay usable."""
+        """Close the root; existing streams and mappings stay usable."""
         if self._root_fd >= 0:
             descriptor, self._root_fd = self._root_fd, -1
             os.close(descriptor)
 
     def read(self, pointer: Pointer) -> bytes:
-        """The payload, verified.
+        """Return the payload, verified.
 
         Raises:
-            InvalidPath, PathEscapes, NotAFile: the path leads to nothing that may be read.
-            PayloadTooLarge: the pointer claims more than `bytes_max`.
-            PayloadMissing: there is no file.
-            SizeMismatch, ChecksumMismatch: the file is not what the pointer says.
+            InvalidPath, PathEscapes, NotAFile: the path does not lead to a readable file.
+            PayloadTooLarge: the pointer's size exceeds `bytes_max`.
+            PayloadMissing: the file is missing.
+            SizeMismatch, ChecksumMismatch: the file differs from its pointer.
             PayloadUnreadable: the file system failed.
         """
         descriptor = self._open(pointer)
@@ -103,11 +100,11 @@ class OutboxReader:
     def open(
         self, pointer: Pointer, *, chunk_bytes: int = read_limits.CHUNK_BYTES
     ) -> PayloadStream:
-        """A stream of the payload, to be closed; its bytes are unverified until it has ended.
+        """Return a stream of the payload; its bytes are unverified until its end.
 
         Raises:
             InvalidError: `chunk_bytes` is out of bounds.
-            PenstockError: as `read`, but for the checksum.
+            PenstockError: as `read`, except for the checksum.
         """
         if not 1 <= chunk_bytes <= read_limits.CHUNK_BYTES_MAX:
             raise InvalidError(
@@ -116,7 +113,7 @@ class OutboxReader:
         return PayloadStream(self._open(pointer), pointer, chunk_bytes)
 
     def map(self, pointer: Pointer) -> memoryview:
-        """The payload, verified, as a read-only view of the file's pages; raises as `read`."""
+        """Return the verified payload as a read-only view of the file's pages; raise as `read`."""
         descriptor = self._open(pointer)
         try:
             if pointer.size_bytes == 0:
@@ -131,11 +128,10 @@ class OutboxReader:
         return view
 
     def exists(self, pointer: Pointer) -> None:
-        """Check path and size, without reading; raises as `read`, but for the checksum."""
+        """Check path and size, without reading; raise as `read`, except for the checksum."""
         os.close(self._open(pointer))
 
     def _open(self, pointer: Pointer) -> int:
-        """A descriptor of the pointer's file, which is a regular one of the right size."""
         if self._root_fd < 0:
             raise FencedError(f"the reader of {self.root} is closed")
         path = pointer.file_path
@@ -158,20 +154,20 @@ class OutboxReader:
 
 
 def check_file(pointer: Pointer, found: os.stat_result) -> None:
-    """Refuse what cannot be the pointer's file.
+    """Check that a file may be the pointer's.
 
     Raises:
-        NotAFile: it is no regular file.
+        NotAFile: it is not a regular file.
         SizeMismatch: it has another size.
     """
     if not stat.S_ISREG(found.st_mode):
-        raise NotAFile(f"{pointer.file_path}: is no regular file")
+        raise NotAFile(f"{pointer.file_path}: is not a regular file")
     if found.st_size != pointer.size_bytes:
         raise SizeMismatch(pointer.file_path, found.st_size, pointer.size_bytes)
 
 
 class PayloadStream:
-    """A payload in chunks. The step after the last chunk verifies; until then `verified` is False.
+    """Payload in chunks. `verified` is True after the step behind the last chunk.
 
     Iterate over it, or call `read`; then `close`, or use it as a context manager.
     """
@@ -183,7 +179,7 @@ class PayloadStream:
         self._left_bytes = pointer.size_bytes
         self._crc = 0
         self.verified = False
-        """Whether the whole payload was read and its checksum is right."""
+        """Whether the whole payload was read and its checksum matches."""
 
     def __enter__(self) -> Self:
         return self
@@ -196,10 +192,10 @@ class PayloadStream:
             yield chunk
 
     def read(self) -> bytes:
-        """The next chunk, unverified; empty at the end, once the checksum has been found right.
+        """Return the next chunk, unverified; empty at the end, once the checksum matches.
 
         Raises:
-            SizeMismatch, ChecksumMismatch: what was handed over is not the payload.
+            SizeMismatch, ChecksumMismatch: the returned bytes are not the payload.
             PayloadUnreadable: the file system failed.
             FencedError: the stream is closed.
         """
@@ -218,7 +214,7 @@ class PayloadStream:
         return chunk
 
     def close(self) -> None:
-        """Close the file; a payload that was not read to its end stays unverified."""
+        """Close the file; a partially read payload stays unverified."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

@@ -1,8 +1,8 @@
-"""What a starting consumer must remember of the time before: the batches it has processed.
+"""Rebuilding of a starting consumer's dedup window.
 
 Records below the committed offset were processed, or are in the dead-letter topic. They are read
 again from the newest backwards (`tail.backwards`) until they are too many, too old or too large
-for the window. Payload files are not touched.
+for the window. Payload files are not read.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ def processed_before(
     client: Client,
     topic: str,
     committed: Mapping[int, int],
-    given_up: set[tuple[int, int]],
+    dead: set[tuple[int, int]],
     bounds: ConsumerLimits,
     now_ms: int,
 ) -> Iterator[tuple[BatchKey, int, int]]:
-    """Batches processed below the committed offsets, with CRC32C and their records' times, oldest
-    first.
+    """Yield batches processed below the committed offsets with CRC32C and time, oldest first.
 
-    `given_up` has partition and offset of records that went to the dead-letter topic instead.
+    `dead` has partition and offset of records that went to the dead-letter topic instead.
     """
     if bounds.dedup_entries_max == 0 or not committed:
         return
@@ -47,7 +46,7 @@ def processed_before(
         end = min(offset, latest[partition])
         first = max(earliest[partition], end - bounds.rebuild_records_max)
         for table in backwards(client, topic, partition, first=first, end=end, columns=_COLUMNS):
-            found.extend(_keys(table, partition, given_up, oldest_ms))
+            found.extend(_keys(table, partition, dead, oldest_ms))
             if table.num_rows and table["timestamp"][0].as_py() < oldest_ms:
                 break
     found.sort(key=lambda entry: entry[2])
@@ -55,7 +54,7 @@ def processed_before(
 
 
 def _keys(
-    table: Any, partition: int, given_up: set[tuple[int, int]], oldest_ms: int
+    table: Any, partition: int, dead: set[tuple[int, int]], oldest_ms: int
 ) -> Iterator[tuple[BatchKey, int, int]]:
     decoded = decode_records(table["key"], table["value"], table["headers"].combine_chunks())
     rows = zip(
@@ -67,5 +66,5 @@ def _keys(
         strict=True,
     )
     for offset, at_ms, partition_id, batch_id, crc in rows:
-        if batch_id is not None and at_ms >= oldest_ms and (partition, offset) not in given_up:
+        if batch_id is not None and at_ms >= oldest_ms and (partition, offset) not in dead:
             yield (partition_id, batch_id), crc, at_ms

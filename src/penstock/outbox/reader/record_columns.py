@@ -1,8 +1,8 @@
-"""Records of an outbox topic by columns: which are pointers, which carry their payload inline.
+"""Headers of outbox records by columns.
 
 Headers are lists, one per record. They are flattened once, filtered by name and brought back to
 one value per record, so that reading a header costs a few Arrow calls for any number of records.
-A header that is there twice counts with its last value; one that is missing is null.
+The last value of a repeated header counts; a missing one is null.
 
 Record layout (`docs/guides/outbox.md`): key = partition id; header `penstock-outbox` = `pointer`
 or `inline`; for inline records the headers `batch-id`, `codec`, `event-count` and `crc32c`.
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 
 def header_column(headers: Any, name: str) -> Any:
-    """The value of one header for every record, as binary with nulls.
+    """Return the value of one header for every record, as binary with nulls.
 
     `headers` is a list<struct<key, value>> array (or chunked array); the result has its length.
     """
@@ -40,5 +40,4 @@ def header_column(headers: Any, name: str) -> Any:
 
 
 def where(mask: Any) -> Any:
-    """The row numbers at which a boolean array holds; nulls do not."""
     return np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))

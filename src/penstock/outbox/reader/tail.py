@@ -1,8 +1,7 @@
-"""The latest records of a partition, newest piece first, within a bound of bytes.
+"""Latest records of a partition, newest piece first, within a bound of bytes.
 
-What a starting consumer looks at again may be large (inline payloads cannot be left out of a
-fetch), and only the newest of it matters: reading backwards in pieces keeps the newest within the
-bound.
+Records may have large inline payloads, and a starting consumer needs only the newest: reading
+backwards in pieces keeps the newest within the bound.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ def backwards(
 ) -> Iterator[Any]:
     """Yield tables of the committed records in [first, end), the newest first.
 
-    Ends early when `bytes_max` bytes of columns have come, or where retention has removed records
-    meanwhile.
+    It ends early after `bytes_max` bytes of columns, or where retention has removed records.
     """
     size_bytes = 0
     while end > first and size_bytes < bytes_max:

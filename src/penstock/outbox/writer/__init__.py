@@ -1,1 +1,1 @@
-"""The writing end of the outbox: safe writes, admission, publishing."""
+"""Write path of the outbox: safe writes, admission, publishing."""

@@ -1,7 +1,7 @@
-"""The outbox for programs without an event loop: thread-safe, with futures.
+"""Outbox for programs without an event loop: thread-safe, with futures.
 
-A thread of its own runs the loop and an `OutboxWriter` on it. Everything said of the writer holds:
-a future that is cancelled, or a call that timed out, frees nothing that file calls still use.
+Its own thread runs the loop with an `OutboxWriter`. As with the writer, a cancelled future or a
+call that timed out frees nothing that file calls still use.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 
 class Outbox:
-    """An outbox for any number of threads; open from its making to `close`.
+    """Outbox for any number of threads, open from its construction to `close`.
 
     Args:
         settings: `root`, and for sending `topic`.
         bootstrap: the cluster to send to, as `penstock.client.Client` takes it.
-        publisher: in place of `bootstrap`, where records go.
+        publisher: publisher that replaces `bootstrap`.
 
     Raises:
-        RootUnavailable: the root is not there.
+        RootUnavailable: the root is missing.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Outbox:
             raise
 
     def write(self, payload: Payload, **options: Any) -> WriteResult:
-        """As `OutboxWriter.write`; returns when the file is there."""
+        """Write as `OutboxWriter.write`; return when the file is complete."""
         return self.write_async(payload, **options).result()
 
     def send(self, payload: Payload, **options: Any) -> SendResult:
-        """As `OutboxWriter.send`; returns when the record is published."""
+        """Send as `OutboxWriter.send`; return when the record is published."""
         return self.send_async(payload, **options).result()
 
     def write_async(
@@ -79,7 +79,7 @@ class Outbox:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> Future[WriteResult]:
-        """As `OutboxWriter.write`, at once; `released` is called on the outbox's own thread."""
+        """Start `OutboxWriter.write`; `released` is called on the outbox's own thread."""
         return self._submit(
             self._writer.write(
                 payload,
@@ -103,7 +103,7 @@ class Outbox:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> Future[SendResult]:
-        """As `OutboxWriter.send`, at once; `released` is called on the outbox's own thread."""
+        """Start `OutboxWriter.send`; `released` is called on the outbox's own thread."""
         return self._submit(
             self._writer.send(
                 payload,
@@ -117,15 +117,13 @@ class Outbox:
         )
 
     def samples(self) -> list[Sample]:
-        """The writer's metrics."""
-
         async def collect() -> list[Sample]:
             return list(self._writer.samples())
 
         return self._submit(collect()).result()
 
     def close(self, deadline_seconds: float | None = None) -> None:
-        """Take no more calls, finish those under way (see `OutboxWriter.stop`), end the thread."""
+        """Reject new calls, finish those in progress as `OutboxWriter.stop`, and end the thread."""
         with self._lock:
             if self._closed:
                 return
@@ -156,7 +154,6 @@ class Outbox:
         self._loop.run_forever()
 
     def _end(self) -> None:
-        """Stop the loop's thread once what has ended has told its callers."""
         self._closed = True
         asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,8 +1,8 @@
-"""A tree of directories that payloads are written to.
+"""Tree of directories for payloads.
 
 `Tree` runs whole attempts on the file port, from several threads at once, and keeps the hours'
-directories open between them: a directory that is open stays the one that was walked to and
-synced, whatever happens to its name.
+directories open between them: an open directory stays the one that was walked to and synced, even
+if it is renamed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE_MODE: Final = 0o600
 
 
 def _unnamed(directory: int) -> int:
-    """A new file without a name; one that has lost it where the file system (NFS) has no other."""
+    """Return a new file without a name; on NFS, create a named file and unlink it."""
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
         return os.open(".", flags | os.O_TMPFILE, _FILE_MODE, dir_fd=directory)
@@ -43,20 +43,20 @@ def _unnamed(directory: int) -> int:
 
 @dataclass(slots=True)
 class _Hour:
-    """An open directory of an hour. It is closed by the last of its users once it is dropped."""
+    """Open directory of an hour; its last user closes it after it was dropped."""
 
     handle: int
-    settled: bool
+    durable: bool
     users: int = 0
     dropped: bool = False
 
 
 class Tree:
-    """The tree below one root, for attempts from any number of threads.
+    """Tree below one root, for attempts from any number of threads.
 
     Raises:
-        RootUnavailable: the root is not there or is no directory. It is not made: where it is a
-            mount that is missing, that would fill the disk below it.
+        RootUnavailable: the root is missing or is not a directory. It is never created, since a
+            write below a missing mount would fill the local disk.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Tree:
         except OSError as error:
             name = errno.errorcode.get(error.errno or 0, str(error.errno))
             raise RootUnavailable(
-                f"outbox root {root}: {name}; it must be a directory and is not made"
+                f"outbox root {root}: {name}; it must be an existing directory"
             ) from error
 
     def write(self, plan: WritePlan) -> Written:
-        """Make one attempt; returns when the file is there, durable where the plan says so.
+        """Make one attempt; return when the file is complete, and durable if the plan requires it.
 
         Raises:
             PenstockError: as `SafeWrite.run`.
@@ -91,7 +91,7 @@ class Tree:
             self._files,
             root=self._root,
             hour=hour.handle if hour else NO_HANDLE,
-            hour_settled=hour.settled if hour else False,
+            hour_durable=hour.durable if hour else False,
         )
         done = False
         try:
@@ -102,11 +102,10 @@ class Tree:
         return written
 
     def check(self, bytes_min: int) -> None:
-        """Find out whether the file system takes a payload of `bytes_min`, by a file of 4 KiB that
-        leaves nothing behind.
+        """Test with a temporary file whether the file system accepts a payload of `bytes_min`.
 
         Raises:
-            PenstockError: it does not, and why.
+            PenstockError: the reason why it does not.
         """
         if self._root == NO_HANDLE:
             raise OutboxClosed("outbox: its tree was closed")
@@ -127,7 +126,6 @@ class Tree:
             raise storage_error(error.errno or errno.EIO, "check", "outbox root") from error
 
     def close(self) -> None:
-        """Close all directories; no attempt may be under way or come after."""
         with self._lock:
             root, self._root = self._root, NO_HANDLE
             hours = list(self._hours.values())
@@ -160,15 +158,15 @@ class Tree:
         self._close(closing)
 
     def _keep(self, path: str, write: SafeWrite) -> list[int]:
-        """Keep a directory that an attempt opened; return handles to close in its place."""
+        """Keep a directory that an attempt opened; return handles to close in exchange."""
         kept = self._hours.get(path)
-        worse = kept is not None and (kept.settled or not write.hour_settled)
+        worse = kept is not None and (kept.durable or not write.hour_durable)
         if worse:
             return [write.opened_hour]
         closing = []
         if kept is not None and self._drop(path, kept):
             closing.append(kept.handle)
-        self._hours[path] = _Hour(write.opened_hour, write.hour_settled)
+        self._hours[path] = _Hour(write.opened_hour, write.hour_durable)
         if len(self._hours) > self._hours_max:
             oldest, least_used = next(iter(self._hours.items()))
             if self._drop(oldest, least_used):
@@ -176,7 +174,7 @@ class Tree:
         return closing
 
     def _drop(self, path: str, hour: _Hour) -> bool:
-        """Forget a directory; whether its handle is to be closed now, for it has no users."""
+        """Drop a directory; return whether it has no users, so that its handle must be closed."""
         if self._hours.get(path) is hour:
             del self._hours[path]
         if hour.dropped:
@@ -186,6 +184,6 @@ class Tree:
 
     def _close(self, handles: Sequence[int]) -> None:
         for handle in handles:
-            # A directory that was only read has nothing to lose by a close that fails.
+            # A failed close of a directory loses nothing.
             with suppress(OSError):
                 self._files.close(handle)

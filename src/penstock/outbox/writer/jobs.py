@@ -1,7 +1,7 @@
-"""A call of the writer while it is under way: what it holds, and what its caller is told.
+"""State of a call of the writer, and its results.
 
 A job may outlive its caller. It holds the payload until no file call can read it any more, and
-room among the writes under way until those and its publish have ended.
+its share of the limits until file calls and publish have ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.outbox.pointer import Pointer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """A file that is there. `idempotent_existing_write`: an earlier attempt had written it."""
+    """Complete file. `idempotent_existing_write`: an earlier attempt had written it."""
 
     identity: BatchIdentity
     pointer: Pointer
@@ -35,7 +35,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """A record that is published; `pointer` is None for a payload that travelled in it."""
+    """Published record; `pointer` is None for an inline payload."""
 
     identity: BatchIdentity
     pointer: Pointer | None
@@ -46,13 +46,12 @@ class SendResult:
 
     @property
     def inline(self) -> bool:
-        """Whether the payload travelled in the record."""
         return self.pointer is None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """One call under way; it may outlive its caller."""
+    """Call in progress, which may outlive its caller."""
 
     identity: BatchIdentity
     hour_directory: str
@@ -63,11 +62,11 @@ class Job:
     counts: PartitionCounts
     released: Callable[[], None] | None
     to_publish: bool = False
-    begun: bool = False  # a task of the writer's own lets go of the payload
+    begun: bool = False  # the writer's own task releases the payload
     has_room: bool = False
     abandoned: bool = False
     attempts: int = 0
-    waiter: asyncio.Future[None] | None = None  # for room, or for the end of a pause
+    waiter: asyncio.Future[None] | None = None  # for admission, or the end of a pause
 
     @property
     def path(self) -> str:
@@ -75,7 +74,7 @@ class Job:
         return f"{self.hour_directory}/{name}/{DATA_FILE}"
 
     def abandon(self) -> None:
-        """Its caller has gone: begin nothing more for it."""
+        """Start no further step, since the caller has gone."""
         self.abandoned = True
         self.wake()
 
@@ -83,8 +82,7 @@ class Job:
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
-    def let_go(self) -> None:
-        """The payload is not looked at any more."""
+    def release(self) -> None:
         self.buffers = []
         released, self.released = self.released, None
         if released is not None:
@@ -92,11 +90,11 @@ class Job:
 
 
 class Late(Exception):
-    """A caller's time is up."""
+    """A caller's timeout has passed."""
 
 
 def publish_error(error: PenstockError, where: str) -> PenstockError:
-    """An error of the call's own: the publisher's may be shared by all that travelled together."""
+    """Return an error for this call, since the publisher's may be shared by several."""
     text = f"{where}: its record was not published: {error}"
     if isinstance(error, OutboxClosed):
         return OutboxClosed(text)

@@ -1,12 +1,12 @@
-"""How many writes may be under way: bytes and operations, first come, first served.
+"""Limiter of writes in progress by bytes and operations, in order of arrival.
 
-Bytes bound the memory that payloads hold, operations the load on the file system; a limit on
-operations alone would let a few large payloads take all memory. Both must have room before a
-request is admitted, and a request that has none waits behind those that came before it, also when
-it is small and would fit: else small ones could keep a large one waiting for ever. A request
-larger than the limit is counted as the limit, so that it runs, alone.
+Bytes bound the memory of payloads, operations the load on the file system; a limit on
+operations alone would let a few large payloads take all memory. A request is admitted when both
+have capacity, and waits behind earlier requests even if it is small and would fit: otherwise small
+ones could delay a large one for ever. A request larger than the limit counts as the limit, so that
+it runs alone.
 
-A core: it has no clock and no futures. A ticket is any hashable name for a request.
+It has no clock and no futures. A ticket is any hashable name for a request.
 
 Source: `filesystem-outbox.txt`, "Byte-based backpressure, not request-based".
 """
@@ -24,14 +24,12 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Admission(Enum):
-    """What became of a request for room."""
-
     ADMITTED = "admitted"
     QUEUED = "queued"
 
 
 class Limiter(Generic[T]):
-    """Room for `bytes_max` bytes and `operations_max` operations, and a queue for `pending_max`."""
+    """Capacity in bytes and operations, with a queue of at most `pending_max` requests."""
 
     __slots__ = (
         "_in_flight",
@@ -54,24 +52,22 @@ class Limiter(Generic[T]):
 
     @property
     def in_flight_operations(self) -> int:
-        """Requests that were admitted and not released."""
         return len(self._in_flight)
 
     @property
     def pending(self) -> int:
-        """Requests that wait."""
         return len(self._pending)
 
     def acquire(self, ticket: T, size_bytes: int) -> Admission:
-        """Ask for room for `size_bytes`; a queued ticket comes back from `release` in its turn.
+        """Request capacity for `size_bytes`; a later `release` returns a queued ticket.
 
         Raises:
-            OutboxBusy: `pending_max` requests wait already.
+            OutboxBusy: `pending_max` requests are waiting.
             OutboxBug: the ticket is in use.
         """
         if ticket in self._in_flight or ticket in self._pending:
             raise OutboxBug(f"limiter: ticket {ticket!r} is in use")
-        # An empty payload counts as one byte, so that it too waits for one that runs alone.
+        # An empty payload counts as one byte, so that it never runs beside one that runs alone.
         reserved = min(max(size_bytes, 1), self.bytes_max)
         if not self._pending and self._fits(reserved):
             self._admit(ticket, reserved)
@@ -87,7 +83,7 @@ class Limiter(Generic[T]):
         return Admission.QUEUED
 
     def release(self, ticket: T) -> list[T]:
-        """Give back an admitted ticket's room; return those that are admitted now, in order.
+        """Release an admitted ticket; return those that are admitted now, in order.
 
         Raises:
             OutboxBug: the ticket was not admitted, or was released before.
@@ -99,9 +95,7 @@ class Limiter(Generic[T]):
         return self._drain()
 
     def withdraw(self, ticket: T) -> list[T]:
-        """Take a waiting ticket out of the queue; return those that are admitted now, in order.
-
-        They can be some, because what waited behind a large request may be small.
+        """Remove a waiting ticket from the queue; return those that are admitted now, in order.
 
         Raises:
             OutboxBug: the ticket does not wait.

@@ -1,4 +1,4 @@
-"""Payloads: any number of buffers, seen as flat views; nothing is copied."""
+"""Payloads as flat views of any number of buffers, without a copy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPayload
 
 Buffer = bytes | bytearray | memoryview
-"""Bytes; at run time anything that gives its memory in one piece, Arrow buffers too."""
+"""Bytes; at run time any object with contiguous memory, including Arrow buffers."""
 Payload = Buffer | Sequence[Buffer]
 
 
 def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
-    """The payload's memory as flat views, and its size in bytes; empty buffers are left out.
+    """Return the payload's memory as flat views, and its size in bytes; skip empty buffers.
 
     Raises:
-        InvalidPayload: no buffer, one that is not in one piece, or more than the limits allow.
+        InvalidPayload: no buffer, one that is not contiguous, or more than the limits allow.
     """
     parts = payload if isinstance(payload, (list, tuple)) else (payload,)
     if len(parts) > limits.PAYLOAD_BUFFERS_MAX:
@@ -34,9 +34,8 @@ def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
 
 
 def checksum(buffers: Sequence[memoryview], initial: int = 0) -> int:
-    """The CRC32C of the buffers one after the other."""
     if len(buffers) > 1 and sum([view.nbytes for view in buffers]) < len(buffers) << 10:
-        # A call a buffer costs more than a copy where buffers are small.
+        # For small buffers a call each costs more than a copy.
         return crc32c(b"".join(buffers), initial)
     for view in buffers:
         initial = crc32c(view, initial)

@@ -1,12 +1,12 @@
-"""Publishing records to the topic: a port, and the topic behind it.
+"""Publisher of records: the port, and its implementation for a topic.
 
-`TopicPublisher` works over `penstock.client.Client`, which speaks to any Kafka. The client blocks,
-so it has one thread. While one write is under way, whatever is published meanwhile waits in a queue
-and goes out together as the next one: one sender's record goes at once, a thousand senders' records
-go as one batch. One thread and one queue also keep the order in which `publish` was called; the
-key is the partition id, so that all records of one go to one partition of the topic.
+`TopicPublisher` uses `penstock.client.Client`, which works with any Kafka. The client blocks, so it
+has one thread. Records that arrive during a write wait in a queue and become the next write: a
+single sender's record is sent at once, and those of a thousand senders as one batch. One thread and
+one queue also keep the order of `publish` calls; the key is the partition id, so that all records
+of one id are in one partition of the topic.
 
-A publish that failed is the caller's to repeat. Consumers drop what they see twice by its batch id.
+The caller repeats a failed publish. Consumers drop duplicates by the batch id.
 """
 
 from __future__ import annotations
@@ -32,28 +32,24 @@ if TYPE_CHECKING:
 
 
 class PointerPublisher(Protocol):
-    """Where records go. All calls come from one event loop's thread."""
+    """Port for publishing records. All calls come from one event loop's thread."""
 
-    async def start(self) -> None:
-        """Get ready to publish."""
-        ...
+    async def start(self) -> None: ...
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Publish what waits, at the latest until the deadline; then let go of all."""
+        """Publish waiting records until the deadline; then release all resources."""
         ...
 
     async def publish(self, records: Sequence[OutboxRecord]) -> None:
-        """Publish records in their order; returns when all are acknowledged.
+        """Publish records in their order; return when all are acknowledged.
 
         Raises:
-            InvalidError: the topic refuses one of them for good.
+            InvalidError: the topic permanently rejects one of them.
             PenstockError: some may not have been published.
         """
         ...
 
-    def samples(self) -> Iterator[Sample]:
-        """The publisher's metrics."""
-        ...
+    def samples(self) -> Iterator[Sample]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +60,7 @@ class _Request:
 
 
 class TopicPublisher:
-    """Publishes to one topic of a cluster.
+    """Publisher to one topic of a cluster.
 
     Args:
         bootstrap: addresses of the cluster, as `Client` takes them, or a function that makes a
@@ -94,7 +90,7 @@ class TopicPublisher:
         self.publishes = 0
 
     async def start(self) -> None:
-        """Make the client; nothing is connected before the first publish."""
+        """Make the client; it connects at the first publish."""
         self._stopping = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="outbox-publish")
         self._client = await asyncio.get_running_loop().run_in_executor(self._pool, self._connect)
@@ -107,15 +103,15 @@ class TopicPublisher:
         return Client(self._bootstrap, client_id="penstock-outbox")
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Publish what waits; at the deadline what is left fails, as not published."""
+        """Publish waiting records; at the deadline the rest fails as not published."""
         self._stopping = True
         if self._drain is not None:
             await asyncio.wait({self._drain}, timeout=deadline_seconds)
         waiting = list(self._queue)
         self._queue.clear()
-        self._settle(waiting, OutboxClosed(f"publisher of {self._topic}: stopped"))
+        self._finish(waiting, OutboxClosed(f"publisher of {self._topic}: stopped"))
         if self._client is not None:
-            self._client.close()  # a write that is still under way ends with an error
+            self._client.close()  # a write in progress ends with an error
             self._client = None
         if self._drain is not None:
             await asyncio.wait({self._drain})
@@ -147,10 +143,10 @@ class TopicPublisher:
         await request.done
 
     async def check(self) -> None:
-        """Have a broker say that the topic is there; behind a write that is under way.
+        """Check that a broker has the topic; waits for a write in progress.
 
         Raises:
-            PenstockError: none does.
+            PenstockError: no broker has it.
         """
         client = self._client
         if client is None:
@@ -165,7 +161,7 @@ class TopicPublisher:
 
     def _check_room(self, records: int, size_bytes: int) -> None:
         if not self._queue:
-            return  # whatever its size, it is the next one
+            return  # it is next, regardless of its size
         if self._waiting_records + records > self._queue_records:
             raise OutboxBusy(
                 f"publisher of {self._topic}: {self._waiting_records} records wait,"
@@ -185,7 +181,6 @@ class TopicPublisher:
             self._drain = None
 
     def _take(self) -> list[_Request]:
-        """The requests of the next write: what fits, and one in any case."""
         taken: list[_Request] = []
         records = size_bytes = 0
         while self._queue:
@@ -201,11 +196,11 @@ class TopicPublisher:
     async def _publish_one(self, requests: list[_Request]) -> None:
         error = await self._write(requests)
         if isinstance(error, InvalidError) and len(requests) > 1:
-            # One record that is refused for good must not fail those that it travelled with.
+            # A rejected record must not fail the others of its write.
             for request in requests:
-                self._settle([request], await self._write([request]))
+                self._finish([request], await self._write([request]))
         else:
-            self._settle(requests, error)
+            self._finish(requests, error)
 
     async def _write(self, requests: list[_Request]) -> PenstockError | None:
         records = list(chain.from_iterable(request.records for request in requests))
@@ -215,7 +210,7 @@ class TopicPublisher:
         self.publishes += 1
         return await loop.run_in_executor(self._pool, _write, client, self._topic, records)
 
-    def _settle(self, requests: Iterable[_Request], error: PenstockError | None) -> None:
+    def _finish(self, requests: Iterable[_Request], error: PenstockError | None) -> None:
         for request in requests:
             self._waiting_records -= len(request.records)
             self._waiting_bytes -= request.size_bytes
@@ -228,8 +223,8 @@ class TopicPublisher:
 
 
 def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
-    """Write the records; runs in the publisher's thread. What goes wrong is returned."""
-    # A record above the client's usual size of a batch is one of its own, for the topic to judge.
+    """Write the records and return an error, if any; runs in the publisher's thread."""
+    # A record above the client's usual batch size has its own batch, which the topic may reject.
     largest = max([record.size_bytes for record in records]) + limits.RECORD_OVERHEAD_BYTES
     batch_bytes = max(BATCH_BYTES, largest)
     try:
@@ -242,7 +237,6 @@ def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> Penst
 
 
 def record_table(records: Sequence[OutboxRecord]) -> Any:
-    """Records as an Arrow table of key, value and headers, as `Client.write_arrow` takes it."""
     import pyarrow as pa
 
     headers = [record.headers for record in records]

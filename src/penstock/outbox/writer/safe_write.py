@@ -1,38 +1,36 @@
-"""The safe write: the file calls that put one payload below the root, and what their failures mean.
+"""Safe write: the file calls that put one payload below the root, and the handling of failures.
 
-    walk to the hour's directory, making what is missing
-    -> make the batch directory -> look for data.bin, unless the directory is new, and compare
+    walk to the hour's directory, creating missing ones
+    -> create the batch directory -> compare data.bin, unless the directory is new
     -> create data.bin.tmp.<token>.<attempt>, exclusively -> write, 1,024 buffers at a time,
-       taking the checksum of each slice just before it, while the disk begins with the ones before
+       computing the checksum of each slice just before it, while earlier ones are written back
     -> record the checksum -> sync -> close
-    -> rename to data.bin, never over one that is there
-    -> sync the batch's directory and every one above it whose entry may not be durable -> done
+    -> rename to data.bin, never over an existing file
+    -> sync the batch's directory and every parent whose entry may not be durable -> done
 
-`SafeWrite` makes the calls of the file port, and no others. What it holds:
+`SafeWrite` uses only the file port. It guarantees:
 
-- **Nothing half visible.** A reader looks for `data.bin` only, and that appears by one rename of a
+- **Nothing partially visible.** A reader opens `data.bin` only, which appears by one rename of a
   file that is complete, closed (a network file system reports failed writes at close) and, when
   durable, synced.
-- **Never over another file.** With a probe before a plain rename, two writers of one batch can both
-  find nothing, and the second would replace what the first has been acknowledged for. So the
-  rename is `renameat2(RENAME_NOREPLACE)`; where a file system lacks it (NFS), `link` and removal
-  of the temporary name: a link fails when the name is taken. One that has neither is refused.
+- **Never over another file.** With a check before a plain rename, two writers of one batch could
+  both find nothing, and the second would replace the acknowledged file of the first. So the
+  rename is `renameat2(RENAME_NOREPLACE)`; without it (NFS), `link` and removal of the temporary
+  name: a link fails when the name exists. A file system with neither is rejected.
 - **Idempotent by content.** A `data.bin` with the payload's size and checksum is success, anything
-  else a conflict. A durable write records its checksum with the file before it syncs (an extended
-  attribute, which is renamed and linked with it), so a retry reads it back in one call; a file
-  without one, of an older writer, of a write that was not durable (a power loss may have torn it)
-  or on a file system that has no such attributes, is read once. What is found is synced again all
-  the same, with its directories, when durable: its writer may have died, or may just be, between
-  its rename and its syncs.
-- **Directories too.** A crash loses a file whose directory entry was not synced, at any level. A
-  process cannot know that a directory it merely found was synced by whoever made it (who may have
-  been killed in between), so the first durable write to an hour syncs all levels from the root, and
-  the later ones of the same process only the batch's directory and the hour's.
+  else a conflict. A durable write stores its checksum in an extended attribute before it syncs, so
+  a retry reads it back in one call. A file without one is read once: it is of an older writer, of
+  a write that was not durable (a power failure may have torn it), or on a file system without
+  attributes. When durable, an existing file is synced again with its directories, since its writer
+  may have died between its rename and its syncs.
+- **Directories too.** A crash loses a file whose directory entry was not synced, at any level. An
+  existing directory may not have been synced by its creator, so the first durable write to an hour
+  syncs all levels from the root, and later ones of the same process only the batch's directory and
+  the hour's.
 - **A failed sync ends the attempt.** The kernel may have dropped the pages and would report a
-  second sync of the same file as success (the "fsyncgate" of PostgreSQL), so the file is given up
-  and a retry writes a new one. Directories have no second copy to write; there a retry opens and
-  syncs them anew, which is sound where it can happen at all: a file system that fails to write its
-  metadata stops taking writes.
+  second sync of the same file as success (the "fsyncgate" of PostgreSQL), so the file is discarded
+  and a retry writes a new one. A retry opens directories again and syncs them, which is sound: a
+  file system that fails to write its metadata stops accepting writes.
 
 Source: `filesystem-outbox.txt`, "The safe-write protocol, in detail"; renameat2(2), fsync(2).
 """
@@ -62,17 +60,17 @@ from penstock.outbox.writer.payload import checksum
 
 NO_HANDLE: Final = -1
 CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
-"""Extended attribute of a payload: the CRC32C of its content in eight hexadecimal digits."""
+"""Extended attribute with the CRC32C of a payload in eight hexadecimal digits."""
 _CHECKSUM: Final = re.compile(rb"[0-9a-f]{8}")
 _MISSING: Final = frozenset({errno.ENOENT, errno.ESTALE})
-# EPERM: a container's filter that does not know the call.
+# EPERM: a container's filter that rejects the call.
 _NO_RENAME: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modes:
-    """Permissions of what a writer makes; `opened`: also against a umask that takes some away."""
+    """Permissions of created entries; `opened`: apply them even against the umask."""
 
     file: int
     directory: int
@@ -84,15 +82,15 @@ MODES: Final = {
     "group": Modes(file=0o640, directory=0o750),
     "all": Modes(file=0o644, directory=0o755),
 }
-"""By who may read; nobody else may write."""
+"""Permissions by readers; only the owner may write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritePlan:
-    """One attempt at one batch.
+    """Plan of one attempt at one batch.
 
     `hour_directory` and `batch_name` come from `layout`, the buffers from `as_buffers`; their
-    memory must stay as it is until the attempt has ended.
+    memory must not change until the attempt has ended.
     """
 
     hour_directory: str
@@ -106,7 +104,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file that is there whole. `existing`: another attempt wrote it, this one found it."""
+    """Complete file. `existing`: another attempt wrote it."""
 
     size_bytes: int
     crc32c: int
@@ -114,16 +112,16 @@ class Written:
 
 
 class _Vanished(Exception):
-    """A directory was removed under the write (by the sweeper)."""
+    """A sweeper removed a directory during the write."""
 
 
 class SafeWrite:
-    """One attempt to write one batch.
+    """Attempt to write one batch.
 
     `root` is the root's handle. `hour` is a handle of the hour's directory that the caller has
-    kept, or `NO_HANDLE`; `hour_settled` says that all directories above it are durable. `run`
-    closes what it opens, but for the hour's directory: `opened_hour` is the caller's, to keep or
-    to close, and after `hour_is_stale` the one that it passed in must not be used again.
+    kept, or `NO_HANDLE`; `hour_durable` means that all its parents are durable. `run` closes its
+    handles, except that of the hour's directory: the caller keeps or closes `opened_hour`, and
+    after `hour_is_stale` must not use its own handle again.
     """
 
     def __init__(
@@ -133,33 +131,32 @@ class SafeWrite:
         *,
         root: int,
         hour: int = NO_HANDLE,
-        hour_settled: bool = False,
+        hour_durable: bool = False,
     ) -> None:
         self._plan = plan
         self._files = files
         self._root = root
         self._levels: list[int] = []  # handles of the root and the directories below it
-        self._hour = hour if hour_settled or not plan.durable else NO_HANDLE
+        self._hour = hour if hour_durable or not plan.durable else NO_HANDLE
         self._batch = NO_HANDLE
         self._file = NO_HANDLE
-        self._temporary = False  # our temporary name is there
+        self._temporary = False  # our temporary file exists
         self._doing = ""  # for the text of an error
         self._missing = 0
         self.opened_hour = NO_HANDLE
-        self.hour_settled = hour_settled
+        self.hour_durable = hour_durable
         self.hour_is_stale = False
 
     @property
     def path(self) -> str:
-        """The payload's path, relative to the root."""
         return f"{self._plan.hour_directory}/{self._plan.batch_name}/{DATA_FILE}"
 
     def run(self) -> Written:
-        """Make the attempt; returns when the file is there.
+        """Make the attempt; return when the file is complete.
 
         Raises:
-            PenstockError: it failed; nothing of it is visible, unless only a directory's sync
-                failed, after which the payload is there and may not survive a crash.
+            PenstockError: the attempt failed; nothing of it is visible. If only a directory's sync
+                failed, the payload exists and may not survive a crash.
         """
         try:
             while True:
@@ -216,12 +213,11 @@ class SafeWrite:
         return handle
 
     def _open_to(self, handle: int, mode: int) -> None:
-        """Let those in who may read what was just made."""
         if self._plan.modes.opened:
             self._files.set_mode(handle, mode)
 
     def _make_directory(self, above: int, name: str) -> bool:
-        """Make a directory, whether it is new; raises _Vanished where the one above is gone."""
+        """Create a directory; return whether it is new; raise _Vanished if its parent is gone."""
         self._doing = "make directory"
         try:
             self._files.make_directory(name, above, self._plan.modes.directory)
@@ -233,7 +229,6 @@ class SafeWrite:
         return True
 
     def _open_batch(self) -> bool:
-        """Open the batch's directory; whether it is new, so that nobody can have written it."""
         is_new = self._make_directory(self._hour, self._plan.batch_name)
         self._doing = "open directory"
         try:
@@ -246,13 +241,13 @@ class SafeWrite:
         return is_new
 
     def _check_missing(self, error: OSError) -> None:
-        """Raise the error again unless a name is missing, and that is not for ever."""
+        """Raise the error again, unless a missing name may be retried."""
         self._missing += error.errno in _MISSING
         if error.errno not in _MISSING or self._missing > limits.MISSING_MAX:
             raise error
 
     def _find(self) -> Written | None:
-        """The file that is there, if it is the payload; raises BatchConflict if it is another."""
+        """Return the existing file if it is the payload; raise BatchConflict if it is another."""
         plan = self._plan
         try:
             self._doing = "look"
@@ -264,7 +259,7 @@ class SafeWrite:
             return None
         try:
             found = (size_bytes, self._recorded_checksum())
-        except OSError:  # none was recorded, or none can be
+        except OSError:  # no attribute, or not supported
             found = self._read(size_bytes)
         crc = checksum(plan.buffers)
         if found != (plan.size_bytes, crc):
@@ -277,7 +272,7 @@ class SafeWrite:
         if plan.durable:
             self._doing = "sync"
             self._files.sync_file(self._file)
-        with suppress(OSError):  # it was only read
+        with suppress(OSError):  # opened for reading only
             self._close_file()
         return Written(size_bytes=plan.size_bytes, crc32c=crc, existing=True)
 
@@ -288,7 +283,6 @@ class SafeWrite:
         return int(text, 16)
 
     def _read(self, size_bytes: int) -> tuple[int, int]:
-        """The size and checksum of what is there."""
         self._doing = "read"
         buffer = memoryview(bytearray(limits.SLICE_BYTES))
         read = crc = 0
@@ -300,7 +294,6 @@ class SafeWrite:
                 return read, crc
 
     def _write_temporary(self) -> int:
-        """Write the payload under its temporary name, durable if asked for; its checksum."""
         plan, files = self._plan, self._files
         self._doing = "create"
         try:
@@ -320,13 +313,13 @@ class SafeWrite:
                     raise WriteFailed(f"write {self.path}: the call took none of its bytes")
                 pieces = _behind(pieces, count)
                 resting, left = resting + count, left - count
-                # A last slice needs no hint: its sync comes at once.
+                # The last slice needs no hint, since its sync follows.
                 if plan.durable and left and resting >= limits.SLICE_BYTES:
-                    with suppress(OSError):  # it says nothing of the bytes: the sync will
+                    with suppress(OSError):  # only a hint: the sync reports errors
                         files.start_write_back(self._file)
                         resting = 0
         if plan.durable:
-            with suppress(OSError):  # not every file system can; a retry reads the file then
+            with suppress(OSError):  # if not supported, a retry reads the file
                 files.set_attribute(self._file, CHECKSUM_ATTRIBUTE, b"%08x" % crc)
             self._doing = "sync"
             files.sync_file(self._file)
@@ -335,7 +328,7 @@ class SafeWrite:
         return crc
 
     def _publish(self) -> bool:
-        """Give the temporary file its name; False where another writer was first."""
+        """Rename the temporary file; return False if another writer was first."""
         name, files = self._plan.temporary_name, self._files
         try:
             self._doing = "rename"
@@ -373,10 +366,10 @@ class SafeWrite:
             try:
                 self._files.sync_directory(handle)
             except OSError:
-                # A handle whose sync failed is never synced again.
+                # Never sync a handle again after a failed sync.
                 self.hour_is_stale = self.hour_is_stale or handle == self._hour
                 raise
-        self.hour_settled = True
+        self.hour_durable = True
 
     def _begin_again(self) -> None:
         if self.opened_hour == NO_HANDLE:
@@ -386,10 +379,9 @@ class SafeWrite:
             self.opened_hour = NO_HANDLE
         self._close_directories()
         self._hour = NO_HANDLE
-        self.hour_settled = False
+        self.hour_durable = False
 
     def _retreat(self) -> None:
-        """Put things in order."""
         with suppress(OSError):
             self._close_file()
         if self._temporary:
@@ -397,13 +389,13 @@ class SafeWrite:
         self._close_directories()
 
     def _remove_temporary(self) -> None:
-        """Remove our temporary name; one that cannot be is an orphan, the sweeper's work."""
+        """Remove the temporary file; if that fails, the sweeper removes it later."""
         self._temporary = False
         with suppress(OSError):
             self._files.remove(self._plan.temporary_name, self._batch)
 
     def _close_file(self) -> None:
-        file, self._file = self._file, NO_HANDLE  # Linux takes it back whatever close says
+        file, self._file = self._file, NO_HANDLE  # Linux frees it even if close fails
         if file != NO_HANDLE:
             self._files.close(file)
 
@@ -422,7 +414,6 @@ class SafeWrite:
 
 
 def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """Buffers, or parts of large ones, as much as one call is to write."""
     pieces: list[memoryview] = []
     room = limits.SLICE_BYTES
     for view in buffers:
@@ -440,7 +431,6 @@ def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
 
 
 def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
-    """What a short write has left of some pieces."""
     for index, piece in enumerate(pieces):
         if count < piece.nbytes:
             return [piece[count:], *pieces[index + 1 :]]

@@ -1,22 +1,22 @@
-"""The writer: payload in, durable file and published pointer out.
+"""Writer of payloads: to a durable file with a published pointer.
 
-    check -> room among the writes under way -> attempts on a bounded pool of threads, with pauses
-    timed by the loop -> publish the pointer -> give the room back
+    check -> admission -> attempts on a bounded pool of threads, with pauses timed by the loop
+    -> publish the pointer -> release
 
 Small payloads skip the file: `send` puts them into the record.
 
-**What a caller keeps for a retry**: the payload, the partition id, the batch id and `at_ms`. The
-path is made of the last three, so a retry that passes the same finds the file of an earlier
-attempt, also one of a process that was killed, and only publishes what was not. When `batch_id` or
-`at_ms` were left to the writer, the results and every error have them as `identity`.
+**A retry** needs the payload, the partition id, the batch id and `at_ms`. The last three determine
+the path, so a retry with the same values finds the file of an earlier attempt, even one of a killed
+process, and only publishes the missing record. If the writer chose `batch_id` or `at_ms`, the
+results and every error have them as `identity`.
 
-**A timeout frees nothing.** When a caller stops waiting, by the timeout or because it is cancelled,
-the file calls under way go on; the room that the write takes, and the memory of its payload, stay
-taken until they end. A caller whose payload lies in memory that it wants to use again passes
-`released`, which is called once, when the writer will not look at the payload any more; that may be
-long after the call has raised. What has not begun by then (an attempt, a publish) does not begin.
+**A timeout frees nothing.** When a caller stops waiting, by the timeout or by cancellation, the
+file calls in progress continue; the write keeps its admission and the memory of its payload until
+they end. A caller that wants to reuse that memory passes `released`, which is called once, when
+the writer does not need the payload any more; that may be long after the call has raised. A step
+that has not begun (an attempt, a publish) does not begin.
 
-Order: one caller that awaits each `send` before the next gets its records in that order; concurrent
+Order: the records of a caller that awaits each `send` before the next are in that order; concurrent
 ones are published in the order in which their files became durable.
 
 Source: `filesystem-outbox.txt`, "Failure semantics, in painful detail"; the design page.
@@ -77,13 +77,13 @@ _TOKEN_BITS: Final = 64
 
 
 class OutboxWriter:
-    """Writes below one root, for any number of tasks of one event loop.
+    """Writer below one root, for any number of tasks of one event loop.
 
     Args:
         settings: `root` must be set.
-        publisher: where `send` publishes; it is started and stopped with the writer. Without one
-            there is only `write`.
-        files: stands in for the machine's file calls.
+        publisher: publisher of `send`; it is started and stopped with the writer. Without one
+            only `write` works.
+        files: replacement of the machine's file calls.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class OutboxWriter:
         """Open the root and start the publisher.
 
         Raises:
-            RootUnavailable: the root is not there or is no directory.
+            RootUnavailable: the root is missing or is not a directory.
             PenstockError: the publisher cannot start.
         """
         pool = ThreadPoolExecutor(self._settings.io_threads, thread_name_prefix="outbox-io")
@@ -141,10 +141,10 @@ class OutboxWriter:
         self._open = True
 
     async def stop(self, deadline_seconds: float | None = None) -> None:
-        """Take no more calls and wait for those under way, at the longest until the deadline.
+        """Reject new calls and wait for those in progress until the deadline.
 
-        After it nothing new begins, and callers that still wait get OutboxClosed; file calls
-        cannot be taken back, so those under way are waited for all the same.
+        After it no step begins, and waiting callers get OutboxClosed; file calls cannot be
+        cancelled, so those in progress are still awaited.
         """
         self._open = False
         ends = None
@@ -185,21 +185,21 @@ class OutboxWriter:
         at_ms: int | None = None,
         released: Callable[[], None] | None = None,
     ) -> WriteResult:
-        """Write a payload as a file, without publishing it; for what to keep, see the module.
+        """Write a payload as a file, without publishing it.
 
         Args:
             payload: bytes, or many buffers that are written one after another; their memory must
-                stay as it is until the call returns or `released` is called.
-            batch_id: a random one when it is None.
-            at_ms: milliseconds since the epoch; its hour is part of the path. Now, when None.
-            released: called once when the payload is not looked at any more.
+                not change until the call returns or `released` is called.
+            batch_id: None chooses a random one.
+            at_ms: milliseconds since the epoch; its hour is part of the path. None means now.
+            released: called once when the payload is not needed any more.
 
         Raises:
-            InvalidError: an id, the payload or a number that can never be written, or a batch id
-                that was used for another payload (BatchConflict).
+            InvalidError: an invalid id, payload or number, or a batch id that was used for another
+                payload (BatchConflict).
             RetriableError: the same call, with the error's `identity`, may succeed later:
                 OutboxBusy, AdmissionTimedOut, WriteTimedOut, StorageFull, SyncFailed, …
-            UnavailableError: the file system is read-only, or refuses the process.
+            UnavailableError: the file system is read-only, or denies access.
             OutboxClosed: not started, or stopping.
         """
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
@@ -219,12 +219,12 @@ class OutboxWriter:
     ) -> SendResult:
         """Write a payload as `write` does and publish its pointer, or publish a small one itself.
 
-        The record is published once the file is there, durable where the settings say so. A
-        publish that fails leaves the file: sending again finds it and publishes. So a record may
-        be published twice, with the same message id.
+        The record is published once the file is complete, and durable if the settings require it. A
+        failed publish leaves the file: sending again finds it and publishes. So a record may be
+        published twice, with the same message id.
 
         Raises:
-            PublishRefused: the topic refuses the record for good.
+            PublishRefused: the topic permanently rejects the record.
             PublishFailed, PublishTimedOut, OutboxBusy: it may not have been published.
             PenstockError: as `write`.
         """
@@ -247,10 +247,10 @@ class OutboxWriter:
         )
 
     async def check(self, bytes_min: int) -> None:
-        """Find out whether a payload of `bytes_min` would be taken now; may wait long for the disk.
+        """Test whether a payload of `bytes_min` would be accepted now; may wait long for the disk.
 
         Raises:
-            PenstockError: it would not, and why: StorageFull, ReadOnlyRoot, AccessDenied, …
+            PenstockError: the reason why not: StorageFull, ReadOnlyRoot, AccessDenied, …
         """
         tree = self._tree
         if tree is None:
@@ -258,12 +258,12 @@ class OutboxWriter:
         await asyncio.get_running_loop().run_in_executor(self._pool, tree.check, bytes_min)
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics of the writer and of its publisher; to be called on the loop's thread."""
+        """Yield the metrics of the writer and its publisher; call it on the loop's thread."""
         yield from self.counts.samples()
         if self._publisher is not None:
             yield from self._publisher.samples()
 
-    # A call: what is checked, and how its caller waits.
+    # Calls: checks, and waiting callers
 
     def _job(
         self,
@@ -308,7 +308,7 @@ class OutboxWriter:
 
     @contextmanager
     def _call(self, job: Job) -> Iterator[None]:
-        """A call from its beginning to its end, which `stop` waits for; its errors get its name."""
+        """Register a call that `stop` waits for, and add its identity to errors."""
         over: asyncio.Future[None] | None = None
         try:
             if not self._open:
@@ -321,7 +321,7 @@ class OutboxWriter:
             raise
         finally:
             if not job.begun:
-                job.let_go()
+                job.release()
             if over is not None:
                 self._calls.discard(over)
                 over.set_result(None)
@@ -333,14 +333,14 @@ class OutboxWriter:
         task = self._spawn(job, self._write_file(job))
         timeout_ms = self._settings.write_timeout_ms
         try:
-            written = await self._settle(task, job, timeout_ms)
+            written = await self._await_task(task, job, timeout_ms)
         except Late:
             raise WriteTimedOut(
                 f"{job.path}: {job.size_bytes} bytes were not written within {timeout_ms} ms"
                 " (outbox.write.timeout.ms)"
             ) from None
         except BaseException:
-            if task.done():  # it ended as its caller was cancelled, and kept its room to publish
+            if task.done():  # it ended during the cancellation, and still holds its admission
                 self._give_back(job)
             raise
         pointer = Pointer(
@@ -362,7 +362,7 @@ class OutboxWriter:
     async def _send_inline(self, job: Job) -> SendResult:
         value = b"".join(job.buffers)
         crc = checksum([memoryview(value)])
-        job.let_go()
+        job.release()
         inline = Inline(
             batch_id=job.identity.batch_id,
             partition_id=job.identity.partition_id,
@@ -384,7 +384,7 @@ class OutboxWriter:
     async def _published(self, job: Job, record: OutboxRecord) -> None:
         timeout_ms = self._settings.publish_timeout_ms
         try:
-            await self._settle(self._spawn(job, self._publish(job, record)), job, timeout_ms)
+            await self._await_task(self._spawn(job, self._publish(job, record)), job, timeout_ms)
         except Late:
             raise PublishTimedOut(
                 f"batch {job.identity.batch_id} of {job.identity.partition_id}: its record was not"
@@ -401,10 +401,10 @@ class OutboxWriter:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled():
-            task.exception()  # asked for, since its caller may have gone
+            task.exception()  # retrieved, since its caller may have gone
 
-    async def _settle(self, task: asyncio.Task[T], job: Job, timeout_ms: int) -> T:
-        """Wait for a job's task; raises Late. Neither that nor being cancelled ends the task."""
+    async def _await_task(self, task: asyncio.Task[T], job: Job, timeout_ms: int) -> T:
+        """Wait for a job's task; raise Late. The task survives timeout and cancellation."""
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_ms / 1000)
         except asyncio.CancelledError:
@@ -416,7 +416,7 @@ class OutboxWriter:
             raise Late
         return task.result()
 
-    # The work, which goes on when its caller has gone.
+    # The work, which continues after its caller has gone
 
     async def _write_file(self, job: Job) -> Written:
         started = self._clock.monotonic()
@@ -429,7 +429,7 @@ class OutboxWriter:
             job.counts.failed += 1
             raise
         finally:
-            job.let_go()
+            job.release()
             if not keep_room:
                 self._give_back(job)
         job.counts.succeeded += 1
@@ -486,8 +486,8 @@ class OutboxWriter:
             await self._wait(job, pause)
 
     async def _attempt(self, plan: WritePlan) -> Written:
-        """One attempt on a thread. It is waited for to its end, also by a task that is cancelled:
-        the thread reads the payload."""
+        """Make one attempt on a thread; wait for its end even if cancelled, since it reads the
+        payload."""
         tree = self._tree
         if tree is None:
             raise OutboxClosed("outbox: not started, or stopped")
@@ -518,7 +518,6 @@ class OutboxWriter:
         job.counts.published += 1
 
     async def _wait(self, job: Job, seconds: float) -> None:
-        """Until the job is woken, at the longest for `seconds`; the loop's timer, no thread's."""
         if job.abandoned:
             return
         job.waiter = asyncio.get_running_loop().create_future()
@@ -530,9 +529,9 @@ class OutboxWriter:
 
     def _check_wanted(self, job: Job) -> None:
         if job.abandoned:
-            raise OutboxClosed(f"{job.path}: given up before it began")
+            raise OutboxClosed(f"{job.path}: cancelled before it began")
 
-    # Room.
+    # Admission
 
     def _admitted(self, job: Job) -> None:
         job.has_room = True

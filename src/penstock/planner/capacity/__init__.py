@@ -1,11 +1,11 @@
-"""`penstock plan capacity`: partitions, brokers, disks, networks, latency and requests of a load.
+"""Capacity plan: partitions, brokers, disks, networks, latency and requests of a load.
 
     CapacityInputs ─┐
                     ├─> size() ──> Sizing ──> figures, findings, charts ──> Plan
     Deployment ─────┘              latency model, requests to the store ─┘
 
-A `Deployment` is the settings of real brokers and what was measured on their host; ceilings that
-nobody measured are assumed, and each formula says which of the two it was.
+A `Deployment` is the settings of real brokers with the measurements of their host. Ceilings without
+a measurement are assumed, and each formula names the kind.
 """
 
 from penstock.planner.capacity.ceilings import Deployment

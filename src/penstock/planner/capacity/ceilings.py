@@ -1,4 +1,4 @@
-"""What one broker, partition or store can take: measured on this host, or assumed and said so."""
+"""Ceilings of one broker, partition or store: measured on this host, or assumed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from penstock.storage import LogConfig, StorageSettings
 STORE_PREFIX_PUTS_PER_SECOND: Final = 3_500
 STORE_PREFIX_GETS_PER_SECOND: Final = 5_500
 WAL_PREFIXES: Final = 256
-"""Prefixes that the keys of write-ahead objects are spread over, as stores limit each."""
+"""Key prefixes of write-ahead objects, since stores limit the requests per prefix."""
 CLUSTER_PARTITIONS_ZOOKEEPER: Final = 200_000
 OWN_BENCHMARKS: Final = "Penstock's benchmarks on 2 cores"
 
 
 class Assumed(NamedTuple):
-    """A value that stands in for a measurement, and where it is from."""
-
     value: float
     origin: str
 
@@ -58,7 +56,7 @@ ASSUMED: Final[Mapping[str, Assumed]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The settings of the brokers that are planned, and what was measured on their host."""
+    """Settings of the planned brokers, and the measurements of their host."""
 
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
@@ -68,39 +66,36 @@ class Deployment:
     topic_partitions_max: int = TOPIC_PARTITIONS_MAX
 
     def ceiling(self, name: str) -> float:
-        """A measured value, or what is assumed."""
         assumed = ASSUMED[name].value
         return assumed if self.calibration is None else self.calibration.value(name, assumed)
 
-    def said(self, name: str) -> str:
-        """The value and where it is from, for formulas."""
+    def text(self, name: str) -> str:
+        """Return the value with its origin, for formulas."""
         if self.calibration is not None and name in self.calibration.measured:
             return f"{self.ceiling(name):g} (measured on this host: {name})"
         return f"{self.ceiling(name):g} (assumed: {ASSUMED[name].origin})"
 
     def produce_name(self, inputs: CapacityInputs) -> str:
-        """Which figure bounds what a broker takes in."""
         return f"{'diskless_' if inputs.storage == 'diskless' else ''}produce_mb_per_s"
 
     def produce_cpu_name(self, inputs: CapacityInputs) -> str:
-        """Which figure says what a GB on one replica costs; batches that are small cost more."""
+        """Return the name of the processor time per GB on one replica; small batches cost more."""
         if inputs.storage == "diskless":
             return "diskless_produce_cpu_s_per_gb"
         return f"{'replicated_' if inputs.copies > 1 else ''}produce_cpu_s_per_gb"
 
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
-        """Which figures stand for a PUT, to a directory or to a store over a network."""
+        """Return the names of the PUT latencies, to a directory or to a remote store."""
         stem = "put" if inputs.store == "directory" else "remote_put"
         return f"{stem}_p50_ms", f"{stem}_p99_ms"
 
     def interval_ms(self, inputs: CapacityInputs) -> int:
-        """How long an object gathers."""
         return self.diskless.interval_ms(local=inputs.store == "directory")
 
     def latency(self, p50_name: str, p99_name: str, p50: float = 0, p99: float = 0) -> Distribution:
-        """A latency from inputs, where given, else from what was measured or is assumed.
+        """Return a latency from inputs if given, else from measurements or assumptions.
 
-        Where one of the two is given, the other keeps its distance.
+        If only one of the two is given, the other keeps its usual ratio to it.
         """
         usual_p50, usual_p99 = self.ceiling(p50_name), self.ceiling(p99_name)
         stretch = max(1.0, usual_p99 / max(usual_p50, 1e-6))

@@ -1,4 +1,4 @@
-"""The figures of a capacity plan that are not of the sizing itself: brokers, and producers."""
+"""Figures of a capacity plan for brokers and producers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ IN_FLIGHT_REQUESTS: Final = 5
 
 
 def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> list[Figure]:
-    """How many brokers, and which resource asks for them."""
     figure = partial(Figure, group="brokers", source=ARITHMETIC, unit="brokers")
     free = sizing.free
-    produce = deployment.said(deployment.produce_name(inputs))
-    cpu = deployment.said(deployment.produce_cpu_name(inputs))
+    produce = deployment.text(deployment.produce_name(inputs))
+    cpu = deployment.text(deployment.produce_cpu_name(inputs))
     needs = {
         "throughput": f"(written with replicas / {produce} MB/s"
-        f" + read / {deployment.said('consume_mb_per_s')} MB/s) / {free}, at the peak",
+        f" + read / {deployment.text('consume_mb_per_s')} MB/s) / {free}, at the peak",
         "cores": f"(written × {cpu} s/GB + read ×"
-        f" {deployment.said('consume_cpu_s_per_gb')} s/GB) / {inputs.broker_cores:g} cores"
+        f" {deployment.text('consume_cpu_s_per_gb')} s/GB) / {inputs.broker_cores:g} cores"
         f" / {free}",
         "network": f"the larger of in and out / {format_quantity(inputs.broker_network, 'bytes/s')}"
         f" / {free}",
@@ -62,7 +61,6 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
 def producer_figures(
     inputs: CapacityInputs, sizing: Sizing, acknowledged_p99_ms: float
 ) -> list[Figure]:
-    """What a producer process keeps in memory."""
     figure = partial(Figure, group="a producer", unit="bytes")
     batches = sizing.partitions * inputs.batch_bytes
     rate = sizing.peak_messages_per_second * inputs.message_bytes / inputs.producers

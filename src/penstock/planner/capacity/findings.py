@@ -1,8 +1,8 @@
-"""What a person should know of a capacity plan: limits that are passed, skew, points of change.
+"""Findings of a capacity plan: exceeded limits, skew, points of change.
 
-Growth is of two types, and their fixes differ. Uniform growth (more topics, groups, partitions) is
-met by adding capacity, up to points at which the shape of the cluster changes. A hot spot (one key
-or topic that grows) is met by another partition key: partitions do not help.
+Growth has two types with different fixes. Uniform growth (more topics, groups, partitions) needs
+more capacity, up to points at which the shape of the cluster changes. A hot spot (one key or topic
+that grows) needs another partition key: partitions do not help.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ _SCALES: Final = (
 def partition_findings(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
 ) -> Iterator[Finding]:
-    """Type 2, and limits of partitions."""
     limit = deployment.topic_partitions_max
     if sizing.partitions > limit:
         yield fail(
@@ -72,8 +71,7 @@ def partition_findings(
 
 
 def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
-    """Whether partitions fit disks, and whether each broker has one."""
-    room, wanted = sizing.disk_room, sizing.partition_bytes_max
+    room, limit_bytes = sizing.disk_room, sizing.partition_bytes_max
     more = (
         f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
     )
@@ -87,12 +85,12 @@ def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
             f" {inputs.headroom:.0%} should stay free",
             fix=more,
         )  # fmt: skip
-    if busiest > wanted:
+    if busiest > limit_bytes:
         yield warn(
             "bytes of a partition",
             f"the busiest keeps {format_quantity(busiest, 'bytes')}, on one disk and moved"
-            f" or recovered whole; it should have at most {format_quantity(wanted, 'bytes')}",
-            more if sizing.partition_disk_bytes > wanted else "key by something finer",
+            f" or recovered whole; it should have at most {format_quantity(limit_bytes, 'bytes')}",
+            more if sizing.partition_disk_bytes > limit_bytes else "key by something finer",
         )
     if sizing.idle_brokers:
         yield warn(
@@ -126,7 +124,7 @@ def _hot_findings(sizing: Sizing) -> Iterator[Finding]:
         f" {significant(hottest / mean)} times the mean; it and its consumer take"
         f" {significant(allowed)} with headroom, and the busiest key alone has"
         f" {significant(key)}, however many partitions there are",
-        fix=f"salt the busiest keys by {ways} and give up their strict order, give them a topic"
+        fix=f"salt the busiest keys by {ways}, which ends their strict order, give them a topic"
         " of their own, or key by something finer"
         if ways > 1
         else "key by something finer; more partitions spread the keys that collide",
@@ -134,7 +132,6 @@ def _hot_findings(sizing: Sizing) -> Iterator[Finding]:
 
 
 def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
-    """Type 1: points at which the shape of a cluster changes."""
     replicas = sizing.partitions * inputs.copies
     scale = next(text for limit, text in _SCALES if sizing.messages_per_second < limit)
     yield note("nearest scale", scale)
@@ -176,7 +173,6 @@ def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]
 def request_findings(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
 ) -> Iterator[Finding]:
-    """Whether producers send fewer requests than brokers can answer."""
     asked = requests_per_second(inputs, sizing, sizing.peak_messages_per_second)
     allowed = deployment.ceiling("requests_per_s") * max(1.0, inputs.broker_cores) * sizing.usable
     if asked > allowed:
@@ -189,7 +185,6 @@ def request_findings(
 
 
 def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
-    """What a plan's replicas mean."""
     if inputs.storage == "diskless":
         if inputs.replication > 1:
             yield note(
@@ -230,7 +225,6 @@ def store_findings(
     asked: Requests,
     latency: Latencies,
 ) -> Iterator[Finding]:
-    """Whether settings and the store carry what diskless topics are written."""
     settings = deployment.diskless
     each = sizing.peak_write_bytes_per_second / sizing.brokers_needed
     waiting = each * latency.acknowledged.quantile(0.99) / 1000
@@ -254,7 +248,7 @@ def store_findings(
     if latency.saturated:
         yield warn(
             "diskless.commit.interval.ms",
-            "objects close later than it says: those before are still written or committed",
+            "objects close later than configured: earlier ones are still written or committed",
             "raise it, or find out why PUTs or commits take so long",
         )
     if asked.puts > STORE_PREFIX_PUTS_PER_SECOND:

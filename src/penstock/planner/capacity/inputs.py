@@ -1,4 +1,4 @@
-"""What a capacity plan is asked for: the load, where it is kept, and what a broker has."""
+"""Inputs of a capacity plan: the load, its storage, and the brokers' resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DAYS_MAX: Final = 36_500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityInputs:
-    """The load of one cluster.
+    """Load of one cluster.
 
     Raises:
         ImpossiblePlan: two inputs contradict each other.
@@ -45,7 +45,7 @@ class CapacityInputs:
         unit="times", minimum=1, maximum=1_000,
     )  # fmt: skip
     horizon: float = setting(
-        365.0, name="horizon", doc="How far ahead the plan has to last.", unit="d", minimum=0,
+        365.0, name="horizon", doc="Time that the plan has to last.", unit="d", minimum=0,
         maximum=_DAYS_MAX,
     )  # fmt: skip
     keys: int = setting(
@@ -77,19 +77,19 @@ class CapacityInputs:
     )  # fmt: skip
     partition_bytes: float = setting(
         500e9, name="partition-bytes",
-        doc="What a partition should hold on a disk at most, as it is moved and recovered whole;"
-        " never more than a tenth of what a disk may hold.",
+        doc="Largest size of a partition on a disk, since it is moved and recovered whole;"
+        " never more than a tenth of a disk's capacity.",
         unit="bytes", minimum=1, maximum=_BYTES_MAX,
     )  # fmt: skip
     retention: float = setting(
-        7.0, name="retention", doc="How long messages are kept.", unit="d", minimum=0.001,
+        7.0, name="retention", doc="Retention of messages.", unit="d", minimum=0.001,
         maximum=_DAYS_MAX,
     )  # fmt: skip
     storage: str = setting(
-        "local", name="storage", doc="Where messages are kept.", choices=STORAGE_KINDS
+        "local", name="storage", doc="Storage of messages.", choices=STORAGE_KINDS
     )
     local_retention: float = setting(
-        1.0, name="local-retention", doc="How long tiered topics keep messages on local disks.",
+        1.0, name="local-retention", doc="Retention of tiered topics on local disks.",
         unit="d", minimum=0, maximum=_DAYS_MAX,
     )  # fmt: skip
     replication: int = setting(
@@ -101,7 +101,7 @@ class CapacityInputs:
         1, name="groups", doc="Consumer groups that read everything.", minimum=0, maximum=100_000
     )
     message_work: float = setting(
-        0.0, name="message-work", doc="How long a consumer works on one message; 0 is no limit.",
+        0.0, name="message-work", doc="Time of a consumer per message; 0 is no limit.",
         unit="ms", minimum=0, maximum=_MS_MAX,
     )  # fmt: skip
     consumer_rate: float = setting(
@@ -133,7 +133,7 @@ class CapacityInputs:
     )  # fmt: skip
     zone_aware: bool = setting(
         False, name="zone-aware",
-        doc="Clients say their rack: they read what is near, and write to diskless topics near.",
+        doc="Clients set their rack: they read from, and write diskless topics to, near brokers.",
     )  # fmt: skip
     regions: int = setting(
         1, name="regions", doc="Regions that need the data.", minimum=1, maximum=100
@@ -143,7 +143,7 @@ class CapacityInputs:
         minimum=0, maximum=0.95,
     )  # fmt: skip
     broker_network: float = setting(
-        1.25e9, name="broker-network", doc="What a broker's network takes in each direction.",
+        1.25e9, name="broker-network", doc="Bandwidth of a broker's network in each direction.",
         unit="bytes/s", minimum=1, maximum=_BYTES_MAX,
     )  # fmt: skip
     broker_disk: float = setting(
@@ -196,11 +196,11 @@ class CapacityInputs:
         given = [f"{name} = {value:g}" for name, value in skews.items() if value]
         if len(given) > 1:
             raise ImpossiblePlan(
-                "skew is given in one way", ", ".join(given), "leave all but one of them at 0"
+                "skew has more than one input", ", ".join(given), "leave all but one of them at 0"
             )
         if given and not self.keys:
             raise ImpossiblePlan(
-                "skew is one of keys", f"{given[0]}, keys = 0", "say how many keys there are"
+                "skew needs keys", f"{given[0]}, keys = 0", "give the number of keys"
             )
         if self.hottest_key_share and self.hottest_key_share * self.keys < 1:
             raise ImpossiblePlan(
@@ -219,7 +219,7 @@ class CapacityInputs:
             )
         if self.lagging_groups > self.groups:
             raise ImpossiblePlan(
-                "lagging-groups are some of the groups",
+                "lagging-groups exceeds groups",
                 f"lagging-groups = {self.lagging_groups}, groups = {self.groups}",
                 "count them among the groups too",
             )
@@ -236,10 +236,10 @@ class CapacityInputs:
 
     @property
     def growth(self) -> float:
-        """The rate at the end of the horizon, as a multiple of today's."""
+        """Rate at the end of the horizon, as a multiple of today's."""
         return float(self.growth_per_year ** (self.horizon / 365.0))
 
     @property
     def copies(self) -> int:
-        """Replicas on brokers' disks, or that leave the leader over the network."""
+        """Replicas on brokers' disks; a diskless topic counts as one."""
         return 1 if self.storage == "diskless" else self.replication

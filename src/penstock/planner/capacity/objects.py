@@ -1,4 +1,4 @@
-"""What diskless topics ask of the store, and how long producing takes: models and figures."""
+"""Models and figures of produce latency and of diskless topics' requests to the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.planner.results import Figure, figure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """From a message's send on, in milliseconds."""
+    """Latencies since a message's send, in milliseconds."""
 
     acknowledged: Distribution
     consumed: Distribution
@@ -36,10 +36,10 @@ class Latencies:
 
 
 def requests_per_second(inputs: CapacityInputs, sizing: Sizing, messages: float) -> float:
-    """Produce requests a second to one broker.
+    """Return produce requests per second to one broker.
 
-    Every producer sends one to every broker per linger (1 ms at the least), unless there are
-    fewer messages than that, and more when a request is full.
+    Every producer sends one to every broker per linger (at least 1 ms), fewer with fewer messages,
+    and more when a request is full.
     """
     share = messages / sizing.peak_messages_per_second
     by_time = inputs.producers * 1000 / max(inputs.linger, 1.0)
@@ -48,13 +48,11 @@ def requests_per_second(inputs: CapacityInputs, sizing: Sizing, messages: float)
 
 
 def put_latency(inputs: CapacityInputs, deployment: Deployment) -> Distribution:
-    """Of a PUT."""
     names = deployment.put_names(inputs)
     return deployment.latency(*names, p50=inputs.put_p50, p99=inputs.put_p99)
 
 
 def commit_latency(inputs: CapacityInputs, deployment: Deployment) -> Distribution:
-    """Of a commit."""
     p50, p99 = inputs.commit_p50, inputs.commit_p99
     return deployment.latency("commit_p50_ms", "commit_p99_ms", p50=p50, p99=p99)
 
@@ -66,7 +64,6 @@ def object_latency(
     *,
     interval_ms: float | None = None,
 ) -> DisklessLatency:
-    """The model of `penstock.planner.latency` for one broker at the peak."""
     written = sizing.peak_write_bytes_per_second / sizing.brokers
     return diskless_latency(
         interval_ms=deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
@@ -80,7 +77,6 @@ def object_latency(
 
 
 def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Latencies:
-    """At the peak, of any storage."""
     per_producer = sizing.peak_messages_per_second / inputs.producers / max(1, sizing.brokers)
     lingering = waiting(inputs.linger, inputs.linger / 1000 * per_producer)
     if inputs.storage == "diskless":
@@ -91,7 +87,7 @@ def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) ->
         synced = deployment.latency("produce_p50_ms", "produce_p99_ms")
         answered = synced.plus(Distribution.constant(inputs.round_trip))
         for _ in range(min(inputs.copies - 1, 1)):
-            # all followers fetch and write at the same time, after the leader
+            # all followers fetch and write in parallel, after the leader
             answered = answered.plus(synced).plus(Distribution.constant(inputs.round_trip))
     acknowledged = lingering.plus(answered)
     delivery = deployment.latency("delivery_p50_ms", "delivery_p99_ms")
@@ -110,7 +106,6 @@ def puts_per_second(
     *,
     interval_ms: float | None = None,
 ) -> float:
-    """Objects that all brokers write a second at the mean rate."""
     written = sizing.write_bytes_per_second / sizing.brokers
     gathers_ms = gathering_ms(
         deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
@@ -124,7 +119,6 @@ def puts_per_second(
 
 
 def with_rate(inputs: CapacityInputs, messages_per_second: float) -> CapacityInputs:
-    """The same plan at another rate."""
     return replace(inputs, messages_per_second=messages_per_second)
 
 
@@ -137,13 +131,12 @@ _STORE: Final = "object store"
 def latency_figures(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, found: Latencies
 ) -> list[Figure]:
-    """From a message's send to its answer, and to a consumer."""
     source = _SUM if found.diskless is None else _MODEL
     row = partial(Figure, group="latency at the peak", unit="ms", source=source)
     if found.diskless is None:
         parts = (
             f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + append and sync:"
-            f" p50 {deployment.said('produce_p50_ms')}, p99 {deployment.said('produce_p99_ms')}"
+            f" p50 {deployment.text('produce_p50_ms')}, p99 {deployment.text('produce_p99_ms')}"
             + (", once more for the followers" if inputs.copies > 1 else "")
         )
     else:
@@ -155,20 +148,20 @@ def latency_figures(
         *_quantiles(row, "produce", "produced to acknowledged", found.acknowledged, parts),
         *_quantiles(
             row, "end_to_end", "produced to consumed", found.consumed,
-            f"the above + delivery: p50 {deployment.said('delivery_p50_ms')},"
-            f" p99 {deployment.said('delivery_p99_ms')}",
+            f"the above + delivery: p50 {deployment.text('delivery_p50_ms')},"
+            f" p99 {deployment.text('delivery_p99_ms')}",
         ),
     ]  # fmt: skip
     if found.diskless is None:
         return rows
     p50, p99 = deployment.put_names(inputs)
     given = inputs.put_p50 or inputs.put_p99
-    put_from = "given" if given else f"p50 {deployment.said(p50)}, p99 {deployment.said(p99)}"
+    put_from = "given" if given else f"p50 {deployment.text(p50)}, p99 {deployment.text(p99)}"
     given = inputs.commit_p50 or inputs.commit_p99
     commit_from = (
         "given"
         if given
-        else f"p50 {deployment.said('commit_p50_ms')}, p99 {deployment.said('commit_p99_ms')}"
+        else f"p50 {deployment.text('commit_p50_ms')}, p99 {deployment.text('commit_p99_ms')}"
     )
     put, commit = put_latency(inputs, deployment), commit_latency(inputs, deployment)
     configured = deployment.interval_ms(inputs)
@@ -200,7 +193,7 @@ def _quantiles(
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests of diskless topics to the store a second, on all brokers, at the mean rate."""
+    """Requests of diskless topics to the store per second, on all brokers, at the mean rate."""
 
     inputs: CapacityInputs
     deployment: Deployment
@@ -209,7 +202,6 @@ class Requests:
 
     @property
     def extents(self) -> float:
-        """Extents of an object."""
         led = max(1.0, self.sizing.partitions / self.sizing.brokers)
         return max(1.0, min(led, self.sizing.messages_per_second / self.puts))
 
@@ -223,7 +215,7 @@ class Requests:
 
     @property
     def replay_limit(self) -> float:
-        """Requests for old data that a broker makes a second at most."""
+        """Limit of a broker's requests for old data per second."""
         return self.deployment.fetching.lagging_rate_limit or inf
 
     @figure("bytes of an object", "bytes", group=_STORE, source=_SETTINGS,
@@ -295,6 +287,5 @@ class Requests:
 
 
 def store_requests(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Requests:
-    """What diskless topics ask of the store."""
     puts = puts_per_second(inputs, deployment, sizing)
     return Requests(inputs=inputs, deployment=deployment, sizing=sizing, puts=puts)

@@ -1,7 +1,7 @@
-"""Put together: from inputs and a deployment to a plan, its charts, and its next bottleneck.
+"""Capacity plan with its charts and its next bottleneck.
 
-Each limit has a room: how many times as much of the planned peak it takes, its ceiling used to the
-full. The smallest room is the next bottleneck. It moves with scale: networks at small scale,
+Each limit has a room: the multiple of the planned peak that it allows, with its full ceiling. The
+smallest room is the next bottleneck. It moves with scale: networks at small scale,
 partition metadata in the middle, the volume of storage at large scale, PUTs on object stores.
 """
 
@@ -49,7 +49,6 @@ _RETENTION_FACTORS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 def capacity_charts(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, latency: Latencies
 ) -> tuple[Chart, ...]:
-    """Counts against the rate, bytes against retention, and latencies."""
     charts = [_counts(inputs, deployment), _bytes(inputs, deployment), _latency(latency)]
     if inputs.storage == "diskless":
         charts.append(_intervals(inputs, deployment, sizing))
@@ -86,7 +85,7 @@ def _bytes(inputs: CapacityInputs, deployment: Deployment) -> Chart:
     sizes = [size(replace(inputs, retention=days_kept), deployment) for days_kept in days]
     x = tuple(days)
     return Chart(
-        title="What is kept against retention", x_label="days", y_label="TB",
+        title="Stored data by retention", x_label="days", y_label="TB",
         curves=(
             Curve(label="on disks, with replicas", x=x,
                   y=tuple([size.disk_bytes / 1e12 for size in sizes])),
@@ -128,8 +127,8 @@ def _intervals(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -
         title="Batching interval: produce latency at the peak, and PUTs",
         x_label="diskless.commit.interval.ms", y_label="ms; PUTs/s", x_log=True, y_log=True,
         curves=(
-            Curve(label="p50, ms", x=x, y=tuple([one.quantile(0.5) for one in found])),
-            Curve(label="p99, ms", x=x, y=tuple([one.quantile(0.99) for one in found])),
+            Curve(label="p50, ms", x=x, y=tuple([latency.quantile(0.5) for latency in found])),
+            Curve(label="p99, ms", x=x, y=tuple([latency.quantile(0.99) for latency in found])),
             Curve(label="PUTs/s of all brokers", x=x, y=tuple(puts)),
         ),
         marks={"planned": deployment.interval_ms(inputs)},
@@ -142,7 +141,7 @@ SOURCE: Final = "the envelope of scales: network, partition metadata, storage vo
 def rooms(
     inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, asked: Requests | None
 ) -> Mapping[str, float]:
-    """Of each limit, how many times the planned load it takes; limits without load are left out."""
+    """Return each loaded limit's room, as a multiple of the planned load."""
     shares = sizing.broker_shares
     found = {name: sizing.brokers_needed / share for name, share in shares.items() if share > 0}
     replicas = sizing.partitions * inputs.copies
@@ -158,7 +157,6 @@ def rooms(
 
 
 def room_figures(found: Mapping[str, float]) -> list[Figure]:
-    """The rooms, the smallest first."""
     ordered = sorted(found.items(), key=lambda item: item[1])
     first = ordered[0][0]
     rows = [
@@ -187,7 +185,7 @@ _DISKLESS_ANSWERS: Final = (*_COUNTS, "store_bytes", "object_puts_per_second", *
 def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) -> Plan:
     """Size one cluster for a load: partitions, brokers, disks, networks, latency, requests.
 
-    Without a deployment it has the default settings and nothing was measured.
+    Without a deployment it uses default settings and no measurements.
 
     Raises:
         ImpossiblePlan: latencies whose 99th percentile lies below the median.

@@ -1,14 +1,14 @@
-"""The figures of a load on a cluster: rates, partitions, disks, network, and how many brokers.
+"""Sizing of a load on a cluster: rates, partitions, disks, network, and brokers.
 
 Rates are those at the end of the horizon. Peaks decide partitions, brokers and networks; means
-decide what is stored and what a month adds up to.
+decide storage and monthly volumes.
 
 A consumer group has at most one consumer per partition, so partitions must be as many as the
-consumers that the peak takes. What a broker lacks is a maximum over its resources, so brokers are
-the largest of what each of them asks for, and one more for the time when one is down.
+consumers that the peak needs. The number of brokers is the largest need of all resources, plus one
+for the time when a broker is down.
 
-A partition lies on one disk and is moved whole. So there are as many partitions as keep each below
-its bound, and at least one for each broker to lead; a disk is sized with room for one partition
+A partition lies on one disk and is moved whole. So there are enough partitions to keep each below
+its bound, and at least one for each broker to lead; a disk has space for one partition
 more than the mean, since partitions do not divide evenly over brokers.
 """
 
@@ -31,11 +31,11 @@ MONTH_SECONDS: Final = DAY_SECONDS * MONTH_DAYS
 MEGABYTE: Final = 1e6
 PROCESS_CORES: Final = 1.0
 PARTITIONS_PER_DISK: Final = 10
-"""A disk has room for so many partitions at least; with fewer, one more weighs too much."""
+"""Smallest number of partitions that a disk has space for; with fewer, one more is too heavy."""
 SPREADINGS_MAX: Final = 128
-"""Rounds until each broker leads a partition; a round adds a third of the partitions at least."""
+"""Rounds until each broker leads a partition; a round adds at least a third of the partitions."""
 REQUEST_BYTES: Final = 1 << 20
-"""A produce request has at most this much: max.request.size of the producers."""
+"""Largest produce request: max.request.size of the producers."""
 ARITHMETIC: Final = "capacity arithmetic of partitioned logs"
 _WIRE: Final = "message {inputs.message_bytes:g} bytes / compression {inputs.compression_ratio:g}"
 _CONSUMERS: Final = "partitions and consumers"
@@ -44,7 +44,7 @@ _CONSUMERS: Final = "partitions and consumers"
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Everything that follows from a number of partitions. Bytes are those after compression."""
+    """Figures that follow from a number of partitions. Bytes are those after compression."""
 
     inputs: CapacityInputs
     deployment: Deployment
@@ -53,7 +53,6 @@ class Sizing:
 
     @property
     def usable(self) -> float:
-        """Share of a ceiling that the peak may take."""
         return 1.0 - self.inputs.headroom
 
     @property
@@ -107,7 +106,7 @@ class Sizing:
 
     @figure("partitions for what is written", "partitions", group=_CONSUMERS, source=ARITHMETIC,
             formula=lambda s: "written at the peak /"
-            f" ({s.deployment.said('partition_produce_mb_per_s')} MB/s × {s.free})")
+            f" ({s.deployment.text('partition_produce_mb_per_s')} MB/s × {s.free})")
     def partitions_by_produce(self) -> int:
         ceiling = self.deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE
         return ceil(self.peak_write_bytes_per_second / (ceiling * self.usable))
@@ -132,7 +131,7 @@ class Sizing:
 
     @property
     def consumer_rates(self) -> list[tuple[float, str]]:
-        """Messages a second that one consumer takes, by each of its limits, and the limit."""
+        """Messages per second of one consumer by each of its limits, with the limit."""
         inputs = self.inputs
         rates = [(inputs.consumer_rate, f"{inputs.consumer_rate:g} messages/s")]
         if inputs.message_work:
@@ -145,8 +144,8 @@ class Sizing:
 
     @property
     def consumer_limits(self) -> str:
-        said = [limit for _, limit in self.consumer_rates]
-        return said[0] if len(said) == 1 else f"the least of {', '.join(said)}"
+        limits = [limit for _, limit in self.consumer_rates]
+        return limits[0] if len(limits) == 1 else f"the least of {', '.join(limits)}"
 
     @property
     def consumer_messages(self) -> float:
@@ -172,7 +171,6 @@ class Sizing:
 
     @property
     def hottest_share(self) -> float:
-        """The share of all messages that the busiest partition has."""
         return self.skew.hottest_partition(self.partitions)
 
     @figure("the busiest partition", "messages/s", group=_CONSUMERS,
@@ -190,7 +188,6 @@ class Sizing:
 
     @property
     def allowed_messages(self) -> float:
-        """Messages a second that one partition and its consumer can take, with headroom."""
         each = self.peak_write_bytes_per_second / self.peak_messages_per_second
         produced = self.deployment.ceiling("partition_produce_mb_per_s") * MEGABYTE / each
         consumed = self.consumer_messages if self.consumers_per_group else produced
@@ -204,7 +201,6 @@ class Sizing:
 
     @property
     def brokers_by(self) -> Mapping[str, int]:
-        """How many brokers each resource asks for."""
         inputs, shares = self.inputs, self.broker_shares
         by = {name: max(1, ceil(share / self.usable - 1e-9)) for name, share in shares.items()}
         filled = self.disk_bytes + self.disk_slack_bytes
@@ -217,7 +213,6 @@ class Sizing:
 
     @property
     def broker_shares(self) -> Mapping[str, float]:
-        """Of each resource, how many brokers' worth the load takes, without headroom."""
         inputs, deployment = self.inputs, self.deployment
         written = self.peak_write_bytes_per_second * inputs.copies
         read = self.peak_read_bytes_per_second
@@ -254,7 +249,6 @@ class Sizing:
 
     @property
     def idle_brokers(self) -> int:
-        """Brokers that have no replica to work on."""
         return max(0, self.brokers - self.replicas)
 
     @figure("a day", "bytes", group="storage", source=ARITHMETIC, formula="written × 86,400 s")
@@ -263,7 +257,6 @@ class Sizing:
 
     @property
     def disk_days(self) -> float:
-        """Days of data on brokers' disks."""
         inputs = self.inputs
         days = {"local": inputs.retention, "tiered": inputs.local_retention, "diskless": 0.0}
         return days[inputs.storage]
@@ -291,17 +284,15 @@ class Sizing:
 
     @property
     def disk_journal_bytes(self) -> int:
-        """What of a disk is journal that counts: diskless topics write none."""
+        """Bytes of the journal on a disk; diskless topics write none."""
         return 0 if self.inputs.storage == "diskless" else self.journal_bytes
 
     @property
     def disk_room(self) -> float:
-        """Bytes of a broker's disk without its journal."""
         return max(1.0, self.inputs.broker_disk - self.journal_bytes)
 
     @property
     def partition_bytes_max(self) -> float:
-        """What a partition should hold on a disk at most."""
         usable = self.disk_room * self.usable
         return min(self.inputs.partition_bytes, usable / PARTITIONS_PER_DISK)
 
@@ -320,12 +311,10 @@ class Sizing:
 
     @property
     def busiest_replica_bytes(self) -> float:
-        """Bytes of a replica of the busiest partition."""
         return self.partition_disk_bytes * max(1.0, self.hottest_share * self.partitions)
 
     @property
     def fullest_replicas_bytes(self) -> float:
-        """Bytes of replicas on the disk that has the most, the busiest among them."""
         others = self.partition_disk_bytes * (self.replicas_per_broker - 1)
         return others + self.busiest_replica_bytes
 
@@ -337,7 +326,7 @@ class Sizing:
 
     @property
     def store_days(self) -> float:
-        """Days of data in the object store: all that is kept, or what local disks have let go."""
+        """Days of data in the object store: all, or those that local disks have deleted."""
         return self.inputs.retention - self.disk_days
 
     @figure("in the object store", "bytes", group="storage",
@@ -419,10 +408,7 @@ class Sizing:
 
 
 def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
-    """Size a cluster: the partitions that are given, or rounded up so that each broker leads one.
-
-    Brokers that are there for the number of partitions have them already.
-    """
+    """Size a cluster with given partitions, or with enough for each broker to lead one."""
     sizing = Sizing(
         inputs=inputs,
         deployment=deployment,
@@ -431,8 +417,8 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
     )
     if inputs.partitions:
         return sizing
-    wanted = ceil(sizing.partitions_needed * inputs.over_provision - 1e-9)
-    sizing = replace(sizing, partition_count=rounded_up(max(wanted, sizing.partitions_by_disk)))
+    target = ceil(sizing.partitions_needed * inputs.over_provision - 1e-9)
+    sizing = replace(sizing, partition_count=rounded_up(max(target, sizing.partitions_by_disk)))
     for _ in range(SPREADINGS_MAX):
         others = [count for name, count in sizing.brokers_by.items() if name != "partitions"]
         brokers = max(others) + 1
@@ -443,7 +429,7 @@ def size(inputs: CapacityInputs, deployment: Deployment) -> Sizing:
 
 
 def rounded_up(count: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …: numbers that many group sizes divide."""
+    """Return the next of 1, 2, 3, 4, 6, 8, 12, 16, 24 …, which many group sizes divide."""
     power = 1
     while power < count:
         if power >= 2 and power // 2 * 3 >= count:
@@ -454,10 +440,9 @@ def rounded_up(count: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Shares of bytes that go between zones.
+    """Shares of bytes between zones.
 
-    Of replication it is a multiple of produced bytes: how many followers are elsewhere than their
-    leader, in the mean.
+    The share of replication is the mean number of followers outside their leader's zone.
     """
 
     produced: float
@@ -466,7 +451,6 @@ class Crossing:
 
 
 def crossing(inputs: CapacityInputs) -> Crossing:
-    """What goes between zones, with replicas spread evenly over them."""
     zones, copies = inputs.zones, inputs.copies
     elsewhere = (zones - 1) / zones
     if inputs.storage == "diskless":

@@ -1,7 +1,7 @@
-"""How unevenly keys load partitions: shares of keys, and of the hottest partition.
+"""Skew of keys: their shares, and the share of the hottest partition.
 
-A key always hashes to one partition, so that partition has at least the key's share, however many
-partitions there are. The other keys fall on it as on all others. Beside that, keys of any skew
+A key always hashes to one partition, so that partition has at least the key's share, whatever the
+number of partitions. The other keys fall on it as on all others. In addition, keys of any skew
 collide: the load of a partition varies around the mean with the sum of the squared shares, and the
 largest of P such loads lies about sqrt(2 ln P) deviations above it.
 
@@ -19,7 +19,7 @@ import numpy as np
 from penstock.planner.capacity.inputs import CapacityInputs
 
 _EXACT: Final = 10_000
-"""Ranks that are summed one by one; the rest is an integral with its first correction."""
+"""Ranks with an exact sum; the rest is an integral with its first correction."""
 _EXPONENT_MAX: Final = 10.0
 _HALVINGS: Final = 60
 TOP: Final = 0.01
@@ -27,14 +27,13 @@ TOP: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skew:
-    """Shares of keys: of the busiest, and the sum of the squares of all others'."""
+    """Share of the busiest key, and the sum of the squared shares of all others."""
 
     keys: int
     hottest_share: float
     others_squared: float
 
     def hottest_partition(self, partitions: int) -> float:
-        """The share of all messages that the busiest of so many partitions has."""
         if partitions <= 1:
             return 1.0
         if not self.keys:
@@ -46,7 +45,6 @@ class Skew:
 
 
 def skew_of(inputs: CapacityInputs) -> Skew:
-    """The skew that inputs describe."""
     keys = inputs.keys
     if not keys:
         return Skew(keys=0, hottest_share=0.0, others_squared=0.0)
@@ -67,12 +65,11 @@ def skew_of(inputs: CapacityInputs) -> Skew:
 
 
 def top_keys(keys: int) -> int:
-    """How many keys the busiest 1 % are, at least one."""
     return max(1, round(TOP * keys))
 
 
 def exponent_of(keys: int, share: float) -> float:
-    """The exponent of Zipf's law at which the busiest 1 % of the keys have this share."""
+    """Return the exponent of Zipf's law at which the busiest 1 % of the keys have this share."""
     low, high, top = 0.0, _EXPONENT_MAX, top_keys(keys)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -84,7 +81,7 @@ def exponent_of(keys: int, share: float) -> float:
 
 
 def harmonic(count: int, exponent: float) -> float:
-    """The sum of 1/n to a power, over n from 1 to `count`."""
+    """Return the sum of 1/n to a power, over n from 1 to `count`."""
     exact = min(count, _EXACT)
     ranks = np.arange(1, exact + 1, dtype=np.float64)
     found = float(np.sum(ranks**-exponent))
@@ -98,7 +95,6 @@ def harmonic(count: int, exponent: float) -> float:
 
 
 def salt_ways(share: float, allowed: float) -> int:
-    """Into how many keys one of this share must be split so that each has at most `allowed`."""
     if share <= allowed or allowed <= 0:
         return 1
     ways = share / allowed

@@ -1,9 +1,9 @@
-"""Which technology carries the messages, and why: the decision matrix as a table of rules.
+"""Choice of a messaging technology by a decision matrix of rules.
 
     Workload ──> rules (data) ──> reasons per candidate ──> verdicts ──> recommendation
-                                                      └── each answer flipped ──> what changes it
+                                                      └── each answer flipped ──> changes
 
-`workload.py` holds the questions, `technologies.toml` what may be chosen, what of it Penstock has,
+`workload.py` holds the questions, `technologies.toml` the candidates, their parts in Penstock,
 and the rules with their thresholds, which `rules.py` reads. `judging.py` applies them, `answers.py`
 flips answers one by one, and `plan.py` makes a `Plan` of it.
 

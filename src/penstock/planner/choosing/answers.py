@@ -1,9 +1,9 @@
-"""What hangs on one answer: its thresholds, and whether another would change the recommendation.
+"""Effect of single answers: their thresholds, and changes of the recommendation.
 
 Each answer is flipped in turn. Yes-or-no answers and choices are tried in all their values.
-Numbers are tried on and beside every threshold that a rule has for them, upwards and downwards
-from what was given, until the recommendation changes. A threshold of a product, such as bytes a
-day, is divided by its other factor.
+Numbers are tried on and beside every threshold of a rule, upwards and downwards from the given one,
+until the recommendation changes. A threshold of a product, such as bytes a day, is divided by its
+other factor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from penstock.planner.quantities import format_quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Another answer to one question, and what would be recommended then."""
-
     input_name: str
     attribute: str
     answer: str
@@ -32,7 +30,7 @@ class Change:
 
 
 def changes(workload: Workload) -> tuple[Change, ...]:
-    """All single answers that change the recommendation; of numbers the nearest ones."""
+    """Return all single answers that change the recommendation, for numbers the nearest ones."""
     found: list[Change] = []
     now = judge(workload).recommended
     for info in describe(Workload):
@@ -54,7 +52,7 @@ def changes(workload: Workload) -> tuple[Change, ...]:
 
 
 def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
-    """Lists of values with their texts; of each list the first that changes something counts."""
+    """Yield lists of values with their texts; the first effective value of each list counts."""
     given = getattr(workload, info.attribute)
     if isinstance(given, bool):
         yield [(not given, "no" if given else "yes")]
@@ -111,14 +109,11 @@ def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One input, and a line for each rule that looks at it."""
-
     info: SettingInfo
     thresholds: tuple[str, ...]
 
 
 def questions() -> tuple[Question, ...]:
-    """All questions, in the order of the inputs."""
     return tuple([Question(info=info, thresholds=_lines(info)) for info in describe(Workload)])
 
 

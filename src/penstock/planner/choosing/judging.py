@@ -1,8 +1,8 @@
-"""Apply the rules: reasons, a verdict for each candidate, and the one to take.
+"""Application of the rules: reasons, a verdict for each candidate, and the recommendation.
 
 A candidate does not fit if a rule speaks against it, fits with a caveat if one has a caveat, and
-fits otherwise. Of the transports that fit the one with the fewest caveats is taken, and of equals
-the one that is cheaper to run. A stream processor or a workflow engine stands on a transport.
+fits otherwise. Of the fitting transports the one with the fewest caveats is recommended; ties go to
+the one that is cheaper to run. A stream processor or a workflow engine needs a transport.
 """
 
 from __future__ import annotations
@@ -20,28 +20,23 @@ NOTHING: Final = "nothing fits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A rule that holds, with the answers that made it hold."""
-
     rule: Rule
     decided_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What all rules say of one candidate."""
-
     candidate: str
     fit: Fit
     reasons: tuple[Reason, ...]
 
     def of(self, effect: str) -> tuple[Reason, ...]:
-        """The reasons of one effect."""
         return tuple([reason for reason in self.reasons if reason.rule.effect == effect])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Verdicts by candidate, the transport to take, and what stands on it."""
+    """Verdicts by candidate, the recommended transport, and the additions on top of it."""
 
     verdicts: Mapping[str, Verdict]
     transport: str | None
@@ -49,7 +44,7 @@ class Choice:
 
     @property
     def recommended(self) -> tuple[str, ...]:
-        """The ids to take; empty if nothing fits.
+        """Recommended ids; empty if nothing fits.
 
         A workflow engine carries its own messages; a processor needs the log under it.
         """
@@ -61,21 +56,19 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """The recommendation in words."""
-        return " + ".join([CANDIDATES[one].label for one in self.recommended]) or NOTHING
+        return " + ".join([CANDIDATES[name].label for name in self.recommended]) or NOTHING
 
 
 def judge(workload: Workload) -> Choice:
-    """Apply all rules to a workload."""
     verdicts = {candidate: _verdict(candidate, workload) for candidate in CANDIDATES}
     fitting = [one for one, verdict in verdicts.items() if verdict.fit != "does not fit"]
-    transports = [one for one in fitting if CANDIDATES[one].layer == "transport"]
+    transports = [name for name in fitting if CANDIDATES[name].layer == "transport"]
     return Choice(
         verdicts=verdicts,
         transport=min(
             transports, key=lambda one: len(verdicts[one].of("caveat")), default=None
         ),
-        on_top=tuple([one for one in fitting if CANDIDATES[one].layer != "transport"]),
+        on_top=tuple([name for name in fitting if CANDIDATES[name].layer != "transport"]),
     )  # fmt: skip
 
 
@@ -96,7 +89,6 @@ def _verdict(candidate: str, workload: Workload) -> Verdict:
 
 
 def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
-    """What is usual in front of, or on, what is recommended."""
     fact = fact_of(workload)
     taken = set(choice.recommended) or {""}
     return tuple(

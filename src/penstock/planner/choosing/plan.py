@@ -1,4 +1,4 @@
-"""The choice as a plan: the recommendation, every reason, and what would change it."""
+"""Choice as a plan: the recommendation, every reason, and the changes by single answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, SOURCES
 from penstock.planner.choosing.workload import Workload
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, fail, note, warn
 
-_OWN: Final = "Penstock: what it has"
+_OWN: Final = "Penstock: its features"
 _RULE: Final = (
     "of the transports that nothing speaks against, the one with the fewest caveats;"
     " of equals the one that is cheaper to run"
@@ -18,7 +18,6 @@ _RULE: Final = (
 
 
 def plan_choice(workload: Workload) -> Plan:
-    """Judge a workload. A finding says `fail` when nothing fits."""
     choice = judge(workload)
     recommended = _recommendation(workload, choice)
     figures = [*recommended, *_changes(workload)]

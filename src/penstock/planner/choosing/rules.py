@@ -1,4 +1,4 @@
-"""What may be chosen, and the rules that decide: the data of `technologies.toml`, read once.
+"""Candidates and rules from `technologies.toml`, read once.
 
 A rule is tests of answers that must all hold, an effect on one candidate, a reason and its source.
 """
@@ -27,7 +27,7 @@ EFFECTS: Final[Mapping[Effect, str]] = {
     "caveat": "is a caveat for",
     "against": "rules out",
 }
-"""All effects, in the order in which reasons are shown, and how a question tells them."""
+"""Effects in the order of their reasons, with their words in questions."""
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": eq,
     "≠": ne,
@@ -46,7 +46,7 @@ _WORDS: Final[Mapping[str, Fact]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One technology. `part` is what of Penstock serves it; `present` is whether there is one."""
+    """Technology. `part` is the part of Penstock for it; `present` is whether it exists."""
 
     id: str
     label: str
@@ -58,24 +58,24 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """One comparison of an answer, or of what follows from two, with a threshold."""
+    """Comparison of an answer, or a derived fact, with a threshold."""
 
     fact: str
     relation: Relation
     value: Fact
 
-    __test__ = False  # no test case, whatever pytest thinks of the name
+    __test__ = False  # pytest must not collect it by its name
 
     def holds(self, fact: Callable[[str], Fact]) -> bool:
         return _RELATIONS[self.relation](fact(self.fact), self.value)
 
     @property
     def text(self) -> str:
-        """`consumers ≥ 2 groups`, `replay = yes`."""
+        """Condition in words: `consumers ≥ 2 groups`, `replay = yes`."""
         return f"{self._name} {self.relation} {self._shown(self.value)}"
 
     def found(self, fact: Callable[[str], Fact]) -> str:
-        """The answer beside the threshold: `consumers 3 groups ≥ 2 groups`, `replay: yes`."""
+        """Return answer and threshold: `consumers 3 groups ≥ 2 groups`, `replay: yes`."""
         if isinstance(self.value, (bool, str)):
             return f"{self._name}: {self._shown(fact(self.fact))}"
         shown = self._shown(fact(self.fact))
@@ -93,7 +93,7 @@ class Test:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One row of the table. `subject` is unique among the rules of a candidate."""
+    """Row of the table. `subject` is unique among the rules of a candidate."""
 
     candidate: str
     subject: str
@@ -104,15 +104,14 @@ class Rule:
 
     @property
     def condition(self) -> str:
-        """All tests in words."""
         return " and ".join([test.text for test in self.when])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """What is usual together: when one of `with_any` is recommended and all tests hold.
+    """Common combination, when one of `with_any` is recommended and all tests hold.
 
-    An empty name among `with_any` is that nothing is recommended.
+    An empty name among `with_any` means that nothing is recommended.
     """
 
     name: str
@@ -136,7 +135,7 @@ def _value(text: str) -> Fact:
 
 
 def _tests(when: str) -> tuple[Test, ...]:
-    """Tests from text: names of `[tests]`, or comparisons, with commas between them."""
+    """Read tests from text: names of `[tests]`, or comparisons, with commas between them."""
     found = []
     for part in filter(None, when.split(", ")):
         fact, relation, value = _DATA["tests"].get(part, part).split(" ")
@@ -164,7 +163,7 @@ def _candidate(name: str) -> Candidate:
 
 
 CANDIDATES: Final[Mapping[str, Candidate]] = {name: _candidate(name) for name in _DATA["order"]}
-"""By id. Of transports that fit equally well the earlier one is taken: it is the cheaper to run."""
+"""Candidates by id. Of equally good transports the earlier is recommended, the cheaper to run."""
 RULES: Final[tuple[Rule, ...]] = tuple(
     [rule for name, row in _DATA["candidate"].items() for rule in _rules(name, row["rules"])]
 )

@@ -1,4 +1,4 @@
-"""The questions: what is to be carried, and what is wanted of it."""
+"""Questions about a workload."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Fact = float | int | str | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One stream of messages. Rates and sizes are averages; latency is from end to end."""
+    """Stream of messages. Rates and sizes are averages; latency is from end to end."""
 
     messages_per_second: float = setting(
-        1000.0, name="rate", doc="How many messages are sent, at busy times.", unit="messages/s",
+        1000.0, name="rate", doc="Number of messages at busy times.", unit="messages/s",
         minimum=0.001, maximum=1e12,
     )  # fmt: skip
     message_bytes: int = setting(
@@ -25,7 +25,7 @@ class Workload:
         maximum=1 << 40,
     )  # fmt: skip
     consumers: int = setting(
-        1, name="consumers", doc="How many independent kinds of consumers each get every message.",
+        1, name="consumers", doc="Independent kinds of consumers that each get every message.",
         minimum=1, maximum=10_000,
     )  # fmt: skip
     replay: bool = setting(
@@ -33,12 +33,12 @@ class Workload:
     )
     latency_ms: float = setting(
         1000.0, name="latency",
-        doc="How long a message may take to its consumer, at the 99th percentile.", unit="ms",
+        doc="Allowed time from a message to its consumer, at the 99th percentile.", unit="ms",
         minimum=1e-6, maximum=1e12,
     )  # fmt: skip
     ordering: str = setting(
         "none", name="ordering",
-        doc="What must stay in order: nothing, the messages of one key, or all of them.",
+        doc="Required order: none, of the messages of one key, or of all messages.",
         choices=("none", "key", "global"),
     )  # fmt: skip
     reply: bool = setting(
@@ -55,7 +55,7 @@ class Workload:
         doc="Whether messages have priorities, expiry or routing of their own.",
     )  # fmt: skip
     lifetime_s: float = setting(
-        float(7 * SECONDS_PER_DAY), name="lifetime", doc="How long a message is of use.", unit="s",
+        float(7 * SECONDS_PER_DAY), name="lifetime", doc="Useful life of a message.", unit="s",
         minimum=0, maximum=1e10,
     )  # fmt: skip
     database: str = setting(
@@ -72,7 +72,7 @@ class Workload:
         doc="Whether both sides mount one file system, in one region, and people can operate it.",
     )  # fmt: skip
     hops: int = setting(
-        1, name="hops", doc="How many services call each other in a row.",
+        1, name="hops", doc="Number of services that call each other in a row.",
         minimum=1, maximum=1000,
     )  # fmt: skip
     steps: int = setting(
@@ -93,13 +93,13 @@ DERIVED: Final[Mapping[str, tuple[str, str, float]]] = {
     "bytes_per_second": ("messages_per_second", "message_bytes", 1),
     "bytes_per_day": ("messages_per_second", "message_bytes", SECONDS_PER_DAY),
 }
-"""Facts that are products: of two inputs, and a factor."""
+"""Facts that are products of two inputs and a factor."""
 
 UNITS: Final[Mapping[str, str]] = {"bytes_per_second": "bytes/s", "bytes_per_day": "bytes/day"}
 
 
 def fact_of(workload: Workload) -> Callable[[str], Fact]:
-    """Look up an answer, or what follows from two of them, by name."""
+    """Return a function that looks up an answer, or a derived fact, by name."""
 
     def fact(name: str) -> Fact:
         derived = DERIVED.get(name)

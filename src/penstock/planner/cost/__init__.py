@@ -1,4 +1,4 @@
-"""What carrying a workload costs a month, by every way there is, and where one stops winning.
+"""Cost plan: monthly costs of a workload by every option, and the break-even points.
 
     inputs ──> workload (rates, volumes) ──┐
     prices.toml, or a user's file ─────────┴──> options: lines of quantity × price ──> Plan

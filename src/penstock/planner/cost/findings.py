@@ -1,8 +1,8 @@
-"""What a bill does not say: who wins and until where, and what each way asks for besides money.
+"""Findings of a cost plan: the cheapest option, its break-even points, and other demands.
 
 The limits in words are those of the sources: a diskless produce takes 200 to 500 ms at p99 where
-local disks take 5 to 15; the outbox wants volume, one region and clients that mount a file system;
-a managed service still has its operators.
+local disks take 5 to 15; the outbox needs volume, one region and clients that mount a file system;
+a managed service still needs operators.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.results import Finding, fail, note, ok, warn
 
 SMALL_BYTES_PER_DAY: Final = 1e12
-"""Below, volume is counted in gigabytes a day, and a file system is not worth its work."""
+"""Volume below which a file system is not worth its operation."""
 MANAGED_RECORDS_S: Final = 100_000
 PREFIX_PUTS_S: Final = 3500
 _KINDS: Final[tuple[Kind, ...]] = (
@@ -33,7 +33,7 @@ _NAMED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turns:
-    """Where the cheapest option stops being that, if it does within the bounds searched."""
+    """Nearest changes of the cheapest option, within the searched bounds."""
 
     less: Turn | None
     more: Turn | None
@@ -49,7 +49,7 @@ def findings_of(
     today: date,
     preset: str | None,
 ) -> tuple[Finding, ...]:
-    """All findings, the answer first."""
+    """Return all findings, the answer first."""
     ranked = fitting(options, inputs)
     return (
         *_cheapest(ranked, turns),
@@ -72,19 +72,18 @@ def _cheapest(ranked: Sequence[OptionCost], turns: Turns) -> list[Finding]:
             fail(
                 "no way fits",
                 "every option has a reason against it, see below",
-                "raise latency-p99, give up per-record, or split the workload",
+                "raise latency-p99, set per-record to false, or split the workload",
             )
         ]
     best, rest = ranked[0], ranked[1:]
-    said = f"{best.label}: {_usd(best.total_usd)} a month"
+    cause = f"{best.label}: {_usd(best.total_usd)} a month"
     if rest:
         second = rest[0]
-        said += f"; {_by(best, second)}"
-    return [ok("cheapest", said, _until(turns))]
+        cause += f"; {_by(best, second)}"
+    return [ok("cheapest", cause, _until(turns))]
 
 
 def _by(best: OptionCost, second: OptionCost) -> str:
-    """By how much and by what one wins over another."""
     saved = second.total_usd - best.total_usd
     share = saved / second.total_usd if second.total_usd else 0.0
     kinds = sorted(
@@ -96,8 +95,7 @@ def _by(best: OptionCost, second: OptionCost) -> str:
 
 
 def _until(turns: Turns) -> str:
-    """Where it stops winning, in volume and in retention."""
-    said = [
+    limits = [
         f"{word} {format_quantity(turn.at, unit)}: {turn.option.label}"
         + (", as this one does not fit there" if turn.unfit else "")
         for word, turn, unit in (
@@ -108,20 +106,20 @@ def _until(turns: Turns) -> str:
         )
         if turn is not None
     ]
-    return "; ".join(said) or "at no other volume or retention is another cheaper"
+    return "; ".join(limits) or "at no other volume or retention is another cheaper"
 
 
 def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
     logs = [option for option in ranked if not option.batched]
     if not logs or logs[0] is ranked[0]:
         return []
-    said = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
+    cause = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
     if len(logs) > 1:
-        said += f"; {_by(logs[0], logs[1])}"
+        cause += f"; {_by(logs[0], logs[1])}"
     return [
         ok(
             "cheapest that delivers records",
-            said,
+            cause,
             "--per-record true leaves out those that deliver files",
         )
     ]
@@ -211,7 +209,7 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
                 cause=(
                     f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
                     f" {INFREQUENT_DAYS} d after the last read"
-                    + ("; the shares given say otherwise" if given else "")
+                    + ("; the given shares differ" if given else "")
                 ),
                 fix="leave infrequent-share and archive-share at -1" if given else "",
             )
@@ -263,7 +261,7 @@ def _old(prices: Prices, today: date) -> list[Finding]:
         note(
             "old prices",
             f"{len(old)} are older than {OLD_DAYS} days: {names}{more}",
-            "--write-prices FILE, mend them, --prices FILE",
+            "--write-prices FILE, correct them, --prices FILE",
         )
     ]
 

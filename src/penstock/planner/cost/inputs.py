@@ -1,7 +1,7 @@
-"""What the cost of carrying a workload depends on, with the words and units that people give it in.
+"""Inputs of a cost plan, with the units that people use.
 
-Where an input is 0 or -1 for "worked out", its sentence says from what. Inputs that carry a
-capacity (`kinesis-shards`, `fsx-throughput`) replace what the workload alone would need.
+The documentation of an input with 0 or -1 for "derived" names its source. Inputs that are a
+capacity (`kinesis-shards`, `fsx-throughput`) replace the needs of the workload.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DISKLESS: Final = DisklessSettings()
 SEGMENT_BYTES: Final = LogConfig().segment_bytes
 BYTES_PER_DAY: Final = 10**12
 OWN: Final = -1.0
-"""Stands for "worked out from the other inputs"."""
+"""Value that means "derived from the other inputs"."""
 OPTIONS: Final = (
     "local", "tiered", "diskless", "outbox-efs-elastic", "outbox-efs-provisioned",
     "outbox-fsx-ssd", "outbox-fsx-tiering", "s3-direct", "kinesis-provisioned",
@@ -31,8 +31,6 @@ CARRIERS: Final = ("penstock", "kinesis", "existing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostInputs:
-    """A workload, and how each way of carrying it would be set up."""
-
     bytes_per_day: float = setting(
         BYTES_PER_DAY, name="bytes-per-day", doc="Bytes produced in a day, before compression.",
         unit="bytes/day", minimum=1, maximum=1e21,
@@ -50,7 +48,7 @@ class CostInputs:
         minimum=1, maximum=1000,
     )  # fmt: skip
     retention: float = setting(
-        7.0, name="retention", doc="How long data is kept.", unit="d", minimum=0.001, maximum=36_500
+        7.0, name="retention", doc="Retention of data.", unit="d", minimum=0.001, maximum=36_500
     )
     replication_factor: int = setting(
         3, name="replication-factor", doc="Copies of a partition on local disks.",
@@ -61,7 +59,7 @@ class CostInputs:
         minimum=1, maximum=10,
     )  # fmt: skip
     consumer_groups: int = setting(
-        2, name="consumer-groups", doc="How often all data is read.", minimum=0, maximum=10_000
+        2, name="consumer-groups", doc="Number of reads of all data.", minimum=0, maximum=10_000
     )
     reads_cross_zone: float = setting(
         OWN, name="reads-cross-zone", minimum=OWN, maximum=1,
@@ -94,14 +92,14 @@ class CostInputs:
     )  # fmt: skip
     latency_p99: float = setting(
         0.0, name="latency-p99", unit="ms", minimum=0, maximum=86_400_000,
-        doc="What producing may take at the 99th percentile; slower ways do not fit. 0: any.",
+        doc="Allowed produce latency at the 99th percentile; slower options do not fit. 0: any.",
     )  # fmt: skip
     per_record: bool = setting(
         False, name="per-record",
         doc="Whether consumers react to each record; ways that deliver files do not fit then.",
     )  # fmt: skip
     option: str = setting(
-        "cheapest", name="option", doc="What the sensitivity to each input is shown of.",
+        "cheapest", name="option", doc="Option of the chart of the sensitivity to inputs.",
         choices=("cheapest", *OPTIONS),
     )  # fmt: skip
     broker_rate: float = setting(
@@ -113,7 +111,7 @@ class CostInputs:
     )
     local_retention: float = setting(
         1.0, name="local-retention", unit="d", minimum=0.001, maximum=36_500,
-        doc="How long a tiered topic's data stays on local disks.",
+        doc="Retention of a tiered topic on local disks.",
     )  # fmt: skip
     diskless_broker_rate: float = setting(
         50e6, name="diskless-broker-rate", unit="bytes/s", minimum=1, maximum=1e12,
@@ -125,7 +123,7 @@ class CostInputs:
     )  # fmt: skip
     commit_interval: float = setting(
         float(DISKLESS.interval_ms(local=False)), name="commit-interval", unit="ms",
-        doc="How long an object gathers: diskless.commit.interval.ms.", minimum=1, maximum=60_000,
+        doc="Gathering time of an object: diskless.commit.interval.ms.", minimum=1, maximum=60_000,
     )  # fmt: skip
     object_bytes: int = setting(
         DISKLESS.buffer_bytes_max, name="object-bytes", unit="bytes",
@@ -142,7 +140,7 @@ class CostInputs:
     )
     cache_time: float = setting(
         0.0, name="cache-time", unit="h", minimum=0, maximum=10_000,
-        doc="How much of the newest data each zone of a diskless cluster keeps on a disk.",
+        doc="Age of the newest data that each zone of a diskless cluster keeps on a disk.",
     )  # fmt: skip
     database_vcpus: int = setting(
         4, name="database-vcpus", doc="Processors of the PostgreSQL of a diskless cluster.",
@@ -154,11 +152,11 @@ class CostInputs:
     )  # fmt: skip
     pointer_bytes: int = setting(
         200, name="pointer-bytes", unit="bytes", minimum=1, maximum=1 << 20,
-        doc="Size of the record that says where a file is.",
+        doc="Size of the record with the location of a file.",
     )  # fmt: skip
     pointer_carrier: str = setting(
         "penstock", name="pointer-carrier", choices=CARRIERS,
-        doc="What carries pointers; existing is paid for already.",
+        doc="Carrier of pointers; existing is paid for already.",
     )  # fmt: skip
     pointer_broker_vcpus: int = setting(
         2, name="pointer-broker-vcpus", doc="Processors of a broker for pointers alone.",
@@ -226,7 +224,7 @@ class CostInputs:
     def __post_init__(self) -> None:
         if self.rate > 0 and self.bytes_per_day not in (BYTES_PER_DAY, self.rate * 86_400):
             raise ImpossiblePlan(
-                "rate and bytes-per-day are two ways to say one thing",
+                "rate and bytes-per-day are the same quantity",
                 f"rate = {self.rate:g} bytes/s and bytes-per-day = {self.bytes_per_day:g}",
                 "give one of them",
             )
@@ -248,7 +246,7 @@ class CostInputs:
                 )
         if max(self.infrequent_share, 0) + max(self.archive_share, 0) > 1:
             raise ImpossiblePlan(
-                "all data is 1",
+                "the sum of both shares is at most 1",
                 f"infrequent-share = {self.infrequent_share:g} and archive-share ="
                 f" {self.archive_share:g} are more",
                 "lower one of them",
@@ -257,7 +255,7 @@ class CostInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """Inputs of one scenario. `assumed` has what its source does not say, by input."""
+    """Inputs of one scenario. `assumed` explains inputs that its source lacks."""
 
     doc: str
     inputs: Mapping[str, object]

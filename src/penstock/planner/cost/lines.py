@@ -1,9 +1,9 @@
-"""Prices, and the lines of a bill: a quantity times a price, with how the quantity came about.
+"""Prices, and the lines of a bill: a quantity times a price, with the origin of the quantity.
 
-Each price has its unit, its date and where it is from. `prices.toml` beside this module is the
-file that comes with Penstock, and the declaration of which prices there are. A user's file gives
-some of them or all, and of each only what differs; names and units are those of ours. A price
-without a date is one of today, and its source is the file.
+Each price has its unit, date and source. `prices.toml` beside this module is the default file, and
+declares which prices exist. A user's file has some of them or all, and of each only the changed
+fields; names and units must be the same. A new price without a date is of today, and its source is
+the file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
 
 OLD_DAYS: Final = 365
-"""Age in days beyond which a price is worth a look."""
+"""Age in days beyond which a price should be checked."""
 _FIELDS: Final = frozenset({"usd", "unit", "date", "source"})
 _TEXT_CHARS_MAX: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one unit of something costs. `key` is its table in the file."""
+    """Price of one unit. `key` is its table in the file."""
 
     key: str
     usd: float
@@ -37,8 +37,6 @@ class Price:
 
 
 class Prices(Mapping[str, Price]):
-    """All prices of one plan, by their tables' names."""
-
     __slots__ = ("_by_key",)
 
     def __init__(self, by_key: Mapping[str, Price]) -> None:
@@ -54,26 +52,23 @@ class Prices(Mapping[str, Price]):
         return len(self._by_key)
 
     def scaled(self, key: str, factor: float) -> Prices:
-        """With one price multiplied."""
         price = self._by_key[key]
         return Prices({**self._by_key, key: replace(price, usd=price.usd * factor)})
 
     def older_than_a_year(self, today: date) -> list[Price]:
-        """Those whose date is more than `OLD_DAYS` before `today`."""
-        return [one for one in self._by_key.values() if (today - one.date).days > OLD_DAYS]
+        return [price for price in self._by_key.values() if (today - price.date).days > OLD_DAYS]
 
 
 def read_prices(
     document: object, where: str, known: Prices | None = None, today: date | None = None
 ) -> Prices:
-    """Read the document of a price file; what it leaves out is that of `known`.
+    """Read the document of a price file; missing prices are those of `known`.
 
-    Without `known` it is the declaration: its tables are all that there are. With `today` a new
-    price needs no date.
+    Without `known` it is the declaration of all prices. With `today` a new price needs no date.
 
     Raises:
         InvalidPlanFile: an unknown table or key, a missing, negative or unreadable price; the
-            message names the place in `where`.
+            message names the position in `where`.
     """
     rows = dict(_rows(document, where))
     if known is None:
@@ -81,14 +76,14 @@ def read_prices(
     found: dict[str, Price] = dict(known)
     for key, row in rows.items():
         if key not in known:
-            raise InvalidPlanFile(f"{where}: {key}: there is no such price{_near(key, known)}")
+            raise InvalidPlanFile(f"{where}: {key}: unknown price{_near(key, known)}")
         place = f"{where}: {key}"
         found[key] = _price(key, _merged(row, known[key], where, today), place, known[key].unit)
     return Prices(found)
 
 
 def _merged(row: object, known: Price, where: str, today: date | None) -> object:
-    """A user's table over ours. Ours say when and where only of our own price."""
+    """Merge a user's table over the default one; a new price drops the default date and source."""
     if not isinstance(row, dict):
         return row
     if "usd" in row:
@@ -169,7 +164,7 @@ MODEL: Final = "Penstock: the model of this plan"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line. `name` is unique within an option; `price_key` empty for a share of others."""
+    """Line of a bill. `name` is unique within an option; `price_key` may be empty."""
 
     name: str
     label: str
@@ -182,9 +177,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionCost:
-    """What one way costs in a month. `unfit` says why it cannot carry the workload at all.
+    """Monthly cost of one option. `unfit` has the reasons why it cannot carry the workload.
 
-    `latency_p99_ms` is that of producing, where a source says it; `batched` means that consumers
+    `latency_p99_ms` is that of producing, if a source has it; `batched` means that consumers
     get files and not records.
     """
 
@@ -201,18 +196,16 @@ class OptionCost:
         return sum([line.usd for line in self.lines])
 
     def kind_usd(self, *kinds: Kind) -> float:
-        """The sum of the lines of some kinds."""
         return sum([line.usd for line in self.lines if line.kind in kinds])
 
     def line(self, name: str) -> Line:
-        """The line of this name; raises KeyError."""
         for line in self.lines:
             if line.name == name:
                 return line
         raise KeyError(name)
 
     def size(self, name: str) -> float:
-        """The value of a size, by its name without the option's; raises KeyError."""
+        """Return the value of a size, by its name without the option's; raise KeyError."""
         for figure in self.sizes:
             if figure.name == f"{identifier(self.key)}_{name}":
                 return float(figure.value or 0)
@@ -222,7 +215,7 @@ class OptionCost:
 def priced(
     name: str, label: str, kind: Kind, quantity: float, price: Price, how: str, source: str = MODEL
 ) -> Line:
-    """A line; `how` says how its quantity came about, `source` by whose rule."""
+    """Return a line; `how` explains its quantity, `source` names the rule."""
     unit = price.unit.removeprefix("USD per ")
     return Line(
         name=name,
@@ -236,7 +229,6 @@ def priced(
 
 
 def operations(lines: Sequence[Line], share: float) -> Line:
-    """What running it oneself takes, as a share of the whole."""
     others = sum([line.usd for line in lines])
     return Line(
         name="operations",
@@ -250,7 +242,6 @@ def operations(lines: Sequence[Line], share: float) -> Line:
 
 def size(option: str, name: str, label: str, value: float, unit: str, formula: str,
          source: str = MODEL) -> Figure:  # fmt: skip
-    """A physical quantity of an option, as a figure."""
     return Figure(
         name=f"{identifier(option)}_{name}",
         label=label,
@@ -262,5 +253,4 @@ def size(option: str, name: str, label: str, value: float, unit: str, formula: s
 
 
 def identifier(key: str) -> str:
-    """An option's or line's key as part of a figure's name."""
     return key.replace("-", "_")

@@ -1,12 +1,11 @@
 """Managed streams: Kinesis by shards or on demand, and MSK in its three kinds.
 
-**Kinesis.** A shard takes 1 MB or 1,000 records a second, whichever comes first, and gives 2 MB/s
-to all readers together; with enhanced fan-out, to each. A record counts as one PUT payload unit for
-every 25 KB that it begins, so small records are many units. On demand, a record is rounded up to
-1 KiB.
+**Kinesis.** A shard accepts 1 MB or 1,000 records a second, whichever comes first, and returns
+2 MB/s to all readers together, or to each with enhanced fan-out. A record counts as one PUT payload
+unit per started 25 KB, so small records are many units. On demand, a record is rounded up to 1 KiB.
 
-**MSK.** Brokers like one's own, by the hour, with EBS volumes. Express charges for what comes in
-and for one copy of what is stored; Serverless for the cluster, its partitions, and bytes both ways.
+**MSK.** Brokers are billed by the hour, with EBS volumes. Express charges for incoming bytes and
+for one copy of stored ones; Serverless for the cluster, its partitions, and bytes both ways.
 
 Source: the filesystem outbox article, "The Kinesis math" and "MSK"; the log and queue article,
 section 12b; AWS's price pages for the rounding.
@@ -40,11 +39,10 @@ EXTENDED_DAYS: Final = 7
 KINESIS_DAYS_MAX: Final = 365
 SERVERLESS_MBPS_MAX: Final = 200
 EXPRESS_RATE_FACTOR: Final = 3
-"""Throughput of an Express broker per one of the same size that is not."""
+"""Throughput of an Express broker, as a multiple of a standard one of the same size."""
 
 
 def record_bytes_of(inputs: CostInputs) -> float:
-    """Size of a payload's record on Kinesis."""
     return inputs.kinesis_record_bytes or max(1.0, inputs.message_bytes / inputs.compression)
 
 
@@ -53,12 +51,11 @@ def records_per_second(load: Workload, record_bytes: float) -> float:
 
 
 def put_units_per_second(load: Workload, record_bytes: float) -> float:
-    """PUT payload units: one for every 25 KB that a record begins."""
+    """Return PUT payload units: one per started 25 KB of a record."""
     return records_per_second(load, record_bytes) * ceil(record_bytes / PUT_UNIT_BYTES)
 
 
 def shards_of(load: Workload, record_bytes: float, *, fan_out: bool) -> int:
-    """Shards for bytes, records and readers at the peak."""
     records = records_per_second(load, record_bytes) * load.peak
     readers = 0 if fan_out else load.groups
     return max(
@@ -72,7 +69,6 @@ def shards_of(load: Workload, record_bytes: float, *, fan_out: bool) -> int:
 def provisioned_lines(
     load: Workload, inputs: CostInputs, prices: Prices, *, given: int, record_bytes: float
 ) -> list[Line]:
-    """Shards, units, consumers' own throughput, and retention beyond a day."""
     shards = given or shards_of(load, record_bytes, fan_out=inputs.enhanced_fan_out)
     units = put_units_per_second(load, record_bytes)
     hours = f"{shards} shards × {HOURS} h"
@@ -127,7 +123,6 @@ def _long(load: Workload, prices: Prices) -> list[Line]:
 
 
 def kinesis_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """Kinesis Data Streams by shards."""
     load, record_bytes = workload_of(inputs), record_bytes_of(inputs)
     shards = inputs.kinesis_shards or shards_of(load, record_bytes, fan_out=inputs.enhanced_fan_out)
     key = "kinesis-provisioned"
@@ -159,7 +154,6 @@ def kinesis_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
 
 
 def kinesis_on_demand(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """Kinesis Data Streams on demand, in one stream."""
     load, record_bytes = workload_of(inputs), record_bytes_of(inputs)
     billed = ceil(record_bytes / ON_DEMAND_ROUNDING_BYTES) * ON_DEMAND_ROUNDING_BYTES
     extended = load.gb_day * max(0.0, min(load.retention_days, EXTENDED_DAYS) - 1)
@@ -198,7 +192,6 @@ def _kept_too_long(inputs: CostInputs) -> tuple[str, ...]:
 
 
 def msk_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """MSK on standard brokers with EBS volumes."""
     load = workload_of(inputs)
     count = broker_count(load, inputs.msk_broker_rate, copies=load.replication_factor)
     volumes = (
@@ -221,7 +214,6 @@ def msk_provisioned(inputs: CostInputs, prices: Prices) -> OptionCost:
 
 
 def msk_express(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """MSK on Express brokers, whose storage is the service's."""
     load = workload_of(inputs)
     rate = inputs.msk_broker_rate * EXPRESS_RATE_FACTOR
     count = broker_count(load, rate, copies=1)
@@ -241,7 +233,6 @@ def msk_express(inputs: CostInputs, prices: Prices) -> OptionCost:
 
 
 def msk_serverless(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """MSK Serverless, in one cluster."""
     load = workload_of(inputs)
     peak = load.bytes_s * inputs.peak_factor / MB
     unfit = (

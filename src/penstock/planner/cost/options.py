@@ -1,4 +1,4 @@
-"""All ways of carrying a workload, where one stops being the cheapest, and how totals move."""
+"""Options of a cost plan, their break-even points, and their sensitivity to inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.planner.results import Chart, Curve
 
 VOLUME_MIN: Final = 1e8
 VOLUME_MAX: Final = 1e18
-"""Bytes a day between which a break-even is looked for."""
+"""Bounds of the search for a break-even, in bytes a day."""
 RETENTION_MIN_DAYS: Final = 1 / 24
 RETENTION_MAX_DAYS: Final = 3650.0
 _STEP: Final = 10 ** (1 / 6)
@@ -35,9 +35,9 @@ _HALVINGS: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Where another option becomes the cheapest: at which volume or retention, and which.
+    """Volume or retention at which another option becomes the cheapest.
 
-    `unfit` says that the one before does not fit from there on, whatever it costs.
+    `unfit` means that the earlier option does not fit from there on.
     """
 
     at: float
@@ -46,7 +46,6 @@ class Turn:
 
 
 def all_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]:
-    """Every option, whether it fits or not, in the order of `inputs.OPTIONS`."""
     return (
         local(inputs, prices),
         tiered(inputs, prices),
@@ -61,7 +60,6 @@ def all_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]:
 
 
 def reasons_against(option: OptionCost, inputs: CostInputs) -> tuple[str, ...]:
-    """Why an option cannot carry the workload; empty if it can."""
     found = list(option.unfit)
     slow = option.latency_p99_ms
     if inputs.latency_p99 and slow is not None and slow > inputs.latency_p99:
@@ -72,20 +70,19 @@ def reasons_against(option: OptionCost, inputs: CostInputs) -> tuple[str, ...]:
 
 
 def fitting(options: Sequence[OptionCost], inputs: CostInputs) -> list[OptionCost]:
-    """Those that can carry the workload, cheapest first."""
     found = [option for option in options if not reasons_against(option, inputs)]
     return sorted(found, key=lambda option: option.total_usd)
 
 
 def volume_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | None:
-    """The nearest volume in bytes a day above or below at which another option is the cheapest."""
+    """Return the nearest volume in bytes a day above or below with another cheapest option."""
     now = produced_bytes_s(inputs) * 86_400
     end = VOLUME_MAX if up else VOLUME_MIN
     return _turn(lambda at: scaled(inputs, at / now), prices, now, end)
 
 
 def retention_turn(inputs: CostInputs, prices: Prices, *, up: bool) -> Turn | None:
-    """The nearest retention in days above or below at which another option is the cheapest."""
+    """Return the nearest retention in days above or below with another cheapest option."""
     end = RETENTION_MAX_DAYS if up else RETENTION_MIN_DAYS
     return _turn(lambda at: kept(inputs, at), prices, inputs.retention, end)
 
@@ -137,10 +134,10 @@ def _halved(
 
 
 SWING: Final = 0.5
-"""By which share each input is moved down and up."""
+"""Share by which each input is moved down and up."""
 BARS_MAX: Final = 10
 SHOWN_SHARE: Final = 0.001
-"""Of the total; inputs that change less are left out."""
+"""Share of the total below which a change is not shown."""
 _POINTS_EACH_WAY: Final = 10
 _VOLUME_STEP: Final = 10 ** (3 / _POINTS_EACH_WAY)
 _RETENTION_DAYS: Final = (
@@ -150,7 +147,6 @@ _SKIPPED: Final = frozenset({"rate", "latency-p99"})
 
 
 def volume_chart(inputs: CostInputs, prices: Prices) -> Chart:
-    """Total a month of every option against bytes a day, a thousandth to a thousandfold."""
     now = produced_bytes_s(inputs) * 86_400
     steps = range(-_POINTS_EACH_WAY, _POINTS_EACH_WAY + 1)
     volumes = [now * _VOLUME_STEP**step for step in steps]
@@ -166,7 +162,6 @@ def volume_chart(inputs: CostInputs, prices: Prices) -> Chart:
 
 
 def retention_chart(inputs: CostInputs, prices: Prices) -> Chart:
-    """Total a month of every option against retention."""
     days = sorted({*_RETENTION_DAYS, inputs.retention})
     return Chart(
         title="cost by retention",
@@ -196,9 +191,9 @@ def _curves(
 
 
 def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
-    """What ±50 % of each input changes in one option's total: the largest first.
+    """Return the changes of one option's total by ±50 % of each input, the largest first.
 
-    None if nothing changes it by `SHOWN_SHARE`.
+    None if no change reaches `SHOWN_SHARE`.
     """
     before = _total(inputs, prices, key)
     found: list[tuple[str, float, float]] = []
@@ -232,7 +227,7 @@ def _total(inputs: CostInputs, prices: Prices, key: str) -> float:
 
 
 def _moved(inputs: CostInputs, prices: Prices, key: str, info: SettingInfo, factor: float) -> float:
-    """The total with one input moved, within its bounds; whole numbers stay whole."""
+    """Return the total with one input moved within its bounds; whole numbers stay whole."""
     value = getattr(inputs, info.attribute)
     if value <= 0:
         return _total(inputs, prices, key)

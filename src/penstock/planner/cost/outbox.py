@@ -1,10 +1,10 @@
-"""The filesystem outbox on four file systems, and objects that producers write themselves.
+"""Filesystem outbox on four file systems, and objects written by producers.
 
-The payload lies in files of `file-bytes`; the log carries a pointer to each. A file system is paid
-for what it stores and for the throughput that is kept ready, so cost follows stored volume and not
-the bytes that pass. Throughput is for writes and reads together at the peak.
+Files of `file-bytes` hold the payload; the log has a pointer to each. A file system charges for
+stored bytes and provisioned throughput, so cost follows stored volume and not transferred bytes.
+Throughput is for writes and reads together at the peak.
 
-Intelligent-Tiering moves data by the time since it was read: after 30 days, and after 90. In a
+Intelligent-Tiering moves data by the time since its last read: after 30 days, and after 90. In a
 steady state the share of data older than d days is (retention - d) / retention.
 
 Source: the filesystem outbox article; AWS's API reference for the bounds of FSx for OpenZFS.
@@ -41,7 +41,6 @@ OBJECT_P99_MS: Final = 300.0
 
 
 def outbox_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]:
-    """All that keep the payload in files or objects of its producers."""
     load = workload_of(inputs)
     return (
         _option(
@@ -70,7 +69,7 @@ def outbox_options(inputs: CostInputs, prices: Prices) -> tuple[OptionCost, ...]
 
 
 def shares(inputs: CostInputs) -> tuple[float, float, float]:
-    """Of what is stored: in Frequent, in Infrequent, and in Archive Instant Access."""
+    """Return shares of stored data in Frequent, Infrequent, and Archive Instant Access."""
     archive = inputs.archive_share
     if archive == OWN:
         archive = max(0.0, inputs.retention - ARCHIVE_DAYS) / inputs.retention
@@ -83,7 +82,7 @@ def shares(inputs: CostInputs) -> tuple[float, float, float]:
 
 
 def throughput_mbps(load: Workload, given: float, least: float = 0.0) -> float:
-    """What is provisioned, in MB/s: what was given, else writes and all reads at the peak."""
+    """Return the provisioned MB/s: as given, else writes and all reads at the peak."""
     return max(least, (given or load.peak_bytes_s * (1 + load.groups)) / MB)
 
 
@@ -213,7 +212,6 @@ def _option(
 
 
 def _pointers(inputs: CostInputs, prices: Prices) -> list[Line]:
-    """What carrying the pointers costs."""
     if inputs.pointer_carrier == "existing":
         return []
     load = pointers_of(inputs)

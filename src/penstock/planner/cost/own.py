@@ -1,16 +1,16 @@
-"""Clusters of one's own: replicated local disks, local disks with tiers, and diskless brokers.
+"""Self-managed clusters: replicated local disks, tiered disks, and diskless brokers.
 
 **Replicated.** Retention dominates and replication multiplies: bytes a day × days × RF. Every
-follower in another zone takes every byte across; so do consumers whose leader is elsewhere.
+follower in another zone receives every byte across zones, as do consumers of a leader elsewhere.
 
-**Tiered** (KIP-405). Local disks hold `local-retention`; the rest lies in an object store once.
+**Tiered** (KIP-405). Local disks hold `local-retention`; an object store holds the rest once.
 
 **Diskless.** Brokers of a zone gather `commit-interval` or `object-bytes`, whichever comes first,
 so there are as many PUTs as brokers × intervals until objects fill up. Clients stay in their zone,
 and nothing is replicated between zones: every partition has a broker in each. So an object holds
 extents of partitions × zones / brokers, and the brokers of the same partitions in each other zone
-(chosen independently, by rendezvous hashing) read it once each, whatever the number of groups.
-Consolidation reads every extent by a range of its own, and makes a segment of `sealed-bytes`, or of
+(chosen independently, by rendezvous hashing) read it once each, for any number of groups.
+Consolidation reads every extent by its own range, and makes a segment of `sealed-bytes`, or of
 `diskless.consolidation.min.extents` where extents are small.
 
 Source: the log and queue article, sections 4g, 12a to 12c; KIP-405; Penstock's
@@ -36,13 +36,12 @@ _ZONES: Final = "log and queue article, section 12b"
 
 
 def broker_count(load: Workload, broker_rate: float, *, copies: int) -> int:
-    """Brokers for the peak: as many in each zone, and at least one for each copy."""
-    wanted = max(copies, ceil(load.peak_bytes_s / broker_rate))
-    return ceil(wanted / load.zones) * load.zones
+    """Return the brokers for the peak: as many in each zone, and at least one for each copy."""
+    target = max(copies, ceil(load.peak_bytes_s / broker_rate))
+    return ceil(target / load.zones) * load.zones
 
 
 def brokers_figure(option: str, count: int, load: Workload, broker_rate: float) -> Figure:
-    """The number of brokers, explained."""
     return size(
         option, "brokers", "brokers", count, "",
         f"peak {significant(load.peak_bytes_s / 1e6)} MB/s / {significant(broker_rate / 1e6)} MB/s"
@@ -51,7 +50,6 @@ def brokers_figure(option: str, count: int, load: Workload, broker_rate: float) 
 
 
 def compute(count: int, vcpus: int, prices: Prices, key: str = "compute.vcpu-hour") -> Line:
-    """Brokers' hours."""
     return priced(
         "compute", "brokers", "compute", count * vcpus * HOURS, prices[key],
         f"{count} brokers × {vcpus} vCPU × {HOURS} h",
@@ -59,7 +57,6 @@ def compute(count: int, vcpus: int, prices: Prices, key: str = "compute.vcpu-hou
 
 
 def cross_zone(load: Workload, prices: Prices, *, replication_free: bool = False) -> list[Line]:
-    """What replication, consumers and producers take across zones."""
     price = prices["zone.gb"]
     copies = 0.0 if replication_free else load.copies_across_zones
     free = "free within the managed service" if replication_free else "followers in other zones"
@@ -87,7 +84,6 @@ def cross_zone(load: Workload, prices: Prices, *, replication_free: bool = False
 def disk(
     load: Workload, days: float, disk_free: float, price: Price, label: str = "local disks"
 ) -> Line:
-    """Replicated disks that hold `days`."""
     factor = load.replication_factor
     return priced(
         "disk", label, "storage", load.gb_day * days * factor / (1 - disk_free), price,
@@ -97,7 +93,6 @@ def disk(
 
 
 def own_log(load: Workload, inputs: CostInputs, prices: Prices, vcpus: int) -> list[Line]:
-    """Brokers, disks and cross-zone traffic of a replicated log."""
     count = broker_count(load, inputs.broker_rate, copies=load.replication_factor)
     return [
         compute(count, vcpus, prices),
@@ -107,7 +102,6 @@ def own_log(load: Workload, inputs: CostInputs, prices: Prices, vcpus: int) -> l
 
 
 def local(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """Penstock or Kafka on own brokers, replicated."""
     load = workload_of(inputs)
     lines = own_log(load, inputs, prices, inputs.broker_vcpus)
     count = broker_count(load, inputs.broker_rate, copies=load.replication_factor)
@@ -129,7 +123,6 @@ def local(inputs: CostInputs, prices: Prices) -> OptionCost:
 
 
 def tiered(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """Kafka with remote storage: local disks for the newest data, an object store for the rest."""
     load = workload_of(inputs)
     near = min(inputs.local_retention, inputs.retention)
     far_gb = load.gb_day * (inputs.retention - near)
@@ -172,7 +165,7 @@ _SETTINGS = "Penstock: DisklessSettings"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """Requests a second to the object store. `readers` and `extents` are per object."""
+    """Requests per second to the object store. `readers` and `extents` are per object."""
 
     brokers: int
     objects_s: float
@@ -195,7 +188,6 @@ class Requests:
 
 
 def requests_of(inputs: CostInputs, load: Workload) -> Requests:
-    """How many objects are written, and how often they are read."""
     count = broker_count(load, inputs.diskless_broker_rate, copies=1)
     ticks_s = count * 1000 / inputs.commit_interval
     objects_s = max(load.bytes_s / inputs.object_bytes, min(ticks_s, load.records_s))
@@ -215,7 +207,6 @@ def requests_of(inputs: CostInputs, load: Workload) -> Requests:
 
 
 def diskless(inputs: CostInputs, prices: Prices) -> OptionCost:
-    """Penstock's diskless topics."""
     load = workload_of(inputs)
     asked = requests_of(inputs, load)
     lines = [

@@ -1,4 +1,4 @@
-"""The cost plan: bills of all options, what wins, traffic between zones, and three charts."""
+"""Cost plan: bills of all options, the cheapest, traffic between zones, and three charts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TURNS = "where the cheapest changes"
 def cost_plan(
     inputs: CostInputs, prices: Prices, today: date, *, preset: str | None = None
 ) -> Plan:
-    """What every way of carrying a workload costs a month; prices are as old as `today` says.
+    """Return the monthly costs of every option; `today` determines the age of prices.
 
     Raises:
         ImpossiblePlan: inputs that contradict each other; their class checks that.
@@ -157,7 +157,6 @@ def _zones(inputs: CostInputs, prices: Prices) -> list[Figure]:
 
 
 def _bill(option: OptionCost) -> list[Figure]:
-    """An option's sizes and lines, in a group of its own."""
     sizes = [
         Figure(
             name=figure.name, label=figure.label, value=figure.value, unit=figure.unit,

@@ -1,7 +1,7 @@
-"""The rates and volumes of a workload that prices are multiplied with.
+"""Rates and volumes of a workload that are multiplied with prices.
 
-A month has 30 days, a GB 10^9 bytes and an MB 10^6, as the sources count. Everything after
-compression unless it says otherwise.
+A month has 30 days, a GB 10^9 bytes and an MB 10^6, as in the sources. Bytes are compressed unless
+stated otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MB: Final = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One stream of data. `records_s` are messages; `bytes_s` what is left after compression."""
+    """Stream of data. `records_s` are messages; `bytes_s` are compressed."""
 
     bytes_s: float
     records_s: float
@@ -35,7 +35,7 @@ class Workload:
 
     @property
     def peak_bytes_s(self) -> float:
-        """What capacity is bought for: the peak with its headroom."""
+        """Capacity to be provided: the peak with its headroom."""
         return self.bytes_s * self.peak
 
     @property
@@ -52,14 +52,13 @@ class Workload:
 
     @property
     def stored_gb(self) -> float:
-        """One copy of what retention keeps."""
         return self.gb_day * self.retention_days
 
     @property
     def copies_across_zones(self) -> float:
-        """Followers outside the zone of their leader, in the mean: RF 3 in 3 zones has 2.
+        """Mean number of followers outside the zone of their leader: RF 3 in 3 zones has 2.
 
-        Replicas are spread evenly; each is the leader as often as the others.
+        Replicas are spread evenly; each is equally often the leader.
         """
         whole, rest = divmod(self.replication_factor, self.zones)
         pairs = rest * (whole + 1) ** 2 + (self.zones - rest) * whole**2
@@ -67,29 +66,25 @@ class Workload:
 
     @property
     def replicated_gb_month(self) -> float:
-        """Bytes that replication takes across zones."""
         return self.gb_month * self.copies_across_zones
 
     @property
     def fetched_gb_month(self) -> float:
-        """Bytes that consumers take across zones."""
         return self.read_gb_month * self.reads_cross_zone
 
     @property
     def sent_gb_month(self) -> float:
-        """Bytes that producers send across zones."""
         return self.gb_month * self.writes_cross_zone
 
 
 def produced_bytes_s(inputs: CostInputs) -> float:
-    """Bytes produced in a second, before compression."""
     return inputs.rate or inputs.bytes_per_day / 86_400
 
 
 def reads_cross_zone(inputs: CostInputs) -> float:
-    """The share of reads that cross zones.
+    """Return the share of reads that cross zones.
 
-    Without racks a reader meets the leader in its own zone once in `zones`. With them it crosses
+    Without racks a reader finds the leader in its own zone once in `zones`. With them it crosses
     only where its zone has no replica.
     """
     if inputs.reads_cross_zone != OWN:
@@ -100,7 +95,6 @@ def reads_cross_zone(inputs: CostInputs) -> float:
 
 
 def workload_of(inputs: CostInputs) -> Workload:
-    """The payload."""
     produced = produced_bytes_s(inputs)
     return Workload(
         bytes_s=produced / inputs.compression,
@@ -116,19 +110,17 @@ def workload_of(inputs: CostInputs) -> Workload:
 
 
 def pointers_of(inputs: CostInputs) -> Workload:
-    """The pointers to the payload's files: one record of `pointer-bytes` each."""
     files_s = files_per_second(inputs)
     payload = workload_of(inputs)
     return replace(payload, bytes_s=files_s * inputs.pointer_bytes, records_s=files_s)
 
 
 def files_per_second(inputs: CostInputs) -> float:
-    """Outbox files, or objects that producers write themselves."""
     return workload_of(inputs).bytes_s / inputs.file_bytes
 
 
 def scaled(inputs: CostInputs, factor: float) -> CostInputs:
-    """The same at another volume; given capacities grow with it."""
+    """Return the inputs at another volume; given capacities grow with it."""
     return replace(
         inputs,
         rate=0.0,
@@ -143,6 +135,6 @@ def scaled(inputs: CostInputs, factor: float) -> CostInputs:
 
 
 def kept(inputs: CostInputs, retention_days: float) -> CostInputs:
-    """The same with another retention; volumes that were given grow with it."""
+    """Return the inputs with another retention; given volumes grow with it."""
     factor = retention_days / inputs.retention
     return replace(inputs, retention=retention_days, msk_storage=inputs.msk_storage * factor)

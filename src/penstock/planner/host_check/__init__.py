@@ -1,9 +1,9 @@
-"""`plan check-host`: which layer of a host breaks the chain first.
+"""Host check: finds the layer of a host that breaks the chain first.
 
-    HostFacts (read elsewhere) + settings + what is wanted ──> layers, outermost first ──> Plan
+    HostFacts (read elsewhere) + settings + inputs ──> layers, outermost first ──> Plan
 
-The reading is done by the caller; here are only values and rules. Nothing is ever changed: a fix
-is a text.
+The caller reads the facts; this package has only values and rules. It changes nothing: a fix is
+a text.
 """
 
 from penstock.planner.host_check.check import check_host, host_layers

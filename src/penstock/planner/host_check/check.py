@@ -1,8 +1,8 @@
-"""The check as a whole: all layers in order, the first that breaks, what to type, bars.
+"""Whole host check: all layers in order, the first broken one, commands, bars.
 
-The order is that of the chain, outermost first: what breaks outside is lost whatever stands
-inside. So the first broken layer is the outermost that fails, or, where none does, the outermost
-one with a warning. The tightest layer is the one with the least room, whether it holds or not.
+The order is that of the chain, outermost first: a loss outside cannot be repaired inside. So the
+first broken layer is the outermost that fails, or, without one, the outermost with a warning. The
+tightest layer is the one with the least room, whether it holds or not.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from penstock.planner.receive_path.limits import ARTICLE
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet, ok
 
 RATIO_MAX: Final = 10.0
-"""Bars end here: more room than ten times is room enough."""
+"""Upper end of bars: ten times the need is enough."""
 
 RATIO_MIN: Final = 0.01
-"""Bars begin here, so that one of nothing is seen on a logarithmic axis."""
+"""Lower end of bars, so that 0 is visible on a logarithmic axis."""
 
 _SNIPPETS: Final[dict[FixKind, tuple[str, str]]] = {
     "sysctl": ("Kernel settings, to type as root; /etc/sysctl.d keeps them", "sh"),
@@ -62,7 +62,6 @@ _ANSWERS: Final = (
 def host_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """The layers of the chains that count, outermost first."""
     chains = {
         "receive-path": lambda: receive_chain(facts, inputs),
         "broker": lambda: _broker_chain(facts, configured, inputs),
@@ -89,7 +88,6 @@ def _broker_chain(
 
 
 def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs) -> Plan:
-    """Judge a host by what is wanted of it and by what Penstock's settings ask for."""
     layers = host_layers(facts, configured, inputs)
     figures = (
         *_verdict(facts, layers),
@@ -132,14 +130,14 @@ def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
         Figure(
             name="unknown_layers", label="layers that are not known", group=_VERDICT,
             value=len([layer for layer in layers if layer.found is None]),
-            formula="facts that this host does not say, or not to this user",
+            formula="facts that this host does not report, or not to this user",
             source="the findings below",
         ),
     )  # fmt: skip
 
 
 def _figures(layer: Layer) -> list[Figure]:
-    """What was found, with what is needed as its minimum; what is allowed stands for itself."""
+    """Return the found value with its need as the minimum; an upper limit has its own figure."""
     rule, found, needed = layer.rule, layer.found, layer.needed
     words = "unlimited" if isinstance(found, (int, float)) and found >= UNLIMITED else found
     most = rule.most and needed is not None
@@ -176,8 +174,8 @@ def _figures(layer: Layer) -> list[Figure]:
 def _headline(layers: tuple[Layer, ...]) -> Finding:
     broken = first_broken(layers)
     if broken is None:
-        return ok("the chain", "every layer that is known holds what is wanted")
-    word = "breaks first" if broken.severity == "fail" else "is the first to give way"
+        return ok("the chain", "every layer that is known has what is needed")
+    word = "breaks first" if broken.severity == "fail" else "is the first warning"
     return Finding(
         severity=broken.severity,
         subject="the chain",
@@ -192,13 +190,13 @@ def _finding(layer: Layer) -> Finding:
 
 
 def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
-    wanted: dict[tuple[str, str], Fix] = {}
+    largest: dict[tuple[str, str], Fix] = {}
     for fix in [fix for layer in layers for fix in layer.fixes if layer.severity != "ok"]:
-        held = wanted.get((fix.kind, fix.key))
+        held = largest.get((fix.kind, fix.key))
         if held is None or held.value < fix.value:
-            wanted[fix.kind, fix.key] = fix
+            largest[fix.kind, fix.key] = fix
     texts = {
-        kind: "\n".join([fix.line for fix in wanted.values() if fix.kind == kind])
+        kind: "\n".join([fix.line for fix in largest.values() if fix.kind == kind])
         for kind in _SNIPPETS
     }
     return tuple(

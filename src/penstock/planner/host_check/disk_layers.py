@@ -1,7 +1,7 @@
-"""The data directory: how long a sync takes, what is free, what it stands on; and the clock.
+"""Data directory: sync latency, free space, file system; and the clock.
 
 With `log.flush.policy = group` no produce request is answered before a sync. A median above the
-interval in which an object gathers means that syncs, not the interval, set the pace.
+interval in which an object gathers means that syncs, not the interval, determine the pace.
 
 Source: fdatasync(2), statvfs(3), mount(8); Linux: sysctl/vm, dirty_ratio; adjtimex(2).
 """
@@ -21,7 +21,7 @@ from penstock.planner.host_check.inputs import (
 from penstock.planner.host_check.layers import BROKER, Fix, Layer, Rule, informed, judged, unknown
 
 TAIL: Final = 4
-"""How many times the wanted median the 99th percentile may be."""
+"""Allowed 99th percentile, as a multiple of the allowed median."""
 
 NETWORK_FILE_SYSTEMS: Final = ("nfs", "cifs", "smb", "9p", "fuse", "ceph", "glusterfs", "lustre")
 VOLATILE_FILE_SYSTEMS: Final = ("tmpfs", "ramfs")
@@ -35,7 +35,7 @@ UNSAFE_OPTIONS: Final[Mapping[str, str]] = {
 _MEDIAN: Final = "sync of the data directory"
 _TAIL: Final = Rule(
     name="sync_p99_ms", label="slowest syncs (p99)", chain=BROKER, unit="ms", most=True,
-    formula=f"{TAIL} × the wanted median", source="fdatasync(2), measured", short="warn",
+    formula=f"{TAIL} × the allowed median", source="fdatasync(2), measured", short="warn",
 )  # fmt: skip
 _INODES: Final = Rule(
     name="free_inodes", label="free inodes", chain=BROKER, short="warn",
@@ -69,7 +69,6 @@ _ERROR: Final = Rule(
 def disk_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """Syncs, space, the file system, writeback."""
     wanted_ms, reason = sync_wanted_ms(configured, inputs)
     median = Rule(
         name="sync_p50_ms", label=_MEDIAN, chain=BROKER, unit="ms", most=True,
@@ -78,17 +77,17 @@ def disk_layers(
     disk, why = facts.disk or Disk(directory=""), facts.why("sync", "disk")
     policy = configured.storage.log_flush_policy
     at = disk.measured_in or disk.directory
-    told = f"of {disk.syncs} in {at}" if disk.syncs else ""
+    detail = f"of {disk.syncs} in {at}" if disk.syncs else ""
     if disk.syncs and at != disk.directory:
-        told += f", as {disk.directory} is not there yet"
+        detail += f", since {disk.directory} does not exist"
     fix = "a faster disk, one with a protected write cache, or another log.flush.policy"
     return (
         judged(
-            median, disk.sync_p50_ms, wanted_ms, unread=why, told=told, fix=fix,
+            median, disk.sync_p50_ms, wanted_ms, unread=why, detail=detail, fix=fix,
             cause=f"with log.flush.policy = {policy} writes wait for it",
         ),
         judged(
-            _TAIL, disk.sync_p99_ms, TAIL * wanted_ms, unread=why, told=told, fix=fix,
+            _TAIL, disk.sync_p99_ms, TAIL * wanted_ms, unread=why, detail=detail, fix=fix,
             cause="the slowest acknowledgements wait so long",
         ),
         *_space(facts, configured),
@@ -130,7 +129,7 @@ def _file_system(facts: HostFacts) -> Layer:
         return informed(_KIND, kind, "fail", f"{where} is mounted read-only", "mount it read-write")
     if kind in VOLATILE_FILE_SYSTEMS:
         return informed(
-            _KIND, kind, "warn", f"{where}: what is acknowledged is gone after a restart",
+            _KIND, kind, "warn", f"{where}: acknowledged records are lost after a restart",
             "put log.dirs on a disk",
         )  # fmt: skip
     if kind.startswith(NETWORK_FILE_SYSTEMS):
@@ -158,7 +157,7 @@ def _dirty(facts: HostFacts, configured: Configured) -> Layer:
 
 
 def _dirty_bytes(facts: HostFacts) -> int | None:
-    """The first of both that is set; a ratio is one of the memory that is available."""
+    """Return the first setting that is set; a ratio is one of the available memory."""
     given, percent = facts.sysctl("vm.dirty_bytes"), facts.sysctl("vm.dirty_ratio")
     if given:
         return given
@@ -183,7 +182,6 @@ def _io_limits(facts: HostFacts) -> Layer:
 
 
 def clock_layers(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
-    """What the clock counts by, and whether something keeps it right."""
     return _clock_source(facts), _clock_error(facts, inputs)
 
 
@@ -211,7 +209,7 @@ def _clock_error(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
         )  # fmt: skip
     error_ms = max(abs(clock.offset_ms or 0.0), clock.error_ms or 0.0)
     return judged(
-        _ERROR, error_ms, inputs.clock_error_ms, told="synchronised",
+        _ERROR, error_ms, inputs.clock_error_ms, detail="synchronised",
         cause="timestamps and retention by time are off by as much",
         fix="look at `chronyc tracking`, or at the servers of systemd-timesyncd",
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What was read from a host, as plain values: the reading is done by whoever calls.
+"""Facts of a host as plain values, which the caller reads.
 
-`None` is a fact that could not be read; `HostFacts.unread` says why, by the fact's name. A limit
-that is not set is `UNLIMITED`. Nothing is guessed: a check of a fact that is not known says so.
+`None` is a fact that could not be read; `HostFacts.unread` has the reason, by the fact's name. A
+limit that is not set is `UNLIMITED`. Nothing is guessed: a check of an unknown fact reports it.
 
 Source: proc(5), sysfs, cgroups(7), ethtool(8), adjtimex(2), socket(7).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 UNLIMITED: Final = 2**63 - 1
-"""A limit that is not set."""
+"""Value of a limit that is not set."""
 
 SocketKind = Literal["udp", "tcp", "unix"]
 BufferOption = Literal["SO_RCVBUF", "SO_SNDBUF"]
@@ -21,11 +21,11 @@ BufferOption = Literal["SO_RCVBUF", "SO_SNDBUF"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """The network interface that packets come in by.
+    """Network interface of incoming packets.
 
     `drops` are the kernel's and the driver's counters of lost packets since the interface came
     up, by their names; `allowances` the driver's counters of packets that the instance's
-    allowance held up. None: neither could be read.
+    allowance delayed. None: neither could be read.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Datagrams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroup:
-    """The limits of the control group of a process: the tightest of it and its ancestors."""
+    """Limits of a process's control group: the tightest of it and its ancestors."""
 
     version: str = ""
     memory_max_bytes: int | None = None
@@ -77,8 +77,6 @@ class ControlGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """Resource limits of a process: the soft ones, and how far they may be raised."""
-
     files: int | None = None
     files_hard: int | None = None
     locked_bytes: int | None = None
@@ -87,7 +85,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """CPUs that the process may run on, their last cache, and time that the hypervisor took."""
+    """CPUs available to the process, their last cache, and time stolen by the hypervisor."""
 
     count: int | None = None
     cache_bytes: int | None = None
@@ -97,7 +95,7 @@ class Processors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """`/proc/meminfo`, and how the kernel makes huge pages."""
+    """`/proc/meminfo`, and the kernel's huge page mode."""
 
     total_bytes: int | None = None
     available_bytes: int | None = None
@@ -108,11 +106,11 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """The file system of the data directory, and how long a sync of 4 KiB took there."""
+    """File system of the data directory, and its latency of a 4 KiB sync."""
 
     directory: str
     measured_in: str = ""
-    """The directory itself, or the nearest one above it that is there; empty is the directory."""
+    """Nearest existing parent if the directory is missing; empty means the directory itself."""
     file_system: str | None = None
     mount_point: str | None = None
     options: tuple[str, ...] = ()
@@ -125,8 +123,6 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockState:
-    """The kernel's clock: what it counts by, and what its discipline knows of its error."""
-
     source: str | None = None
     synchronised: bool | None = None
     offset_ms: float | None = None
@@ -135,10 +131,9 @@ class ClockState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """What the kernel answered when a socket asked for a buffer.
+    """Response of the kernel to a request for a socket buffer.
 
-    `reported_bytes` is what the kernel reports afterwards: twice what it grants, since it
-    counts its own bookkeeping along.
+    `reported_bytes` is twice the granted size, since the kernel includes its own bookkeeping.
     """
 
     kind: SocketKind
@@ -148,13 +143,13 @@ class Grant:
 
     @property
     def granted_bytes(self) -> int:
-        """In the units of the request."""
+        """Granted bytes, in the units of the request."""
         return self.reported_bytes // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """Everything that the check looks at.
+    """Facts that the check uses.
 
     `sysctls` has the numbers of each kernel setting by its dotted name: most have one, others
     (`net.ipv4.tcp_rmem`) three.
@@ -177,20 +172,20 @@ class HostFacts:
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def sysctl(self, name: str, place: int = -1) -> int | None:
-        """One number of a kernel setting: the last, which is the largest where there are three."""
+        """Return one number of a kernel setting: the last, which is the largest of three."""
         numbers = self.sysctls.get(name)
         return numbers[place] if numbers else None
 
     def grant(self, kind: SocketKind, option: BufferOption, asked_bytes: int) -> Grant | None:
-        """What was granted for exactly this request, if it was tried."""
+        """Return the grant for exactly this request, if it was tried."""
         for grant in self.grants:
             if (grant.kind, grant.option, grant.asked_bytes) == (kind, option, asked_bytes):
                 return grant
         return None
 
     def why(self, *names: str) -> str:
-        """Why a fact is not known: the first reason there is for these names."""
+        """Return why a fact is unknown: the first reason for these names."""
         for name in names:
             if name in self.unread:
                 return self.unread[name]
-        return "this host does not say"
+        return "this host does not report it"

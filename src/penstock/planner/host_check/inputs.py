@@ -1,12 +1,12 @@
-"""What is wanted of a host. Where 0 stands, Penstock's own settings decide.
+"""Inputs of a host check. For 0, Penstock's own settings decide.
 
 The defaults of the receive path are Aeron's: a window of 128 KiB, a term of 16 MiB, datagrams of
-1408 bytes. Stall and packet rate together are what rings and backlogs must hold: a scheduler may
-keep a receiver off its CPU for about 10 ms.
+1408 bytes. Rings and backlogs must hold stall × packet rate: a scheduler may keep a receiver off
+its CPU for about 10 ms.
 
-What Penstock's settings ask (descriptors, memory, disk, syncs) is computed from the settings
-themselves, so that it never drifts from what a broker and an agent do. The broker's come as
-`BrokerSide`, since its settings stand above this layer.
+Needs of Penstock's settings (descriptors, memory, disk, syncs) are computed from the settings
+themselves, so that they never drift. Those of the broker come as `BrokerSide`, since its settings
+belong to a higher layer.
 
 Source: receive-path sizing (Aeron's constraints A, B and C); Aeron: Configuration.java.
 """
@@ -47,7 +47,7 @@ _RECEIVE_INPUTS: Final = ("window", "term", "mtu", "so-rcvbuf", "stall", "packet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckHostInputs:
-    """What the layers of a host are measured against.
+    """Requirements for the layers of a host.
 
     Raises:
         ImpossiblePlan: no host can serve these: a window below the MTU, or above the buffer.
@@ -56,7 +56,7 @@ class CheckHostInputs:
     chains: tuple[str, ...] = setting(
         (),
         name="chains",
-        doc="What of the host counts: the receive path of Aeron's datagrams, a broker, a host"
+        doc="Chains of the host to check: the receive path of Aeron's datagrams, a broker, a host"
         " agent. Without it broker and agent, and the receive path where one of its inputs is"
         " given.",
         choices=CHAIN_WORDS,
@@ -142,38 +142,33 @@ class CheckHostInputs:
 
     @property
     def counted(self) -> tuple[str, ...]:
-        """The chains that count."""
         given = {name for name, *_ in changed_rows(self)}
         asked = ("receive-path",) if given.intersection(_RECEIVE_INPUTS) else ()
         return self.chains or (*asked, *_OWN_CHAINS)
 
     @property
     def receive_buffer_bytes(self) -> int:
-        """SO_RCVBUF that is asked for."""
         return self.so_rcvbuf_bytes or SOCKET_HEADROOM * self.window_bytes
 
     @property
     def stalled_packets(self) -> float:
-        """Packets that come in during a stall."""
         return self.packets_per_second * self.stall_ms / 1000
 
 
 PROCESS_FILES: Final = 64
-"""Descriptors of a process besides: libraries, databases, the event loop, the log."""
+"""Other descriptors of a process: libraries, databases, the event loop, the log."""
 
 PROCESS_BYTES: Final = 128 << 20
-"""Memory of a process besides: the interpreter, libraries, metadata."""
+"""Other memory of a process: the interpreter, libraries, metadata."""
 
 PROCESS_THREADS: Final = 32
-"""Threads of a process besides those of its object store: storage, database, network."""
+"""Other threads of a process than its object store's: storage, database, network."""
 
 AGENT_BACKLOG: Final = BACKLOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSide:
-    """The settings of a broker that concern its host."""
-
     max_connections: int
     admin_max_connections: int
     listen_backlog: int
@@ -185,8 +180,6 @@ class BrokerSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configured:
-    """The settings of a broker and of a host agent on one host."""
-
     broker: BrokerSide
     storage: StorageSettings = field(default_factory=StorageSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
@@ -196,8 +189,6 @@ class Configured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """A number, and the sum that gave it."""
-
     value: int
     formula: str
 
@@ -208,7 +199,6 @@ def _summed(parts: dict[str, int], unit: str = "") -> Need:
 
 
 def broker_files(configured: Configured, inputs: CheckHostInputs) -> Need:
-    """Descriptors: connections, segments, journal, and what a process has besides."""
     return _summed(
         {
             "connections": inputs.connections or configured.broker.max_connections,
@@ -221,7 +211,6 @@ def broker_files(configured: Configured, inputs: CheckHostInputs) -> Need:
 
 
 def broker_memory(configured: Configured, inputs: CheckHostInputs) -> Need:
-    """Bytes that the broker's buffers may reach together."""
     if inputs.broker_memory_bytes:
         return Need(value=inputs.broker_memory_bytes, formula="broker-memory, as given")
     diskless = configured.diskless
@@ -242,12 +231,10 @@ def broker_memory(configured: Configured, inputs: CheckHostInputs) -> Need:
 
 
 def broker_threads() -> Need:
-    """Threads of the broker."""
     return _summed({"the object store's": DIRECTORY_THREADS, "the process": PROCESS_THREADS})
 
 
 def broker_disk(configured: Configured) -> Need:
-    """Bytes without which a broker soon stops: its journal, and one segment."""
     storage = configured.storage
     return _summed(
         {
@@ -260,7 +247,6 @@ def broker_disk(configured: Configured) -> Need:
 
 
 def agent_files(configured: Configured, inputs: CheckHostInputs) -> Need:
-    """Descriptors of the agent: a connection and its ring each, the HTTP front."""
     agent = configured.agent
     connections = inputs.producers or agent.connections_max
     parts = {"connections": connections}
@@ -272,7 +258,6 @@ def agent_files(configured: Configured, inputs: CheckHostInputs) -> Need:
 
 
 def agent_memory(configured: Configured, inputs: CheckHostInputs) -> Need:
-    """Bytes that the agent holds: frames that arrive, and payloads that are unanswered."""
     if inputs.agent_memory_bytes:
         return Need(value=inputs.agent_memory_bytes, formula="agent-memory, as given")
     agent = configured.agent
@@ -286,7 +271,7 @@ def agent_memory(configured: Configured, inputs: CheckHostInputs) -> Need:
 
 
 def sync_wanted_ms(configured: Configured, inputs: CheckHostInputs) -> tuple[float, str]:
-    """How long a sync may take, and by what."""
+    """Return the allowed latency of a sync, and its setting."""
     if inputs.sync_ms:
         return inputs.sync_ms, "sync-latency, as given"
     storage = configured.storage

@@ -1,9 +1,9 @@
-"""One layer of the chain: what was found, what is needed, and what follows.
+"""Layer of the chain: the found value, the need, and the consequences.
 
     found, needed ──> judged(rule, …) ──> Layer: ok | note | warn | fail, cause, fix, fixes
 
-A rule says what a layer is, and how bad it is when it falls short. A fact that is not known
-gives a note with the reason, never a guess.
+A rule describes a layer, and the severity of a shortage. An unknown fact gives a note with the
+reason, never a guess.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FixKind = Literal["sysctl", "ethtool", "ulimit", "systemd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """One line to type: the larger value wins where two layers want the same `key`."""
+    """Command line; of two layers with the same `key` the larger value wins."""
 
     kind: FixKind
     key: str
@@ -49,10 +49,9 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What a layer is. `short` is its severity where it has less than it needs.
+    """Description of a layer. `short` is the severity of a shortage.
 
-    `formula` is that of what is needed, `reading` says what the number found is, where its label
-    does not.
+    `formula` is that of the need, `reading` explains the found number if its label does not.
     """
 
     name: str
@@ -65,13 +64,11 @@ class Rule:
     short: Severity = "fail"
     reading: str = ""
     most: bool = False
-    """Whether what was found must stay below what is allowed, as a latency."""
+    """Whether the need is an upper limit, as for a latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A rule and what came of it on one host."""
-
     rule: Rule
     found: Number | str | None
     needed: Number | None
@@ -82,7 +79,7 @@ class Layer:
 
     @property
     def ratio(self) -> float | None:
-        """How many times over the need is met; below 1 it is not. None: no number, no limit."""
+        """Found value as a multiple of the need; None without a number or limit."""
         found, needed = self.found, self.needed
         if found is None or isinstance(found, str) or needed is None or found >= UNLIMITED:
             return None
@@ -92,7 +89,7 @@ class Layer:
 
 
 def text(value: Number, unit: str) -> str:
-    """A number as people read it."""
+    """Return a number for display."""
     return "unlimited" if value >= UNLIMITED else format_quantity(value, unit)
 
 
@@ -106,19 +103,19 @@ def judged(
     fix: str = "",
     fixes: tuple[Fix, ...] = (),
     short: Severity | None = None,
-    told: str = "",
+    detail: str = "",
 ) -> Layer:
-    """Compare. `cause`, `fix` and `fixes` are for a layer that falls short, `told` for all."""
+    """Compare. `cause`, `fix` and `fixes` are for a shortage, `detail` for every result."""
     if found is None:
         return unknown(rule, unread, needed)
     enough = found <= needed if rule.most else found >= needed
     comparison = (
-        f"found {text(found, rule.unit)}, wanted at most {text(needed, rule.unit)}"
+        f"found {text(found, rule.unit)}, allowed at most {text(needed, rule.unit)}"
         if rule.most
         else f"found {text(found, rule.unit)}, needed {text(needed, rule.unit)}"
     )
-    if told:
-        comparison = f"{comparison} ({told})"
+    if detail:
+        comparison = f"{comparison} ({detail})"
     if enough:
         return Layer(rule=rule, found=found, needed=needed, severity="ok", cause=comparison)
     return Layer(
@@ -133,14 +130,13 @@ def judged(
 
 
 def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
-    """A layer that cannot be judged."""
     return Layer(
         rule=rule, found=None, needed=needed, severity="note", cause=f"not known: {unread}"
     )
 
 
 def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str) -> Layer:
-    """A counter of losses: anything above 0 is worth a warning, since it has happened."""
+    """Return a layer for a counter of losses: any value above 0 is a warning."""
     if count is None:
         return unknown(rule, unread)
     if count == 0:
@@ -150,12 +146,11 @@ def counted(rule: Rule, count: int | None, *, unread: str, cause: str, fix: str)
 
 def informed(rule: Rule, found: Number | str | None, severity: Severity, cause: str, fix: str = "",
 ) -> Layer:  # fmt: skip
-    """A layer that is no comparison of two numbers."""
     return Layer(rule=rule, found=found, needed=None, severity=severity, cause=cause, fix=fix)
 
 
 def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
-    """The outermost layer that fails; if none does, the outermost one with a warning."""
+    """Return the outermost layer that fails, or else the outermost one with a warning."""
     for severity in ("fail", "warn"):
         for layer in layers:
             if layer.severity == severity:
@@ -164,7 +159,7 @@ def first_broken(layers: tuple[Layer, ...]) -> Layer | None:
 
 
 def tightest(layers: tuple[Layer, ...]) -> Layer | None:
-    """The layer that meets its need the fewest times over, of those that can break the chain."""
+    """Return the layer with the smallest ratio, of those that can break the chain."""
     measured = [
         (layer.ratio, place)
         for place, layer in enumerate(layers)

@@ -1,8 +1,8 @@
-"""What a process gets of a host: memory, tasks, CPU time.
+"""Resources of a process: memory, tasks, CPU time.
 
-A limit of a control group ends a process that grows into it (memory) or keeps it off its CPUs for
-the rest of a period (`cpu.max`), which is a stall as good as any other: with all CPUs busy the
-quota is used up after quota ÷ CPUs of the period.
+A limit of a control group ends a process that exceeds it (memory) or keeps it off its CPUs for the
+rest of a period (`cpu.max`), which is a stall: with all CPUs busy the quota is used up after
+quota ÷ CPUs of the period.
 
 Source: cgroups(7), the kernel's cgroup-v2 and sched-bwc; proc(5).
 """
@@ -18,14 +18,13 @@ from penstock.planner.quantities import format_quantity, significant
 from penstock.planner.receive_path.limits import ARTICLE
 
 STEAL_WARN_RATIO: Final = 0.01
-"""Share of all CPU time that the hypervisor gave to others."""
+"""Share of stolen CPU time that causes a warning."""
 
 MAPS: Final = 1_024
 """Mappings of a process: libraries, receive buffers and rings, payload files."""
 
 
 def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
-    """The memory that the process may have at all, and what is free of it now."""
     group, memory = facts.group, facts.memory
     limits = [limit for limit in (group.memory_max_bytes, memory.total_bytes) if limit is not None]
     grouped = group.memory_max_bytes is not None and group.memory_max_bytes == min(limits)
@@ -47,7 +46,7 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
     return (
         judged(
             limit, min(limits) if limits else None, need.value,
-            unread=facts.why("memory", "meminfo"), told=where,
+            unread=facts.why("memory", "meminfo"), detail=where,
             cause="within its own bounds the process may be ended for want of memory",
             fix=f"memory.max of {need.value} or more, {lower}",
             fixes=(Fix(kind="systemd", key="MemoryMax", value=need.value),) if grouped else (),
@@ -61,7 +60,6 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
 
 
 def pressure_layers(facts: HostFacts, chain: str) -> tuple[Layer, ...]:
-    """Kills, swap and huge pages: what makes a process wait for memory, or lose it."""
     kills = Rule(
         name="memory_kills", label="kills for memory", chain=chain, short="warn",
         formula="oom_kill of memory.events (v1: memory.oom_control)", source="cgroups(7)",
@@ -107,7 +105,7 @@ def _huge_pages(facts: HostFacts, rule: Rule) -> Layer:
     if mode is None:
         return unknown(rule, facts.why("transparent_hugepage"))
     if mode != "always":
-        return informed(rule, mode, "ok", f"{mode}: only for those who ask")
+        return informed(rule, mode, "ok", f"{mode}: only for processes that request them")
     return informed(
         rule, mode, "note", "always: the kernel may stop a process to join its pages",
         "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
@@ -115,7 +113,6 @@ def _huge_pages(facts: HostFacts, rule: Rule) -> Layer:
 
 
 def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
-    """Threads, and mappings of memory."""
     limits = [
         limit for limit in (facts.group.tasks_max, facts.limits.processes) if limit is not None
     ]
@@ -134,7 +131,7 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
     return (
         judged(
             tasks, min(limits) if limits else None, need.value,
-            unread=facts.why("pids", "limits"), told=running,
+            unread=facts.why("pids", "limits"), detail=running,
             cause="a thread that cannot start stops the process",
             fix=f"pids.max (TasksMax=) and ulimit -u of {need.value} or more",
             fixes=(Fix(kind="ulimit", key="-u", value=need.value),),
@@ -147,7 +144,6 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
 
 
 def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[Layer, ...]:
-    """The stall that a quota makes, throttling that has happened, and time that was stolen."""
     quota = Rule(
         name="cpu_quota_stall_ms", label="stall by the CPU quota", chain=chain, unit="ms",
         setting="cpu.max", formula="stall", reading="period − quota ÷ CPUs",

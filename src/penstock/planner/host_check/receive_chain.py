@@ -1,10 +1,10 @@
-"""The receive path: wire, ring, backlog, socket buffer, window, term.
+"""Receive path: wire, ring, backlog, socket buffer, window, term.
 
     NIC ring ──softirq──> backlog ──> SO_RCVBUF ≥ window = min(initial window, term ÷ 2) ──> reader
-     a time to bridge                  └ rmem_max caps it, and says nothing
+     a time to bridge                  └ rmem_max caps it without an error
 
 The window, the socket buffer and the term are bytes and follow from one another. The ring is a
-count of packets and buys time: entries ÷ packet rate is how long a stalled CPU may stay away.
+count of packets and buys time: entries ÷ packet rate is how long a CPU may stall.
 
 Source: receive-path sizing (constraints A, B and C, the silent cap); Aeron: Configuration.java;
 ENA driver best practices; socket(7), udp(7); the kernel's networking/scaling and `net_sysctl`.
@@ -138,11 +138,10 @@ CACHE: Final = Rule(
 DATAGRAM_HEADER_BYTES: Final = UDP_HEADER_BYTES + IP_HEADER_BYTES
 
 SQUEEZED_RATIO_MAX: Final = 0.001
-"""Turns cut short, of the packets handled, that are not worth a word."""
+"""Share of turns cut short, of the packets handled, that is ignored."""
 
 
 def receive_chain(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
-    """The layers from the wire to the application."""
     return (
         *_wire(facts, inputs),
         *_ring(facts, inputs),
@@ -205,7 +204,7 @@ def _ring(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     ring = judged(
         RING, nic.rx_ring, needed,
         cause=f"it is full after a stall of {survived}, and then overruns",
-        told=f"the card takes up to {nic.rx_ring_max}" if larger else "",
+        detail=f"the card takes up to {nic.rx_ring_max}" if larger else "",
         fix="; ".join(filter(None, (line, "" if enough else beyond))),
         fixes=fixes,
     )  # fmt: skip
@@ -230,13 +229,13 @@ def _driver(facts: HostFacts) -> tuple[Layer, ...]:
 
 
 def _queues(facts: HostFacts, nic: Interface) -> Layer:
-    wanted = min(nic.queues_max or nic.queues or 1, facts.processors.count or 1)
+    target = min(nic.queues_max or nic.queues or 1, facts.processors.count or 1)
     return judged(
-        QUEUES, nic.queues, wanted,
+        QUEUES, nic.queues, target,
         unread=facts.why("queues", "ethtool -l", "interface"),
         cause="one flow always lands on one queue; several flows share these",
-        fix=f"ethtool -L {nic.name} combined {wanted}",
-        fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=wanted),),
+        fix=f"ethtool -L {nic.name} combined {target}",
+        fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=target),),
     )  # fmt: skip
 
 
@@ -331,7 +330,7 @@ def _granted(facts: HostFacts, inputs: CheckHostInputs, effective: int | None, f
     )
     return judged(
         BUFFER, found, inputs.window_bytes, unread=facts.why("net.core.rmem_max"),
-        fixes=(fix,), cause="the kernel drops packets that the window let be sent", told=how,
+        fixes=(fix,), cause="the kernel drops packets that the window allowed", detail=how,
     )  # fmt: skip
 
 
@@ -341,7 +340,7 @@ def _default(facts: HostFacts, inputs: CheckHostInputs) -> Layer:
     return judged(
         DEFAULT, None if reported is None else reported // 2, inputs.window_bytes,
         unread=facts.why(name),
-        cause="who leaves SO_RCVBUF to the system gets less than the window",
+        cause="a socket without its own SO_RCVBUF gets less than the window",
         fix=f"set aeron.socket.so_rcvbuf to {inputs.receive_buffer_bytes}",
     )  # fmt: skip
 
@@ -371,6 +370,6 @@ def _application(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]
             unread=facts.why("cache"),
             cause="packets are fetched from memory again",
             fix="a smaller buffer, where latency counts more than bursts",
-            told=f"shared by {shared} CPUs" if shared else "",
+            detail=f"shared by {shared} CPUs" if shared else "",
         ),
     )  # fmt: skip

@@ -1,16 +1,16 @@
 """Sockets of the broker and of the host agent: queues, buffers, descriptors.
 
-**Broker.** Linux sizes TCP buffers itself up to `tcp_rmem` and `tcp_wmem`, unless a program asks
-for a size: then `rmem_max` and `wmem_max` cap it, and the size stays. So an explicit
-`socket.receive.buffer.bytes` is checked against the one, and the default against the other.
+**Broker.** Linux sizes TCP buffers itself up to `tcp_rmem` and `tcp_wmem`, unless a program
+requests a size, which `rmem_max` and `wmem_max` cap. So an explicit `socket.receive.buffer.bytes`
+is checked against the latter, and the default against the former.
 
 **Agent.** Unix sockets, whose buffers, queue and descriptors have limits of their own.
 
     producer ──SO_SNDBUF of the producer──> agent ──SO_SNDBUF of the agent──> answers
 
-A Unix stream has no receive buffer: what may be on its way is bounded by the sender's buffer, so
+A Unix stream has no receive buffer: the sender's buffer bounds the bytes in transit, so
 `wmem_max` caps both directions. Streams do not use `net.unix.max_dgram_qlen`, and rings are
-shared memory that is not locked: both limits are shown, and nothing is asked of them.
+unlocked shared memory: both limits are shown without a need.
 
 Source: tcp(7), unix(7), socket(7), listen(2), getrlimit(2), memfd_create(2), proc(5); Kafka:
 SocketServerConfigs; host IPC article, three rings of backpressure.
@@ -68,7 +68,6 @@ _NAMES: Final[Mapping[BufferOption, str]] = {"SO_RCVBUF": "receive", "SO_SNDBUF"
 def socket_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """Listener, buffers, descriptors."""
     broker = configured.broker
     name = "net.core.somaxconn"
     return (
@@ -117,7 +116,7 @@ def asked_buffer(
     who: str = "",
     short: Severity = "warn",
 ) -> Layer:
-    """A buffer that a program asks for: cut to the ceiling without an error."""
+    """Return a layer for a requested buffer, which the kernel caps without an error."""
     name = _CEILINGS[option]
     rule = Rule(
         name=f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
@@ -131,9 +130,11 @@ def asked_buffer(
     if grant is not None:
         full = grant.granted_bytes >= asked
         found = max(cap or 0, grant.granted_bytes) if full else grant.granted_bytes
-    told = "" if grant is None else f"asked for {asked}, the kernel reports {grant.reported_bytes}"
+    detail = (
+        "" if grant is None else f"asked for {asked}, the kernel reports {grant.reported_bytes}"
+    )
     return judged(
-        rule, found, asked, unread=facts.why(name), told=told,
+        rule, found, asked, unread=facts.why(name), detail=detail,
         fixes=(Fix(kind="sysctl", key=name, value=asked),),
         cause="the kernel cuts the request without an error",
     )  # fmt: skip
@@ -144,7 +145,6 @@ _WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
 
 
 def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
-    """The limit of the process, how far it may be raised, and that of the whole system."""
     rule = Rule(
         name=f"{who}_descriptors", label=f"file descriptors of the {who}", chain=chain,
         setting="RLIMIT_NOFILE",
@@ -203,14 +203,12 @@ _LOCKED: Final = Rule(
 
 
 def producer_buffer_bytes() -> int:
-    """What a producer's client asks for, unless it is told otherwise."""
     return ClientOptions().socket_buffer_bytes
 
 
 def agent_chain(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    """The layers from a producer's socket to the agent's memory."""
     name = "net.core.somaxconn"
     agent = configured.agent
     threads = Need(value=PROCESS_THREADS, formula=f"the process {PROCESS_THREADS}")

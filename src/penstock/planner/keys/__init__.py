@@ -1,12 +1,12 @@
-"""How the keys of a topic share its load, which are hot, and what salting or partitions would do.
+"""Key plan: distribution of a topic's load over keys, hot keys, salting and partitions.
 
     batches (Arrow) ──> Census ──> KeyCounts ──> skew, hot keys ──┐
                           ├── loads by partition count ───────────┼──> Plan
                           └── salted loads ───────────────────────┘
 
-`census.py` takes batches of columns and counts with bounded memory: exactly up to a number of
-distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` computes skew and what
-salting does, `plan.py` tells. Nothing here loops over records.
+`census.py` counts batches of columns with bounded memory: exactly up to a number of
+distinct keys, by a Misra-Gries summary and HyperLogLog beyond it. `skew.py` computes skew and the
+effect of salting, `plan.py` makes the plan. There is no loop over records.
 
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
 """

@@ -1,4 +1,4 @@
-"""What to do about hot keys: salt them; more partitions do not help.
+"""Advice on hot keys: salting, since more partitions do not help.
 
 Source: the log and queue article, hot partition and scaling axes (the two kinds of growth).
 """
@@ -16,9 +16,9 @@ from penstock.planner.results import Finding, Snippet, note, ok, warn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Salts for the `hot` first keys (1 is none), and the hottest partition's share by them.
+    """Salts for the `hot` first keys (1 is none), and the resulting share of the hottest partition.
 
-    `enough` is whether that serves; `floor` is the share that no number of partitions goes below.
+    `enough` is whether that suffices; `floor` is the share that no number of partitions reduces.
     """
 
     hot: int
@@ -40,7 +40,7 @@ def advise(
     effects: Sequence[SaltEffect],
     rate: float,
 ) -> Advice:
-    """Choose the fewest salts that serve, or else those with the coolest hottest partition."""
+    """Choose the fewest salts that suffice, or else those with the coolest hottest partition."""
 
     def serves(effect: SaltEffect) -> bool:
         within = not rate or effect.hottest_share * rate <= inputs.partition_rate
@@ -65,7 +65,6 @@ def advise(
 
 
 def findings(complete: bool, census: CensusResult, advice: Advice) -> Iterator[Finding]:
-    """What a person should know."""
     yield _hotness(advice)
     if advice.hot and not advice.enough:
         yield warn(
@@ -77,7 +76,7 @@ def findings(complete: bool, census: CensusResult, advice: Advice) -> Iterator[F
     if advice.salts > 1:
         yield note(
             "salted keys",
-            f"a key's records lie in up to {advice.salts} partitions: its order is lost, and"
+            f"a key's records are in up to {advice.salts} partitions: its order is lost, and"
             f" consumers get {advice.salts} partial results",
             f"aggregate {advice.salts} partials by the unsalted key; order by timestamps",
         )
@@ -85,8 +84,8 @@ def findings(complete: bool, census: CensusResult, advice: Advice) -> Iterator[F
         part = 1 - census.default_placed / census.keyed_records
         yield note(
             "partitioner",
-            f"{_percent(part)} of keyed records lie elsewhere than Kafka's partitioner puts"
-            " them: another partitioner, salts, or partitions that were added",
+            f"{_percent(part)} of keyed records are in other partitions than Kafka's partitioner"
+            " chooses: another partitioner, salts, or partitions that were added",
         )
     if census.null_records:
         yield note(
@@ -138,7 +137,6 @@ def _percent(share: float) -> str:
 
 
 def snippets(advice: Advice) -> Iterator[Snippet]:
-    """How producers salt, and consumers put together again."""
     if advice.salts == 1:
         return
     yield Snippet(

@@ -1,18 +1,18 @@
-"""Counting a topic's records, batch by batch, with bounded memory.
+"""Census of a topic's records, batch by batch, with bounded memory.
 
-Per batch only sums are made. Keys gather until there are enough of them; then each distinct key
-is hashed once, and its records are added to the load of the partition that Kafka's partitioner
-gives it, for every number of partitions that is asked about. Those loads are exact, however many
-keys there are; counts of single keys are as exact as their summary.
+Batches are summed, and their keys gathered in chunks; then each distinct key is hashed once, and
+its records are added to the load of its partition by Kafka's partitioner, for every requested
+number of partitions. Those loads are exact for any number of keys; counts of single keys are as
+exact as their summary.
 
-**Counts.** Exact while they fit, a Misra-Gries summary beyond that. When there are more than
-`capacity` keys, the count of the one after the last that fits is taken off all of them, and those
-that had no more go. What was taken off so far, `error`, bounds how much any key is undercounted:
+**Counts.** Exact while they fit, a Misra-Gries summary beyond that. With more than `capacity` keys,
+the count of the first key that does not fit is subtracted from all of them, and keys at zero are
+dropped. The total subtracted so far, `error`, bounds how much any key is undercounted:
 
     count ≤ true count ≤ count + error          (capacity + 1) · error ≤ records − sum of counts
 
-so error ≤ records / (capacity + 1), and every key with a larger share is still there. A key that
-is gone has a count of 0, with the same bound. Bytes are those seen while a key was in the summary.
+so error ≤ records / (capacity + 1), and every key with a larger share is still there. A dropped
+key has a count of 0, with the same bound. Bytes are those seen while a key was in the summary.
 
 **Distinct keys.** HyperLogLog over 32-bit hashes, by columns. The first 14 bits of a key's hash
 choose a register, which keeps the largest position of the first one among the other 18. The
@@ -21,7 +21,7 @@ Few keys are counted by empty registers (linear counting), very many are correct
 collide.
 
 Source: Misra, Gries: Finding repeated elements (1982); Agarwal, Cormode et al.: Mergeable
-summaries (2012), which shows that batches can be taken off at once; Flajolet, Fusy, Gandouet,
+summaries (2012), which shows that batches can be subtracted at once; Flajolet, Fusy, Gandouet,
 Meunier: HyperLogLog (2007), whose hashes have 32 bits too.
 """
 
@@ -55,7 +55,7 @@ STANDARD_ERROR: Final = 1.04 / sqrt(REGISTERS)
 
 
 class DistinctEstimate:
-    """A set that only knows about how large it is. Adding a hash again changes nothing."""
+    """Set with an approximate size only. Adding a hash again changes nothing."""
 
     __slots__ = ("_registers",)
 
@@ -63,14 +63,12 @@ class DistinctEstimate:
         self._registers = np.zeros(REGISTERS, np.uint8)
 
     def add(self, hashes: Hashes) -> None:
-        """Add 32-bit hashes."""
         rest = (hashes & np.uint32((1 << _REST_BITS) - 1)).astype(np.float64)
         bit_lengths = np.frexp(rest)[1]
         places = (_REST_BITS + 1 - bit_lengths).astype(np.uint8)
         np.maximum.at(self._registers, hashes >> np.uint32(_REST_BITS), places)
 
     def value(self) -> float:
-        """About how many different hashes were added."""
         raw = _ALPHA * REGISTERS**2 / float(np.ldexp(1.0, -self._registers.astype(np.int32)).sum())
         empty = REGISTERS - int(np.count_nonzero(self._registers))
         if raw <= 2.5 * REGISTERS and empty:
@@ -90,8 +88,8 @@ class KeySummary:
     """Keys with their records and bytes.
 
     Args:
-        capacity: most keys.
-        bytes_max: most bytes of keys.
+        capacity: limit of keys.
+        bytes_max: limit of key bytes.
     """
 
     __slots__ = ("_bytes_max", "_capacity", "_table", "error", "least_capacity")
@@ -101,17 +99,15 @@ class KeySummary:
         self._bytes_max = bytes_max
         self._table = _SCHEMA.empty_table()
         self.error = 0
-        """Most records by which any key is undercounted."""
+        """Largest number of records by which any key is undercounted."""
         self.least_capacity = capacity
-        """Fewest keys that were kept: less than the capacity when keys are long."""
+        """Smallest number of kept keys, below the capacity when keys are long."""
 
     @property
     def exact(self) -> bool:
-        """Whether no key was ever dropped or undercounted."""
         return self.error == 0
 
     def merge(self, keys: Any, records: Counts, sizes: Counts) -> None:
-        """Add distinct keys with their records and bytes."""
         added = pa.table([keys.cast(pa.large_binary()), records, sizes], schema=_SCHEMA)
         self._table = grouped(pa.concat_tables([self._table, added]))
         lengths = self._lengths()
@@ -119,7 +115,7 @@ class KeySummary:
             self._reduce(lengths)
 
     def ranked(self) -> tuple[Any, Counts, Counts]:
-        """Keys, records and bytes, by falling records; of equals the smaller key first."""
+        """Return keys, records and bytes, by descending records and then by key."""
         table = self._table.sort_by([("records", "descending"), ("key", "ascending")])
         table = table.combine_chunks()
         key = table["key"]
@@ -145,13 +141,12 @@ class KeySummary:
 
 
 def grouped(table: Any) -> Any:
-    """A table of key, records and bytes with each key once."""
     found = table.group_by("key").aggregate([("records", "sum"), ("bytes", "sum")])
     return found.select(["key", "records_sum", "bytes_sum"]).rename_columns(_SCHEMA.names)
 
 
 def counted(keys: Any, sizes: Any) -> tuple[Any, Counts, Counts]:
-    """Distinct keys of a chunked column, with their rows and the sum of `sizes`."""
+    """Return distinct keys of a chunked column, with their rows and the sum of `sizes`."""
     table = pa.table({"key": keys, "bytes": sizes})
     found = table.group_by("key").aggregate([("bytes", "count"), ("bytes", "sum")])
     found = found.combine_chunks()
@@ -162,16 +157,16 @@ def counted(keys: Any, sizes: Any) -> tuple[Any, Counts, Counts]:
 Loads = npt.NDArray[np.float64]
 
 COLUMNS: Final = ("partition", "timestamp", "key", "value")
-"""The columns that a census reads."""
+"""Columns that a census reads."""
 _POSITIVE: Final = np.uint32(0x7FFFFFFF)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusResult:
-    """What was counted. `keys`, `key_records` and `key_bytes` are ranked by falling records.
+    """Counts of a census. `keys`, `key_records` and `key_bytes` are ranked by descending records.
 
-    Records of a key are at least `key_records`, and at most `count_error` more. `loads` has, by
-    number of partitions, the keyed records of each partition as Kafka's partitioner places them.
+    A key has at least `key_records` records, and at most `count_error` more. `loads` has, by
+    number of partitions, the keyed records of each partition by Kafka's partitioner.
     """
 
     partitions: int
@@ -195,7 +190,6 @@ class CensusResult:
 
     @property
     def exact(self) -> bool:
-        """Whether every key was counted exactly."""
         return self.count_error == 0
 
     @property
@@ -208,7 +202,6 @@ class CensusResult:
 
     @property
     def records_per_second(self) -> float | None:
-        """By the first and last timestamp; None when they lie too close for a rate."""
         if self.first_ms is None or self.last_ms is None:
             return None
         span_ms = self.last_ms - self.first_ms
@@ -216,13 +209,13 @@ class CensusResult:
 
 
 class Census:
-    """Counts batches of records.
+    """Counter of record batches.
 
     Args:
-        partitions: how many the topic has.
+        partitions: the topic's number of partitions.
         counts: numbers of partitions to compute loads for.
-        tracked_keys: distinct keys that are counted exactly.
-        pending_rows_max: rows that gather before they are counted.
+        tracked_keys: limit of exactly counted distinct keys.
+        pending_rows_max: rows gathered before they are counted.
     """
 
     def __init__(
@@ -272,7 +265,6 @@ class Census:
             self._gather(keys, sizes, partitions)
 
     def result(self) -> CensusResult:
-        """What was counted so far."""
         self._count()
         keys, records, sizes = self._summary.ranked()
         exact = self._summary.exact

@@ -1,4 +1,4 @@
-"""What is asked of a topic's keys, and the bounds of counting them."""
+"""Inputs of a key plan, and the bounds of its census."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from penstock.base.settings import setting
 from penstock.planner.errors import ImpossiblePlan
 
 PARTITIONS_MAX: Final = 100_000
-"""Largest number of partitions that loads are computed for."""
+"""Largest number of partitions with computed loads."""
 PENDING_ROWS_MAX: Final = 1 << 20
-"""Rows that are gathered before they are counted."""
+"""Rows gathered before they are counted."""
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Key bytes that are gathered before they are counted."""
+"""Key bytes gathered before they are counted."""
 SUMMARY_BYTES_MAX: Final = 256 << 20
-"""Key bytes that a summary holds; beyond it the rarest keys go."""
+"""Key bytes of a summary; beyond it the rarest keys are dropped."""
 RATE_SPAN_MS_MIN: Final = 60_000
-"""Shortest time between the first and last record that tells a rate: less is one burst."""
+"""Shortest time between the first and last record that gives a rate: less is one burst."""
 OVER_PROVISION: Final = (4, 10)
-"""How many times the partitions that are needed now a topic is created with, at least and most."""
+"""Lowest and highest factor from needed to created partitions."""
 _MULTIPLES: Final = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysInputs:
-    """What the load is held against."""
-
     partitions: int = setting(
         0, name="partitions",
         doc="Partitions to compute hot keys and salting for; 0 is as many as the topic has.",
@@ -35,19 +33,19 @@ class KeysInputs:
     )  # fmt: skip
     rate: float = setting(
         0.0, name="rate",
-        doc="Messages a second of the whole topic; 0 is what timestamps tell, from a minute on.",
+        doc="Messages a second of the whole topic; 0 takes timestamps of at least a minute.",
         unit="messages/s", minimum=0, maximum=1e12,
     )  # fmt: skip
     partition_rate: float = setting(
-        50_000.0, name="partition-rate", doc="What the consumer of one partition can take.",
+        50_000.0, name="partition-rate", doc="Throughput of the consumer of one partition.",
         unit="messages/s", minimum=0.001, maximum=1e9,
     )  # fmt: skip
     skew_max: float = setting(
-        2.0, name="skew-max", doc="How many times the mean load the hottest partition may have.",
+        2.0, name="skew-max", doc="Allowed load of the hottest partition, by the mean.",
         minimum=1.0, maximum=1e6,
     )  # fmt: skip
     shown_keys: int = setting(
-        10, name="shown-keys", doc="How many of the hottest keys are shown.", minimum=1, maximum=100
+        10, name="shown-keys", doc="Number of the hottest keys to show.", minimum=1, maximum=100
     )
     salts_max: int = setting(
         16, name="salts-max", doc="Most salts that are tried, by doubling.", minimum=2, maximum=256
@@ -59,15 +57,14 @@ class KeysInputs:
     )  # fmt: skip
 
     def salts(self) -> tuple[int, ...]:
-        """1, 2, 4, … up to the most."""
         return tuple([1 << power for power in range(self.salts_max.bit_length())])
 
 
 def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
-    """The partition counts that loads are computed for, ascending.
+    """Return the partition counts with computed loads, ascending.
 
-    Those are the topic's and its doublings, the one asked for, and, where a rate is given, as
-    many as it needs, and 4 and 10 times as many.
+    They are the topic's and its doublings, the requested one, and, for a given rate, the needed
+    number, and 4 and 10 times as many.
 
     Raises:
         ImpossiblePlan: the rate needs more partitions than are computed.
@@ -88,10 +85,8 @@ def partition_counts(inputs: KeysInputs, partitions: int) -> tuple[int, ...]:
 
 
 def planned_partitions(inputs: KeysInputs, partitions: int) -> int:
-    """The number asked for, or the topic's."""
     return inputs.partitions or partitions
 
 
 def needed_partitions(inputs: KeysInputs, rate: float) -> int:
-    """Partitions that a rate needs if it were spread evenly."""
     return max(1, ceil(rate / inputs.partition_rate))

@@ -1,4 +1,4 @@
-"""A census as a plan: skew, hot keys, partitions, salting, what to do, and curves."""
+"""Plan from a census: skew, hot keys, partitions, salting, advice, and curves."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from penstock.planner.keys.skew import (
 from penstock.planner.results import Chart, Curve, Figure, Number, Plan
 
 POINTS_MAX: Final = 200
-"""Points of one curve."""
+"""Limit of a curve's points."""
 
 
 def charts(
     census: CensusResult, hot: Sequence[SaltEffect], everything: Sequence[SaltEffect], salts: int
 ) -> tuple[Chart, ...]:
-    """All charts; `salts` is the number of names that is recommended, or tried last."""
+    """Return all charts; `salts` is the recommended number of names, or the last one tried."""
     loads = (_partitions(hot, everything, salts), _salts(hot, everything))
     return (_ranks(census), *loads) if len(census.keys) else loads
 
 
 def _ranks(census: CensusResult) -> Chart:
     last = len(census.key_records)
-    places = _places(last)
+    places = _ranks_shown(last)
     shares = 100 * census.key_records[places - 1] / census.keyed_records
     even = 100 / census.distinct
     ranks = tuple(places.tolist())
@@ -78,13 +78,13 @@ def _partitions(
 def _loads(label: str, effect: SaltEffect) -> Curve:
     falling = np.sort(effect.loads)[::-1]
     count = len(falling)
-    places = _places(count)
+    places = _ranks_shown(count)
     shares = 100 * falling[places - 1] / falling.sum()
     return Curve(label=label, x=tuple(places.tolist()), y=tuple(shares.tolist()))
 
 
-def _places(last: int) -> npt.NDArray[np.int64]:
-    """Ranks from 1 to the last: all, or as many as a curve has points, closer at the front."""
+def _ranks_shown(last: int) -> npt.NDArray[np.int64]:
+    """Return ranks from 1 to `last`, at most `POINTS_MAX`, denser at the front."""
     if last <= POINTS_MAX:
         return np.arange(1, last + 1)
     return np.unique(np.geomspace(1, last, POINTS_MAX).round().astype(np.int64))
@@ -120,7 +120,7 @@ _ANSWERS: Final = ("records", "hot_keys", "hottest_key_percent", "records_hottes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What of a topic was read. `sizes` is the length of each partition's log, in offsets."""
+    """Read part of a topic. `sizes` is the length of each partition's log, in offsets."""
 
     topic: str
     read: str
@@ -129,7 +129,7 @@ class Scope:
 
 
 def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
-    """Tell what the keys of a topic do to its partitions.
+    """Return the effect of a topic's keys on its partitions.
 
     Raises:
         NothingToPlan: no record with a key was read.
@@ -197,7 +197,7 @@ def _read(scope: Scope, census: CensusResult) -> list[Figure]:
         ("observed_rate", "rate by timestamps", census.records_per_second, "messages/s",
          "records / time span, from a minute on", scope.topic),
         ("default_placed_percent", "placed by Kafka's partitioner", placed, "%",
-         "keyed records that lie in partition murmur2(key) mod partitions", _PARTITIONER),
+         "keyed records in partition murmur2(key) mod partitions", _PARTITIONER),
     ]  # fmt: skip
     return [_figure(*row, group) for row in rows]
 
@@ -256,7 +256,6 @@ def _hottest(census: CensusResult, shown: int) -> list[Figure]:
 
 
 def shown_key(key: bytes) -> str:
-    """A key as people read it: text if it is any, else hexadecimal digits."""
     text = key.decode("utf-8", "replace")
     if not text.isprintable() or "\ufffd" in text:
         text = f"0x{key[:_KEY_CHARS_MAX].hex()}"
@@ -310,7 +309,6 @@ _DOES: Final = "does"
 
 
 def _does(share: float, count: int, inputs: KeysInputs, rate: float) -> str:
-    """Whether a number of partitions serves whose hottest has this share, or why not."""
     if rate and share * rate > inputs.partition_rate:
         return "too much for one consumer"
     return _DOES if share * count <= inputs.skew_max else "too skewed"

@@ -1,8 +1,8 @@
-"""How unequal keys are, and what salting does: Gini, Zipf, key ‖ ":" ‖ (sequence mod n).
+"""Skew of keys, and the effect of salting: Gini, Zipf, key ‖ ":" ‖ (sequence mod n).
 
 A salted key has n names, each with an n-th of its records, and each name is hashed. So its load
-spreads over at most n partitions, and no partition has less than an n-th of it where a name of
-it falls: the hottest partition keeps at least `share / n`. Names may fall on one partition.
+spreads over at most n partitions, and the hottest partition keeps at least `share / n`. Several
+names may fall on one partition.
 
 Source: the log and queue article, hot partition.
 """
@@ -27,9 +27,9 @@ ZIPF_RANKS_MIN: Final = 3
 
 
 def top_share(counts: Counts, total: int, distinct: float, part: float) -> float:
-    """The share of the first `part` of all keys, at least one; `counts` are ranked.
+    """Return the share of the first `part` of all keys, at least one; `counts` are ranked.
 
-    Of keys that are not among `counts` none is known, so it is at least this share.
+    Keys outside `counts` are unknown, so it is a lower bound.
     """
     if not total:
         return 0.0
@@ -37,15 +37,14 @@ def top_share(counts: Counts, total: int, distinct: float, part: float) -> float
 
 
 def keys_in(distinct: float, part: float) -> int:
-    """How many keys a part of all are: rounded up, at least one."""
     return max(1, ceil(round(distinct * part, 6)))
 
 
 def gini(counts: Counts, total: int, distinct: float) -> float:
-    """0 when all keys have as many records, towards 1 when one has all.
+    """Return 0 when all keys have as many records, towards 1 when one has all.
 
-    Records that are not among `counts` are taken as spread evenly over the keys that are not. With
-    true counts that makes it a lower bound.
+    Records outside `counts` count as spread evenly over the other keys. With true counts that makes
+    it a lower bound.
     """
     rest_keys = max(0.0, distinct - len(counts))
     rest = max(0.0, float(total - counts.sum()))
@@ -53,7 +52,7 @@ def gini(counts: Counts, total: int, distinct: float) -> float:
     if not total or not keys:
         return 0.0
     rising = counts[::-1].astype(np.float64)
-    # The sum over ranks (from 1, rising) of rank × count; the even rest stands below.
+    # The sum over ranks (from 1, rising) of rank × count; the even rest comes first.
     places = rest_keys + np.arange(1, len(rising) + 1)
     weighted = float((places * rising).sum()) + (rest * (rest_keys + 1) / 2 if rest_keys else 0.0)
     known = float(rising.sum()) + (rest if rest_keys else 0.0)
@@ -63,9 +62,9 @@ def gini(counts: Counts, total: int, distinct: float) -> float:
 
 
 def zipf_exponent(counts: Counts, error: int = 0) -> float | None:
-    """`s` of count ~ rank^-s over the first ranks, by least squares of logarithms.
+    """Return `s` of count ~ rank^-s over the first ranks, by least squares of logarithms.
 
-    Counts that are not ten times their error are left out. None below three keys.
+    Counts below ten times their error are ignored. None below three keys.
     """
     head = counts[:ZIPF_RANKS_MAX]
     head = head[head > 10 * error]
@@ -77,10 +76,7 @@ def zipf_exponent(counts: Counts, error: int = 0) -> float | None:
 
 
 def hot_keys(counts: Counts, total: int, partitions: int) -> int:
-    """How many of the ranked keys each bring more than a partition's even share.
-
-    There are fewer of them than partitions.
-    """
+    """Return how many of the ranked keys each exceed a partition's even share."""
     return int(np.count_nonzero(counts * partitions > total))
 
 
@@ -101,12 +97,10 @@ class SaltEffect:
 
     @property
     def skew(self) -> float:
-        """The hottest partition's load by the mean."""
         return self.hottest_share * len(self.loads)
 
 
 def salted_keys(keys: Any, salt: int) -> Any:
-    """The name of every key with one salt."""
     suffix = pa.scalar(b":" + str(salt).encode(), keys.type)
     empty = pa.scalar(b"", keys.type)
     return pc.binary_join_element_wise(keys, suffix, empty)
@@ -115,10 +109,9 @@ def salted_keys(keys: Any, salt: int) -> Any:
 def salt_effects(
     census: CensusResult, partitions: int, salts: Sequence[int], salted: int | None
 ) -> tuple[SaltEffect, ...]:
-    """Loads when the first `salted` of the ranked keys get 1, 2, … names; 1 is as it is.
+    """Return loads when the first `salted` of the ranked keys get 1, 2, … names; 1 is unsalted.
 
-    None salts all keys. Those that the summary does not hold are then taken as spread evenly,
-    which many salted keys are.
+    None salts all keys. Keys outside the summary then count as spread evenly.
     """
     keys = census.keys if salted is None else census.keys.slice(0, salted)
     records = census.key_records[:salted].astype(np.float64)

@@ -1,13 +1,13 @@
-"""`plan receive-path`: windows, terms, socket buffers, rings and timers of a receive path.
+"""Receive path plan: windows, terms, socket buffers, rings and timers.
 
     network ─> RX ring ─> socket buffer ─> term buffer ─> subscriber
                packets      bytes           bytes
                = stall × packet rate        = window × 2, and bandwidth × stall × 2
 
-A packet passes four buffers, each of which must hold what the next one's pause leaves in it. Three
-count bytes and hang together (`chain`); the ring counts packets and is a time (`host`). What gets
-lost all the same costs what the timers say (`recovery`). Sizes that are given are judged as the
-driver and the kernel judge them; sizes left open are planned.
+A packet passes four buffers, each of which must hold what arrives during the next one's pause.
+Three count bytes and depend on each other (`chain`); the ring counts packets and is a time
+(`host`). The timers determine the cost of losses (`recovery`). Given sizes are judged as the driver
+and the kernel judge them; other sizes are planned.
 
 Source: the article "The Four Receive-Path Buffers"; Aeron's `Configuration.java`; the ENA Linux
 driver's best practices.

@@ -1,15 +1,15 @@
-"""How messages travel, and the chain of buffers that counts bytes.
+"""Framing of messages, and the chain of buffers that counts bytes.
 
     frame:     | header 32 | payload | padding to 32 |
     datagram:  | frame | frame | … |        up to the MTU, when the sender finds several ready
     message over MTU − 32:  full frames of the MTU, then one frame with the rest
 
     rmem_max ≥ SO_RCVBUF ≥ initial window ≥ MTU        C, B: the driver refuses to start otherwise
-    window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it and says nothing
+    window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it without an error
     real SO_RCVBUF = min(SO_RCVBUF, rmem_max)          the kernel caps it, the driver only warns
 
-The window is the anchor: it says how many bytes may be in flight, so it comes from the bandwidth
-delay product; the others are sized after it. Sizes that are given are judged as the driver would.
+The window is the anchor: it is the number of bytes in flight, so it comes from the bandwidth
+delay product; the others are sized after it. Given sizes are judged as the driver would.
 
 Rounding: windows and terms are rounded up to a power of two, which terms must be and which keeps
 the three sizes in step.
@@ -46,9 +46,9 @@ from penstock.planner.results import Finding, fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framing:
-    """One message size at one MTU.
+    """Framing of one message size at one MTU.
 
-    `message_bytes` is what the message takes in a term; either `messages_per_datagram` or
+    `message_bytes` is the message's length in a term; either `messages_per_datagram` or
     `datagrams_per_message` is above 1, or neither.
     """
 
@@ -58,26 +58,24 @@ class Framing:
     datagrams_per_message: int
 
     def packets_best(self, messages_per_second: float) -> float:
-        """Packets per second when every datagram is as full as it can be."""
+        """Return packets per second when every datagram is as full as possible."""
         return messages_per_second * self.datagrams_per_message / self.messages_per_datagram
 
     def packets_worst(self, messages_per_second: float) -> float:
-        """Packets per second when every message travels alone."""
+        """Return packets per second when every message travels alone."""
         return messages_per_second * self.datagrams_per_message
 
     def wire_bits(self, messages_per_second: float, packets_per_second: float) -> float:
-        """Bits per second on the link, headers and gaps of Ethernet, IPv4 and UDP included."""
+        """Return bits per second on the link, with headers and gaps of Ethernet, IPv4 and UDP."""
         in_frames = messages_per_second * self.message_bytes
         return 8 * (in_frames + packets_per_second * DATAGRAM_OVERHEAD_BYTES)
 
 
 def aligned(length: int) -> int:
-    """A length in bytes, rounded up to the alignment of frames."""
     return -(-length // FRAME_ALIGNMENT_BYTES) * FRAME_ALIGNMENT_BYTES
 
 
 def frame(message_bytes: int, mtu_bytes: int) -> Framing:
-    """How messages of a size, in bytes, travel in datagrams of up to `mtu_bytes`."""
     payload_max = mtu_bytes - FRAME_HEADER_BYTES
     if message_bytes <= payload_max:
         length = aligned(message_bytes + FRAME_HEADER_BYTES)
@@ -98,7 +96,6 @@ def frame(message_bytes: int, mtu_bytes: int) -> Framing:
 
 
 def packets_of(bits_per_second: float, packet_bytes: int) -> float:
-    """Packets per second that fill a bandwidth with packets of one size, in bytes."""
     return bits_per_second / 8 / packet_bytes
 
 
@@ -112,9 +109,9 @@ C: Final = "Constraint C (initial window ≤ SO_RCVBUF)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Sizes in bytes; `…_least` is what just works where the plain one is recommended or given.
+    """Sizes in bytes; `…_least` is the minimum where the other is recommended or given.
 
-    `in_flight` is what the windows of all streams of a socket allow on the way to it.
+    `in_flight` is the sum of the windows of all streams of a socket.
     """
 
     stream_bytes_per_second: float
@@ -123,7 +120,7 @@ class Chain:
     window: int
     receiver_window: int
     term_wanted: int
-    """What would hold window and stall, also where a term cannot be so long."""
+    """Length that holds window and stall, even if no term can be that long."""
     term_least: int
     term: int
     in_flight: int
@@ -134,35 +131,34 @@ class Chain:
 
     @property
     def unprotected_bytes(self) -> int:
-        """Bytes that the windows allow in flight and the real socket buffer cannot hold."""
+        """Bytes that the windows allow in flight beyond the real socket buffer."""
         return max(0, self.in_flight - self.rcvbuf_real)
 
 
 def power_of_two_from(number: float) -> int:
-    """The smallest power of two that is not below a number; thousandths are rounding."""
+    """Return the smallest power of two from a number on; thousandths are rounding."""
     return 1 << max(0, ceil(round(number, 3)) - 1).bit_length()
 
 
 def bandwidth_delay(bytes_per_second: float, rtt_us: float) -> int:
-    """Bytes in flight that keep a path busy, rounded up."""
+    """Return bytes in flight that keep a path busy, rounded up."""
     return ceil(round(bytes_per_second * rtt_us / 1e6, 3))
 
 
 def window_of(bdp_bytes: int, mtu_bytes: int, multiple: int) -> int:
-    """A window of so many times the BDP, at least the driver's default and the MTU."""
+    """Return a window of `multiple` BDPs, at least the driver's default and the MTU."""
     return power_of_two_from(max(multiple * bdp_bytes, WINDOW_DEFAULT_BYTES, mtu_bytes))
 
 
 def receiver_window(initial_window: int, term: int) -> int:
-    """The window that the driver really uses (constraint A)."""
     return min(initial_window, term // 2)
 
 
 def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int) -> int:
-    """The term length that holds a window, what is sent during a stall, and a message.
+    """Return the term length that holds a window, the bytes of a stall, and a message.
 
-    `stall_bytes` are bandwidth × stall; a publisher gets at most half a term ahead. May be above
-    what a term can be.
+    `stall_bytes` are bandwidth × stall; a publisher gets at most half a term ahead. The result may
+    exceed the longest term.
     """
     longest = max(message_bytes, mtu_bytes)
     least = max(2 * window, 2 * stall_bytes, MESSAGES_PER_TERM_MIN * longest, TERM_MIN_BYTES)
@@ -170,14 +166,14 @@ def term_for(window: int, stall_bytes: float, message_bytes: int, mtu_bytes: int
 
 
 def real_rcvbuf(so_rcvbuf: int, rmem_max: int) -> int:
-    """What the kernel grants; `rmem_max` 0 is unknown, so that nothing is capped."""
+    """Return the kernel's grant; `rmem_max` 0 is unknown, so that nothing is capped."""
     return min(so_rcvbuf, rmem_max) if rmem_max else so_rcvbuf
 
 
 def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
-    """Plan the sizes that are left open; `broken_constraints` judges those that are given.
+    """Plan the open sizes; `broken_constraints` judges the given ones.
 
-    Where no size serves, it is the largest that there is.
+    If no size suffices, it is the largest possible.
     """
     rate = inputs.rate * framing.message_bytes
     stall_bytes = rate * inputs.stall_ms / 1e3
@@ -208,9 +204,9 @@ def plan_chain(inputs: ReceivePathInputs, framing: Framing) -> Chain:
 
 
 def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
-    """The recommended window, or less where given sizes bound it, but never less than `least`."""
-    wanted = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
-    bounds = [wanted]
+    """Return the recommended window, within given sizes, but never less than `least`."""
+    target = min(window_of(bdp, inputs.mtu_bytes, BDP_RECOMMENDED), WINDOW_MAX_BYTES)
+    bounds = [target]
     if inputs.term_bytes:
         bounds.append(inputs.term_bytes // 2)
     if inputs.so_rcvbuf_bytes:
@@ -220,7 +216,7 @@ def _open_window(inputs: ReceivePathInputs, bdp: int, least: int) -> int:
 
 
 def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
-    """All constraints that these sizes break: the driver does not start, or nothing is so large."""
+    """Yield the constraints that prevent the driver's start, or exceed every size."""
     yield from _broken_mtu(inputs.mtu_bytes)
     yield from _broken_term(inputs)
     yield from _broken_lengths(inputs, chain)
@@ -228,7 +224,6 @@ def broken_constraints(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Find
 
 
 def _broken_lengths(inputs: ReceivePathInputs, chain: Chain) -> Iterator[Finding]:
-    """What is longer than a term, or a socket's buffer, can be."""
     if not inputs.window_bytes and chain.window_least > WINDOW_MAX_BYTES:
         yield fail(
             A,

@@ -1,6 +1,6 @@
-"""What a person should know of a receive path that no single figure says.
+"""Findings of a receive path beyond single figures.
 
-`fail`: it will not do what the inputs ask for. `warn`: it will at times not. `note`: worth a look.
+`fail`: it cannot serve the inputs. `warn`: it sometimes cannot. `note`: worth a check.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from penstock.planner.receive_path.limits import (
     UDP_HEADER_BYTES,
     bits_of,
     micros,
-    say,
+    shown,
     size,
 )
 from penstock.planner.receive_path.sizing import Sizing
 from penstock.planner.results import Finding, fail, note, ok, warn
 
 CROSS_ZONE_RTT_US: Final = 200.0
-"""Round trips between zones are longer; within one, a default window twice as large covers it."""
+"""Shortest round trip between zones; within one, a window twice the default suffices."""
 PACKET_CHARGE_BYTES: Final = 768
-"""What Linux charges a socket for a small packet beside its data, about."""
+"""Approximate memory that Linux charges a socket for a small packet beside its data."""
 
 
 def window_findings(sizing: Sizing) -> Iterator[Finding]:
     chain, inputs = sizing.chain, sizing.inputs
-    used, wanted = chain.receiver_window, chain.window
-    if used < wanted:
+    used, target = chain.receiver_window, chain.window
+    if used < target:
         yield warn(
             "window",
-            f"{A}: the driver silently uses {size(used)} of the {size(wanted)}",
+            f"{A}: the driver silently uses {size(used)} of the {size(target)}",
             f"set aeron.term.buffer.length to {size(chain.term_least)}",
         )
     if used < chain.bdp_bytes:
         yield fail(
             "window",
             f"{size(used)} in flight carry"
-            f" {say(sizing.window_bytes_per_second, 'bytes/s')} at this round trip,"
-            f" of {say(chain.stream_bytes_per_second, 'bytes/s')}",
+            f" {shown(sizing.window_bytes_per_second, 'bytes/s')} at this round trip,"
+            f" of {shown(chain.stream_bytes_per_second, 'bytes/s')}",
             f"set aeron.rcv.initial.window.length to {size(chain.window_least)} or more"
             " (and term and SO_RCVBUF with it)",
         )
@@ -78,8 +78,8 @@ def term_findings(sizing: Sizing) -> Iterator[Finding]:
         yield warn(
             "term buffer",
             "half a term is written in"
-            f" {say(sizing.term_covers_stall_ms, 'ms')}: a stall of"
-            f" {say(inputs.stall_ms, 'ms')} holds the publisher up",
+            f" {shown(sizing.term_covers_stall_ms, 'ms')}: a stall of"
+            f" {shown(inputs.stall_ms, 'ms')} holds the publisher up",
             f"set aeron.term.buffer.length to {size(chain.term_least)}",
         )
     if not inputs.term_bytes and chain.term <= TERM_DEFAULT_BYTES:
@@ -124,7 +124,6 @@ def socket_findings(sizing: Sizing) -> Iterator[Finding]:
 
 
 def _charge(sizing: Sizing) -> Iterator[Finding]:
-    """The kernel charges a buffer for its packets too, of which small ones are most."""
     chain = sizing.chain
     datagram = sizing.framing.message_bytes / sizing.framing.datagrams_per_message
     charged = chain.in_flight / datagram * (datagram + PACKET_CHARGE_BYTES)
@@ -140,7 +139,7 @@ def _charge(sizing: Sizing) -> Iterator[Finding]:
 
 
 BANDWIDTH_FOR_JUMBO_BITS: Final = 1e9
-"""From here on, fewer and larger packets are worth what a lost one costs more."""
+"""Bandwidth from which fewer and larger packets outweigh the higher cost of a loss."""
 
 
 def mtu_findings(sizing: Sizing) -> Iterator[Finding]:
@@ -195,7 +194,7 @@ def _advise_mtu(sizing: Sizing, *, jumbo_fits: bool) -> Iterator[Finding]:
 
 def _largest_mtu(path: int) -> int:
     room = (path - IP_HEADER_BYTES - UDP_HEADER_BYTES) // 32 * 32
-    usual = [one for one in (MTU_JUMBO_BYTES, MTU_DEFAULT_BYTES) if one <= room]
+    usual = [mtu for mtu in (MTU_JUMBO_BYTES, MTU_DEFAULT_BYTES) if mtu <= room]
     return usual[0] if usual else room
 
 
@@ -206,22 +205,22 @@ def packets_findings(sizing: Sizing) -> Iterator[Finding]:
     if allowed and best > allowed:
         yield fail(
             "packet rate",
-            f"{say(best, 'packets/s')}, batched, are above the allowance of"
-            f" {say(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
+            f"{shown(best, 'packets/s')}, batched, are above the allowance of"
+            f" {shown(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
             fix,
         )
     elif allowed and worst > allowed:
         yield warn(
             "packet rate",
-            f"{say(worst, 'packets/s')}, when messages travel alone, are above the allowance"
-            f" of {say(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
+            f"{shown(worst, 'packets/s')}, when messages travel alone, are above the allowance"
+            f" of {shown(allowed, 'packets/s')}: the provider drops the rest, unseen by the kernel",
             fix,
         )
     elif not allowed:
         yield note(
             "packet rate",
-            f"the allowance is not known; this needs {say(best, 'packets/s')} to"
-            f" {say(worst, 'packets/s')}",
+            f"the allowance is not known; this needs {shown(best, 'packets/s')} to"
+            f" {shown(worst, 'packets/s')}",
             "watch pps_allowance_exceeded in `ethtool -S`; set packets-allowed",
         )
 
@@ -296,8 +295,8 @@ def ring_findings(sizing: Sizing) -> Iterator[Finding]:
             severity="fail" if severity == "fail" else "warn",
             subject="RX ring",
             cause=f"the largest ring, {largest} entries, survives"
-            f" {say(sizing.ring_ms(largest, survived), 'ms')} of a stall of"
-            f" {say(stall, 'ms')} {how}: then it overruns (rx_overruns)",
+            f" {shown(sizing.ring_ms(largest, survived), 'ms')} of a stall of"
+            f" {shown(stall, 'ms')} {how}: then it overruns (rx_overruns)",
             fix="keep other work off the vCPU of the interrupt, send fewer and larger packets"
             " (batch, MTU), or spread streams over endpoints and queues",
         )
@@ -305,9 +304,9 @@ def ring_findings(sizing: Sizing) -> Iterator[Finding]:
         yield warn(
             "RX ring",
             f"{host.ring_entries} entries survive"
-            f" {say(sizing.ring_ms(host.ring_entries, sizing.packets_worst_per_second), 'ms')} of"
-            f" a stall of {say(stall, 'ms')}, {largest} survive"
-            f" {say(sizing.ring_ms(largest, sizing.packets_worst_per_second), 'ms')}",
+            f" {shown(sizing.ring_ms(host.ring_entries, sizing.packets_worst_per_second), 'ms')} of"
+            f" a stall of {shown(stall, 'ms')}, {largest} survive"
+            f" {shown(sizing.ring_ms(largest, sizing.packets_worst_per_second), 'ms')}",
             f"ethtool -G {sizing.inputs.device} rx {largest}, at deploy time: resizing"
             " interrupts traffic",
         )
@@ -390,7 +389,7 @@ def cache_findings(sizing: Sizing) -> Iterator[Finding]:
 
 
 def broken_findings(sizing: Sizing) -> tuple[Finding, ...]:
-    """All constraints that are broken: with these sizes nothing starts, or nothing is so large."""
+    """Return findings on broken constraints, with which nothing starts."""
     inputs = sizing.inputs
     return (
         *broken_constraints(inputs, sizing.chain),
@@ -399,7 +398,6 @@ def broken_findings(sizing: Sizing) -> tuple[Finding, ...]:
 
 
 def findings(sizing: Sizing) -> tuple[Finding, ...]:
-    """All findings, the ones that break the plan first."""
     found = [
         *broken_findings(sizing),
         *window_findings(sizing),

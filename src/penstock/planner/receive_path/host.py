@@ -1,8 +1,8 @@
-"""The receiver's hardware: bandwidth, receive queues, RX rings, L3.
+"""Hardware of the receiver: bandwidth, receive queues, RX rings, L3.
 
-A ring counts packets, not bytes: it holds what arrives while the vCPU that empties it is away, so
-that its size is a time, entries ÷ packet rate. Each receive queue has a ring and an interrupt of
-its own; a flow (addresses, ports, protocol) is hashed to one queue, so one stream uses one.
+A ring counts packets, not bytes: it holds what arrives while its vCPU is stalled, so that its size
+is a time, entries ÷ packet rate. Each receive queue has its own ring and interrupt; a flow
+(addresses, ports, protocol) is hashed to one queue, so one stream uses one.
 
 Source: ENA Linux driver best practices; EC2 instance network bandwidth.
 """
@@ -28,7 +28,7 @@ from penstock.planner.results import Finding, fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is known or assumed of the receiver; 0 bits and 0 bytes are unknown."""
+    """Known or assumed hardware of the receiver; 0 bits and 0 bytes are unknown."""
 
     name: str
     vcpus: int
@@ -43,12 +43,12 @@ class Host:
 
 
 def survival_s(entries: int, packets_per_second: float) -> float:
-    """Seconds until a ring of so many entries is full, when nothing empties it."""
+    """Return seconds until a ring of `entries` is full, when nothing empties it."""
     return entries / packets_per_second
 
 
 def entries_for(packets_per_second: float, stall_s: float) -> int:
-    """Ring entries, a power of two, that hold what arrives in a stall."""
+    """Return ring entries, a power of two, that hold the packets of a stall."""
     return max(RING_MIN_ENTRIES, power_of_two_from(packets_per_second * stall_s))
 
 
@@ -79,7 +79,6 @@ def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
 
 
 def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Size:
-    """The size of so many vCPUs, or the smallest that carries the load."""
     for size in family.sizes:
         if size.vcpus == inputs.vcpus:
             return size
@@ -90,7 +89,7 @@ def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Siz
 
 
 def _reach(size: Size, gbit: float, inputs: ReceivePathInputs) -> float:
-    """Bits per second of a size on this path: other regions get half, or 5 Gbit/s."""
+    """Return bits per second of a size on this path: other regions get half, or 5 Gbit/s."""
     bits = gbit * 1e9
     if inputs.path != "cross-region":
         return bits
@@ -104,7 +103,6 @@ def _name(family: Family | None, size: Size | None) -> str:
 
 
 def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iterator[Finding]:
-    """A size that a family does not have, and a load above the largest bandwidth."""
     family = FAMILIES.get(inputs.family)
     if family is not None and inputs.vcpus and host.vcpus != inputs.vcpus:
         sizes = ", ".join([str(size.vcpus) for size in family.sizes])

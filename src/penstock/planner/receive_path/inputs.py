@@ -1,7 +1,7 @@
-"""What a receive path is planned from, and the instance families that it may run on.
+"""Inputs of a receive path plan, and the instance families.
 
-Sizes that are left at 0 are planned; sizes that are given are judged as the driver and the kernel
-would judge them. Families are the data of `families.toml`, which says where it comes from.
+Sizes of 0 are planned; given sizes are judged as the driver and the kernel would judge them.
+Families are the data of `families.toml`, which names its source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER: Final = "other"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """One size of a family; bandwidths in Gbit/s."""
+    """Size of a family; bandwidths in Gbit/s."""
 
     vcpus: int
     baseline_gbit: float
@@ -43,7 +43,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A family: `l3_bytes` are shared by `l3_cores` cores; `queues_max` per interface."""
+    """Instance family: `l3_bytes` are shared by `l3_cores` cores; `queues_max` per interface."""
 
     name: str
     processor: str
@@ -83,8 +83,6 @@ _DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivePathInputs:
-    """The traffic, the path, the host, and sizes that stand already."""
-
     message_bytes: int = setting(
         256, name="message-bytes", doc="Length of a message, without any header.", unit="bytes",
         minimum=1, maximum=MESSAGE_MAX_BYTES,
@@ -111,14 +109,14 @@ class ReceivePathInputs:
     )  # fmt: skip
     transport: str = setting(
         "unicast", name="transport",
-        doc="How receivers are reached; mdc sends a copy to each of several destinations.",
+        doc="Transport to receivers; mdc sends a copy to each of several destinations.",
         choices=("unicast", "multicast", "mdc"),
     )  # fmt: skip
     receivers: int = setting(
         1, name="receivers", doc="Receivers of each stream (fan-out).", minimum=1, maximum=1_000
     )
     path: str = setting(
-        "same-zone", name="path", doc="What lies between sender and receiver.",
+        "same-zone", name="path", doc="Path between sender and receiver.",
         choices=("same-zone", "cross-zone", "cross-region"),
     )  # fmt: skip
     path_mtu_bytes: int = setting(
@@ -204,13 +202,11 @@ class ReceivePathInputs:
 
     @property
     def path_packet_bytes(self) -> int:
-        """Largest IP packet of the path."""
         far = self.path == "cross-region"
         return self.path_mtu_bytes or (PATH_MTU_ETHERNET_BYTES if far else PATH_MTU_VPC_BYTES)
 
     @property
     def sharing(self) -> int:
-        """Streams that share one socket."""
         return min(self.streams_per_socket, self.streams)
 
     @property

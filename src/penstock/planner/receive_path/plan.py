@@ -1,4 +1,4 @@
-"""The plan of a receive path, put together: its curves, and its texts to paste.
+"""Plan of a receive path: its figures, curves, and texts to paste.
 
 The texts are Aeron's properties, sysctl and ethtool lines, Penstock's own sockets. Sizes are
 written as both read them: `512k`, `16m`. Times of Aeron's properties have a unit.
@@ -36,13 +36,11 @@ POINTS: Final = 41
 
 
 def charts(sizing: Sizing) -> tuple[Chart, ...]:
-    """All curves; the third only where receivers wait before they report a loss."""
     drawn = (_sizes(sizing), _ring(sizing))
     return (*drawn, _losses(sizing)) if sizing.timers.to_group else drawn
 
 
 def _spread(low: float, high: float) -> tuple[float, ...]:
-    """Points from low to high at equal distances of a logarithmic axis."""
     step = (high / low) ** (1 / (POINTS - 1))
     return tuple(low * step**place for place in range(POINTS))
 
@@ -52,8 +50,8 @@ def _sizes(sizing: Sizing) -> Chart:
     stall = rate * inputs.stall_ms / 1e3
 
     def window(rtt_us: float, multiple: int) -> int:
-        wanted = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
-        return min(wanted, WINDOW_MAX_BYTES)
+        window_bytes = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
+        return min(window_bytes, WINDOW_MAX_BYTES)
 
     def term(rtt_us: float) -> int:
         needed = term_for(
@@ -132,7 +130,6 @@ def _losses(sizing: Sizing) -> Chart:
 
 
 def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
-    """Properties of the media driver, and what the receiver's host needs."""
     return (
         Snippet(title="Aeron media driver", language="properties", text=_aeron(sizing)),
         Snippet(
@@ -145,10 +142,10 @@ def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
 
 
 def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> Snippet:
-    """The same path carried over TCP, by the names of a broker's settings.
+    """Return the same path over TCP, by the names of a broker's settings.
 
-    A fixed size switches the kernel's own growing of buffers off, so it is worth it only where
-    `net.ipv4.tcp_rmem` may not grow so far.
+    A fixed size disables the kernel's automatic growth of buffers, so it is useful only where
+    `net.ipv4.tcp_rmem` limits that growth.
     """
     receive = max(sizing.chain.rcvbuf, 2 * sizing.chain.bdp_bytes)
     return Snippet(
@@ -160,7 +157,6 @@ def socket_snippet(sizing: Sizing, receive_setting: str, send_setting: str) -> S
 
 
 def short_size(number: int) -> str:
-    """A size as Aeron's properties read it: `512k`, `16m`, `1g`, or plain bytes."""
     for power, suffix in ((30, "g"), (20, "m"), (10, "k")):
         if number >= 1 << power and number % (1 << power) == 0:
             return f"{number >> power}{suffix}"
@@ -168,7 +164,6 @@ def short_size(number: int) -> str:
 
 
 def short_time(us: float) -> str:
-    """A time as Aeron's properties read it, rounded up to a whole number: `200us`, `3ms`."""
     whole = ceil(round(us, 3))
     return f"{whole // 1000}ms" if whole >= 1000 and whole % 1000 == 0 else f"{whole}us"
 
@@ -187,7 +182,6 @@ def _aeron(sizing: Sizing) -> str:
 
 
 def _sysctl(sizing: Sizing) -> str:
-    """Ceilings, never below what kernels start with or the host is known to have."""
     usual = max(RMEM_MAX_DEFAULT_BYTES, sizing.inputs.rmem_max_bytes)
     return (
         f"net.core.rmem_max = {max(sizing.chain.rcvbuf, usual)}\n"
@@ -233,8 +227,8 @@ def plan_receive_path(
     """Size the buffers, rings and timers between a network interface and an application.
 
     `socket_settings` are the names of a broker's settings for receive and send buffers, for a text
-    to paste. There is none to paste where a constraint is broken: each one is a finding with its
-    fix, and the sizes are those that were given or that come closest.
+    to paste. A plan with a broken constraint has no such text: each broken one is a finding with
+    its fix, and the sizes are the given ones or the closest possible.
     """
     sizing = size_receive_path(inputs)
     texts = () if broken_findings(sizing) else snippets(sizing)
@@ -248,5 +242,5 @@ def plan_receive_path(
         findings=findings(sizing),
         snippets=texts,
         charts=charts(sizing),
-        answers=tuple([one.name for one in found if one.setting]),
+        answers=tuple([figure.name for figure in found if figure.setting]),
     )

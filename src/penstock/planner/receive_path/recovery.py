@@ -1,11 +1,11 @@
-"""What a lost packet costs: the timers of loss reports and retransmissions.
+"""Cost of a lost packet: the timers of loss reports and retransmissions.
 
     lost ── gap seen ── delay or backoff ──> NAK ── round trip ──> retransmitted data
                                               └─ a NAK that comes within the linger is ignored
 
 A unicast receiver reports a gap at once. Receivers of a group wait a random time up to the maximal
-backoff, so that few report the same gap; the default of 10 ms is made for ten or more, and a small
-group pays it on each loss for nothing. The linger bounds what a lost retransmission costs.
+backoff, so that few report the same gap; the default of 10 ms is for ten or more, and delays every
+repair of a small group needlessly. The linger bounds the cost of a lost retransmission.
 
 Source: Aeron's `Configuration.java` (defaults), `OptimalMulticastDelayGenerator`,
 `RetransmitHandler`; backoff, linger and group size for small groups after the article
@@ -34,7 +34,7 @@ LINGER_TIMES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """Timers in microseconds, and the worst that losses cost with them and with the defaults."""
+    """Timers in microseconds, and the worst cost of losses with them and with the defaults."""
 
     to_group: bool
     wait_us: float
@@ -49,7 +49,7 @@ class Timers:
 
 
 def backoff_us(rtt_us: float, receivers: int) -> float:
-    """Maximal backoff of a group: two round trips for a small one, else the default or more."""
+    """Return the maximal backoff: two round trips for a small group, else the default or more."""
     trips = BACKOFF_ROUND_TRIPS * rtt_us
     if receivers <= NAK_MULTICAST_GROUP:
         return max(trips, BACKOFF_FLOOR_US)
@@ -57,23 +57,24 @@ def backoff_us(rtt_us: float, receivers: int) -> float:
 
 
 def linger_us(wait_us: float, rtt_us: float) -> float:
-    """How long a sender ignores further reports of what it has just sent again."""
+    """Return how long a sender ignores further reports of retransmitted data."""
     return LINGER_TIMES * (wait_us + rtt_us)
 
 
 def lost_once_us(wait_us: float, rtt_us: float) -> float:
-    """Worst delay of data that is lost once: the wait, then NAK and retransmission."""
+    """Return the worst delay of data that is lost once: the wait, then NAK and retransmission."""
     return wait_us + rtt_us
 
 
 def lost_twice_us(wait_us: float, retry_us: float, rtt_us: float, linger: float) -> float:
-    """Worst delay when the retransmission is lost too: the first report that is heeded again
-    comes after the linger, by up to one interval of retries."""
+    """Return the worst delay when the retransmission is lost too.
+
+    The first accepted report comes after the linger, by up to one interval of retries.
+    """
     return lost_once_us(wait_us, rtt_us) + linger + retry_us
 
 
 def plan_timers(inputs: ReceivePathInputs) -> Timers:
-    """Timers for the round trip and the fan-out."""
     rtt = inputs.rtt_us
     if inputs.to_group:
         wait = backoff_us(rtt, inputs.receivers)

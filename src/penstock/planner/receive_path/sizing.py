@@ -1,7 +1,6 @@
-"""All figures of one receive path, each with its formula and its source.
+"""Figures of one receive path, each with its formula and its source.
 
-They stand in the order of the path: wire, window, socket, packets, interface, ring, recovery,
-cache.
+Their order is that of the path: wire, window, socket, packets, interface, ring, recovery, cache.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from penstock.planner.receive_path.limits import (
     ENA,
     TERMS,
     count,
-    say,
+    shown,
 )
 from penstock.planner.receive_path.recovery import Timers, plan_timers
 from penstock.planner.results import figure
@@ -45,7 +44,7 @@ _TERM: Final = (
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Rates are of the whole host, all streams together; bits are with all headers."""
+    """Figures of a receive path. Rates are of the whole host; bits include all headers."""
 
     inputs: ReceivePathInputs
     framing: Framing
@@ -59,12 +58,11 @@ class Sizing:
 
     @property
     def copies(self) -> int:
-        """How often a sender sends each datagram."""
         return 1 if self.inputs.transport == "multicast" else self.inputs.receivers
 
     @property
     def flows(self) -> int:
-        """Distinct 5-tuples, each of which lands in one receive queue."""
+        """Number of distinct 5-tuples, each hashed to one receive queue."""
         return ceil(self.inputs.streams / self.inputs.sharing)
 
     @property
@@ -92,7 +90,7 @@ class Sizing:
 
     @property
     def message_formula(self) -> str:
-        size = say(self.inputs.message_bytes, "bytes")
+        size = shown(self.inputs.message_bytes, "bytes")
         if self.framing.datagrams_per_message == 1:
             return f"message {size} + frame header 32, rounded up to a multiple of 32"
         return (
@@ -173,7 +171,6 @@ class Sizing:
 
     @property
     def windows(self) -> str:
-        """What a socket buffer must hold, in words."""
         shared = self.inputs.sharing
         return "initial window" if shared == 1 else f"{shared} initial windows of one socket"
 
@@ -194,7 +191,7 @@ class Sizing:
         return self.chain.rcvbuf
 
     @figure("SO_RCVBUF that the kernel grants", "bytes", group="socket",
-            formula=lambda s: f"min(SO_RCVBUF, rmem_max {say(s.inputs.rmem_max_bytes, 'bytes')})"
+            formula=lambda s: f"min(SO_RCVBUF, rmem_max {shown(s.inputs.rmem_max_bytes, 'bytes')})"
             if s.inputs.rmem_max_bytes else "SO_RCVBUF, if rmem_max is no less (it is not known)",
             source="Linux: socket(7), SO_RCVBUF; the driver only warns")
     def so_rcvbuf_real_bytes(self) -> int:
@@ -253,7 +250,7 @@ class Sizing:
     @figure("bandwidth of the interface", "bit/s", group="interface",
             shown=lambda s: s.host.baseline_bits,
             formula=lambda s: f"{s.host.name}: what is always there (bursts to"
-            f" {say(s.host.burst_bits, 'bit/s')})"
+            f" {shown(s.host.burst_bits, 'bit/s')})"
             + ("; to other regions half of what it has, or 5 Gbit/s with fewer than 32 vCPUs"
                if s.inputs.path == "cross-region" and not s.inputs.nic_bandwidth else ""),
             source=lambda s: "as given" if s.inputs.nic_bandwidth
@@ -277,14 +274,14 @@ class Sizing:
     @figure("stall that the largest ring, {host.ring_max_entries}, survives", "ms", group="RX ring",
             formula=lambda s: f"{s.host.ring_max_entries} entries"
             f" ({'known' if s.host.ring_max_known else 'assumed; `ethtool -g` tells it'}) ÷"
-            f" {say(s.packets_worst_per_second, 'packets/s')}, unbatched, all in one queue",
+            f" {shown(s.packets_worst_per_second, 'packets/s')}, unbatched, all in one queue",
             source=_SURVIVAL)
     def ring_max_survival_ms(self) -> float:
         return self.ring_ms(self.host.ring_max_entries, self.packets_worst_per_second)
 
     @figure("the same, batched and spread over queues", "ms", group="RX ring", source=_SURVIVAL,
             formula=lambda s: f"{s.host.ring_max_entries} entries ÷"
-            f" {say(s.packets_queue, 'packets/s')} of the busiest of"
+            f" {shown(s.packets_queue, 'packets/s')} of the busiest of"
             f" {count(s.receive_queues, 'queue')}")
     def ring_max_survival_batched_ms(self) -> float:
         return self.ring_ms(self.host.ring_max_entries, self.packets_queue)
@@ -355,7 +352,7 @@ class Sizing:
         return self.timers.lost_twice_us
 
     @figure("log buffers", "bytes", group="cache",
-            formula=lambda s: f"{TERMS} terms × {say(s.chain.term, 'bytes')} ×"
+            formula=lambda s: f"{TERMS} terms × {shown(s.chain.term, 'bytes')} ×"
             f" {count(s.inputs.streams, 'stream')}",
             source="Aeron: LogBufferDescriptor, a log has three terms")
     def logs_bytes(self) -> int:
@@ -383,7 +380,6 @@ class Sizing:
 
 
 def size_receive_path(inputs: ReceivePathInputs) -> Sizing:
-    """Compute everything, also where constraints are broken."""
     framing = frame(inputs.message_bytes, inputs.mtu_bytes)
     messages = inputs.rate * inputs.streams
     return Sizing(
