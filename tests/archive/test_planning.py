@@ -23,8 +23,8 @@ TWO = [extent(10, [(100, 5), (200, 5), (300, 10)]), extent(30, [(400, 1)], key="
 
 def shapes(pieces: list[Piece]) -> list[tuple[str, int, int, int, int]]:
     return [
-        (one.extent.key, one.start, one.size_bytes, one.base_offset, one.next_offset)
-        for one in pieces
+        (piece.extent.key, piece.start, piece.size_bytes, piece.base_offset, piece.next_offset)
+        for piece in pieces
     ]
 
 

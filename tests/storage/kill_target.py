@@ -83,7 +83,7 @@ def step_of_transaction(log: ReplicaLog, dice: random.Random) -> None:
     if dice.random() < 0.4:
         log.append_marker(Marker(producer_id, 0, 0, dice.random() < 0.5), now_ms=1)
         return
-    last = {one.producer_id: one.last_sequence for one in log.producers()}
+    last = {producer.producer_id: producer.last_sequence for producer in log.producers()}
     data = batch(
         dice.randint(1, 3), size=dice.choice([40, 9000]), producer_id=producer_id, epoch=0,
         sequence=last.get(producer_id, -1) + 1, attributes=TRANSACTIONAL_FLAG,

@@ -130,7 +130,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     harness.store.close()
     assert len(truth.aborted) == 3
     assert len([path for path in (root / "orders-0").iterdir() if path.suffix == ".log"]) > 4
-    files = {str(one.relative_to(root)): one.read_bytes() for one in files_of(root)}
+    files = {str(file.relative_to(root)): file.read_bytes() for file in files_of(root)}
     return Stored(files, truth)
 
 

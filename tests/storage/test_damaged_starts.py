@@ -100,7 +100,7 @@ def refused(log: ReplicaLog, batches: dict[int, bytes], end: int, start: int) ->
         except CorruptLog:
             missing.add(base)
             continue
-        assert b"".join(bytes(one) for one in read.buffers) == data
+        assert b"".join(bytes(buffer) for buffer in read.buffers) == data
     return missing
 
 
@@ -353,5 +353,5 @@ def test_several_files_are_damaged(
                 read = log.read(base, max_bytes=1, end_offset=1 << 60)
             except CorruptLog:
                 continue
-            assert b"".join(bytes(one) for one in read.buffers) == data
+            assert b"".join(bytes(buffer) for buffer in read.buffers) == data
     harness.store.close()

@@ -93,7 +93,7 @@ def test_every_offset_leads_to_the_next_batch(
     assert log.has_holes
     verifier = verified(harness)
     assert (verifier.findings, verifier.batches) == ([], len(HOLED))
-    assert {one.kind for one in verifier.notes} == {"offsets"}
+    assert {note.kind for note in verifier.notes} == {"offsets"}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -109,14 +109,18 @@ def test_no_segment_spans_more_offsets_than_its_index_can_tell(
     assert offsets(b"".join(log.read(2 * FAR - 1, max_bytes=1, end_offset=2**62).buffers)) == [
         (2 * FAR, 2 * FAR + 1)
     ]
-    begun = [one.base_offset for one in log.segments if one.written_bytes or one.end_position]
+    begun = [
+        segment.base_offset
+        for segment in log.segments
+        if segment.written_bytes or segment.end_position
+    ]
     assert begun == [0, *[FAR * n + low for n in range(1, 4) for low in (0, 2**31)]]
     assert len(log.extents(0, 2**62)) == 7
     assert log.truncate(2 * FAR - 5, floor=0) == 2 * FAR - 5
     assert harness.commit() is None
     assert replicate(harness, stamped(1, 2 * FAR - 5, 2)) == 2 * FAR - 4
     way(harness)
-    left = [one for one in split_batches(read_all(harness.log())) if not one.is_filler]
+    left = [batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler]
     assert [one.base_offset for one in left[-2:]] == [FAR + 2**31, 2 * FAR - 5]
     assert verified(harness).findings == []
 
@@ -164,7 +168,9 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
     epoch = harness.log().epochs.latest
     assert replicate(harness, stamped(2, within + 4, epoch + 1)) == within + 6
     way(harness)
-    there = [one for one in split_batches(read_all(harness.log())) if not one.is_filler or left]
+    there = [
+        batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler or left
+    ]
     assert there[-1].base_offset == within + 4
     ends = [(one.base_offset, one.next_offset) for one in there[:-1]]
     assert [one for one in ends if one in ENDS] == left
@@ -249,14 +255,14 @@ def test_offsets_of_a_log_that_was_never_compacted_are_lost(tmp_path: Path) -> N
     harness = Harness(tmp_path, config=ROLLING)
     for number in range(12):
         harness.put(stamped(1, 0, 0, size=120, fill=number))
-    bases = [one.base_offset for one in harness.log().segments]
+    bases = [segment.base_offset for segment in harness.log().segments]
     assert not harness.log().has_holes
     harness.store.close()
     for file in tmp_path.rglob(f"{bases[1]:020}.*"):
         file.unlink()
     verifier = BatchVerifier(deep=False)
     verify_store(str(tmp_path), lambda where: True, verifier)
-    assert [(one.base_offset, one.last_offset) for one in verifier.findings] == [
+    assert [(finding.base_offset, finding.last_offset) for finding in verifier.findings] == [
         (bases[1], bases[2] - 1)
     ]
     assert "never compacted" in verifier.findings[0].reason
@@ -272,7 +278,7 @@ def test_an_append_behind_a_hole_is_placed_there(tmp_path: Path) -> None:
     harness.crash()
     data = read_all(harness.log(), start=60)
     assert offsets(data) == [(100, 102), (250, 253), (253, 256)]
-    assert [one.partition_leader_epoch for one in split_batches(data)] == [4, 12, 12]
+    assert [batch.partition_leader_epoch for batch in split_batches(data)] == [4, 12, 12]
     harness.store.close()
 
 

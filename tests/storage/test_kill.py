@@ -30,7 +30,7 @@ Batches = tuple[tuple[int, int, int], ...]
 
 def left(batches: Batches, start: int) -> Batches:
     """What retention has not let go of."""
-    return tuple(one for one in batches if one[1] > start)
+    return tuple(batch for batch in batches if batch[1] > start)
 
 
 class Replica:
@@ -67,7 +67,7 @@ class Replica:
             self.batches = (*self.batches, (self.end, self.end + value, int(fill)))
         elif kind == "cut":
             self.take_back(value)
-            self.batches = tuple(one for one in self.batches if one[1] <= value)
+            self.batches = tuple(batch for batch in self.batches if batch[1] <= value)
         else:
             self.promised = value
         self.states.append({(self.batches, self.promised)})

@@ -79,7 +79,7 @@ def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written:
         for max_bytes in (0, size - 1, size, 5 * size, 5 * size + 3, 1000 * size):
             for end in (80, 41, 40, offset + 1):
                 read = log.read(offset, max_bytes=max_bytes, end_offset=end)
-                got = offsets(b"".join(bytes(one) for one in read.buffers))
+                got = offsets(b"".join(bytes(buffer) for buffer in read.buffers))
                 first = offset // 2
                 count = max(1, max_bytes // size)
                 wanted = [(2 * n, 2 * n + 2) for n in range(first, first + count)]

@@ -214,7 +214,7 @@ def test_a_cut_at_any_offset(tmp_path: Path, before: int, after: int) -> None:
         whole = [(n, n + 2) for n in range(0, end, 2)]
         assert content(harness) == whole
         assert log.latest_epoch_at(17) == (1 + (end - 2) // 6 if end else -1)
-        sequences = [one.last_sequence for one in log.producers()]
+        sequences = [producer.last_sequence for producer in log.producers()]
         assert sequences == ([end - 1] if end else [])
         assert replicate(harness, stamped(3, end, 9, fill=77)) == end + 3
         for _ in range(2):
@@ -256,7 +256,7 @@ def test_what_waits_for_the_journal_is_taken_back_without_a_row(tmp_path: Path) 
     assert log.truncate(9, floor=6) == 8
     assert log.log_end_offset == 8
     assert [item.size_bytes for item in harness.store._parts.queue.pending] == [len(run) // 3]
-    assert [one.producer_id for one in log.producers()] == [7]
+    assert [producer.producer_id for producer in log.producers()] == [7]
     log.append_replica(stamped(5, 8, 5), now_ms=1)
     assert harness.commit() is None
     expected = [(0, 2), (2, 4), (4, 6), (6, 8), (8, 13)]
@@ -305,7 +305,7 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     assert (log.log_end_offset, log.durable_offset) == (18, 18)
     # The epoch that was begun stays, without a record, as it would without a cut.
     assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
-    assert [one.last_sequence for one in log.producers()] == [17]
+    assert [producer.last_sequence for producer in log.producers()] == [17]
     assert replicate(harness, stamped(1, 18, 3)) == 19
     harness.crash()
     assert content(harness) == [*whole, (18, 19)]
@@ -326,7 +326,7 @@ def test_a_checkpoint_while_a_cut_waits_keeps_what_was_durable(tmp_path: Path) -
         harness.crash()
         assert content(harness) == whole
         assert harness.log().latest_epoch_at(17) == 3
-        assert [one.last_sequence for one in harness.log().producers()] == [17]
+        assert [producer.last_sequence for producer in harness.log().producers()] == [17]
         harness.store.close()
 
 
@@ -528,7 +528,7 @@ def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
             assert harness.log().truncate(step, floor=0) == step
             assert harness.commit() is None
             way(harness)
-            assert [one.last_sequence for one in harness.log().producers()] == [3]
+            assert [producer.last_sequence for producer in harness.log().producers()] == [3]
             while harness.log().log_end_offset < 20:
                 replicate(harness, stamped(2, harness.log().log_end_offset, 2))
         harness.store.close()

@@ -47,7 +47,7 @@ class Replica(NamedTuple):
     @property
     def held(self) -> tuple[object, ...]:
         """What can be seen of it."""
-        batches = tuple(one for one in self.batches if next_offset(one) > self.start)
+        batches = tuple(batch for batch in self.batches if next_offset(batch) > self.start)
         return batches, self.start, self.end, self.promised, self.limbo
 
 
@@ -56,8 +56,10 @@ def next_offset(batch: bytes) -> int:
 
 
 def last_sequence(batches: Sequence[bytes]) -> int:
-    headers = [split_batches(one)[0] for one in batches]
-    return max([one.last_sequence for one in headers if one.producer_id == PRODUCER], default=-1)
+    headers = [split_batches(batch)[0] for batch in batches]
+    return max(
+        [header.last_sequence for header in headers if header.producer_id == PRODUCER], default=-1
+    )
 
 
 State = tuple[Replica, ...]
@@ -154,7 +156,7 @@ class Script:
         partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         offset = self.dice.randint(0, replica.end)
-        kept = [one for one in replica.batches if next_offset(one) <= offset]
+        kept = [batch for batch in replica.batches if next_offset(batch) <= offset]
         left = replica._replace(batches=tuple(kept))
         if (next_offset(kept[-1]) if kept else 0) < replica.start:
             return
@@ -229,7 +231,7 @@ def found(harness: Harness) -> State:
                 assert log.latest_epoch_at(offset) == header.partition_leader_epoch
         assert log.durable_offset == end
         begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
-        assert begun == sorted({one.partition_leader_epoch for one in split_batches(data)})
+        assert begun == sorted({batch.partition_leader_epoch for batch in split_batches(data)})
         for offset in range(start, end):
             (buffer,) = log.read(offset, max_bytes=1, end_offset=end).buffers
             base, following = offsets(bytes(buffer))[0]
@@ -243,7 +245,7 @@ def found(harness: Harness) -> State:
 def remembered(harness: Harness) -> list[int]:
     """The producer's last sequence in each log, -1 for none."""
     return [
-        max([one.last_sequence for one in harness.log(partition).producers()], default=-1)
+        max([producer.last_sequence for producer in harness.log(partition).producers()], default=-1)
         for partition in range(PARTITIONS)
     ]
 
@@ -260,7 +262,7 @@ def check(directory: Path, commits: list[Commit], count: int, dice: random.Rando
     match = [one for one in allowed if [replica.held for replica in one] == held]
     assert match, f"power lost after call {count}"
     for sequence, replica in zip(remembered(harness), match[0], strict=True):
-        below = [one for one in replica.batches if next_offset(one) <= replica.start]
+        below = [batch for batch in replica.batches if next_offset(batch) <= replica.start]
         expected = max(replica.carried, last_sequence(replica.batches))
         assert sequence == expected or expected == last_sequence(below)
     broken_off(directory, files, state, dice)

@@ -40,7 +40,7 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
     log = harness.log()
     assert log.latest_epoch_at(offset) == -1
     last = min(offset, 18) - 1
-    assert [one.last_sequence for one in log.producers()] == [last - (last + 1) % 2]
+    assert [producer.last_sequence for producer in log.producers()] == [last - (last + 1) % 2]
     with pytest.raises(ReplicaOverlap):
         log.append_replica(stamped(1, offset - 1, 9), now_ms=1)
     assert replicate(harness, stamped(3, offset, 2, fill=77)) == offset + 3
@@ -109,7 +109,7 @@ def test_a_start_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> 
     files.room = None
     assert (log.log_start_offset, log.log_end_offset, log.durable_offset) == (0, 18, 18)
     assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
-    assert [one.last_sequence for one in log.producers()] == [17]
+    assert [producer.last_sequence for producer in log.producers()] == [17]
     assert replicate(harness, stamped(1, 18, 9)) == 19
     harness.crash()
     assert content(harness) == [*whole, (18, 19)]

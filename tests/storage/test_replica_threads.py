@@ -57,7 +57,9 @@ class Replicas:
         offset = max(0, end - self.dice.randint(0, 12))
         log = self.harness.log(partition)
         kept = [
-            one for one in self.batches[partition] if split_batches(one)[0].next_offset <= offset
+            batch
+            for batch in self.batches[partition]
+            if split_batches(batch)[0].next_offset <= offset
         ]
         self.batches[partition] = kept
         assert log.truncate(offset, floor=0) == self.end(partition)

@@ -158,7 +158,7 @@ def test_idle_producers_with_an_open_transaction_are_kept(tmp_path: Path) -> Non
     place.end(2, commit=True)
     place.harness.clock.ms += 30 * DAY_MS
     place.harness.store.housekeeping(place.harness.clock.ms)
-    assert [one.producer_id for one in place.log.producers()] == [1]
+    assert [producer.producer_id for producer in place.log.producers()] == [1]
     place.check()
     place.harness.store.close()
 
@@ -199,7 +199,9 @@ def test_who_begins_anew_is_told_what_is_open(tmp_path: Path) -> None:
     follower.log.start_at(start, producers=told, floor=0)
     assert follower.harness.commit() is None
     for _ in range(2):
-        known = {one.producer_id: one.txn_start_offset for one in follower.log.producers()}
+        known = {
+            producer.producer_id: producer.txn_start_offset for producer in follower.log.producers()
+        }
         assert known == {1: 0, 2: -1}
         follower.harness.crash()
     leader.harness.store.close()

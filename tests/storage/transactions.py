@@ -61,7 +61,7 @@ class Transactional:
         return self.harness.log()
 
     def put(self, producer_id: int, count: int = 1, *, commit: bool = True) -> int:
-        last = {one.producer_id: one.last_sequence for one in self.log.producers()}
+        last = {producer.producer_id: producer.last_sequence for producer in self.log.producers()}
         sequence = last.get(producer_id, -1) + 1
         data = batch(
             count,
@@ -117,9 +117,9 @@ def check(log: TransactionalLog, history: list[Sent]) -> None:
     """The log knows of its transactions what these batches and markers say."""
     log.load()
     known = {
-        one.producer_id: one.txn_start_offset
-        for one in log.producers()
-        if one.txn_start_offset >= 0
+        producer.producer_id: producer.txn_start_offset
+        for producer in log.producers()
+        if producer.txn_start_offset >= 0
     }
     assert known == open_in(history)
     transactions = log.producer_states.transactions

@@ -86,5 +86,5 @@ def set_aside(files: Files, root: str) -> list[str]:
     for directory in root, os.path.join(root, JOURNAL_DIRECTORY):
         with suppress(FileNotFoundError):
             names = sorted(files.names_in(directory))
-            found += [os.path.join(directory, one) for one in names if one.endswith(QUARANTINED)]
+            found += [os.path.join(directory, name) for name in names if name.endswith(QUARANTINED)]
     return found

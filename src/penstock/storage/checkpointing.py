@@ -275,8 +275,10 @@ class Checkpointer:
         if not log.loaded or log.damage is not None:
             return
         written, states, epochs = log.when_written()
-        due = [one for one in log.due_snapshots if one[0] <= written]
-        log.due_snapshots = [one for one in log.due_snapshots if one[0] > written]
+        due = [due_snapshot for due_snapshot in log.due_snapshots if due_snapshot[0] <= written]
+        log.due_snapshots = [
+            due_snapshot for due_snapshot in log.due_snapshots if due_snapshot[0] > written
+        ]
         if len(states) or len(log.producer_states):
             due.append(encoded_snapshots(written, *states.snapshot()))
         for offset, last, batches in due:

@@ -67,7 +67,7 @@ def _latest(
     log: Written, batches: Iterable[tuple[int, BatchHeader]]
 ) -> tuple[int, BatchHeader] | None:
     """The first batch with the highest timestamp of those that have records, and where it is."""
-    there = [one for one in batches if one[1].record_count]
+    there = [batch for batch in batches if batch[1].record_count]
     left = [one for one in there if one[1].next_offset > log.start_offset]
     return max(left, key=lambda one: one[1].max_timestamp, default=None)
 

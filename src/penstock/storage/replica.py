@@ -329,11 +329,11 @@ class ReplicaLog(CompactedLog):
         self.load()
         _, batches = self.producer_states.snapshot()
         below = [
-            one
-            if one.current_txn_first_offset < offset
-            else one._replace(current_txn_first_offset=-1)
-            for one in batches
-            if one.last_offset < offset
+            batch
+            if batch.current_txn_first_offset < offset
+            else batch._replace(current_txn_first_offset=-1)
+            for batch in batches
+            if batch.last_offset < offset
         ]
         below.sort(key=attrgetter("timestamp"))
         return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""

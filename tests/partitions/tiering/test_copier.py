@@ -96,18 +96,18 @@ class World:
         data = b""
         following = 0
         keys = set()
-        for one in await self.tiers():
-            assert one.base_offset == following
-            following = one.next_offset
-            content = bytes(await self.store.get(one.key, 0, one.size_bytes))
-            assert crc32c(content) == one.checksum
+        for tier in await self.tiers():
+            assert tier.base_offset == following
+            following = tier.next_offset
+            content = bytes(await self.store.get(tier.key, 0, tier.size_bytes))
+            assert crc32c(content) == tier.checksum
             data += content
             for suffix, size in zip(
-                (".log", ".index", ".timeindex", ".txnindex"), one[6:10], strict=True
+                (".log", ".index", ".timeindex", ".txnindex"), tier[6:10], strict=True
             ):
                 if size:
-                    keys.add(one.stem + suffix)
-                    assert (await self.store.head(one.stem + suffix)).size_bytes == size
+                    keys.add(tier.stem + suffix)
+                    assert (await self.store.head(tier.stem + suffix)).size_bytes == size
         assert whole.startswith(data)
         headers = split_batches(data) if data else []
         assert (headers[-1].next_offset if headers else 0) == following
@@ -143,7 +143,7 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
     assert part.core.error == ""
     data = await world.check(whole)
     closed = world.harness.log().closed_segments(0)
-    assert [(one.base_offset, one.next_offset) for one in await world.tiers()] == [
+    assert [(tier.base_offset, tier.next_offset) for tier in await world.tiers()] == [
         one[1:3] for one in closed
     ]
     assert len(data) == sum(one.size_bytes for one in closed)
@@ -174,7 +174,9 @@ async def test_a_crash_at_any_call_leaves_no_hole_and_nothing_twice(
         part = await world.copy()
         assert part.core.error == ""
         data = await world.check(whole)
-        assert len(data) == sum(one.size_bytes for one in world.harness.log().closed_segments(0))
+        assert len(data) == sum(
+            closed_segment.size_bytes for closed_segment in world.harness.log().closed_segments(0)
+        )
         world.harness.store.close()
         if not over:
             break
@@ -221,7 +223,7 @@ async def test_damage_is_not_archived(memory: World) -> None:
         file.write(b"\xff")
     part = await memory.copy()
     assert Path(segment.path).name in part.core.error
-    assert [one.base_offset for one in await memory.tiers()] == [0]
+    assert [tier.base_offset for tier in await memory.tiers()] == [0]
     assert part.tiered_end == segment.base_offset
 
 
@@ -243,7 +245,7 @@ async def test_another_leader_goes_on_within_its_own_segments(tmp_path: Path) ->
     tiers = await other.tiers()
     assert tiers[: len(first)] == first
     assert len(tiers) > len(first)
-    ends = {one.next_offset for one in other.harness.log().closed_segments(0)}
+    ends = {closed_segment.next_offset for closed_segment in other.harness.log().closed_segments(0)}
     assert first[-1].next_offset not in ends
     await other.check(longer)
     for one in (world, other):

@@ -77,7 +77,7 @@ class Keyed:
     ) -> int:  # fmt: skip
         """Append one batch; returns its base offset. Committed at once."""
         times = list(timestamps or [self.now_ms] * len(pairs))
-        last = {one.producer_id: one.last_sequence for one in self.log.producers()}
+        last = {producer.producer_id: producer.last_sequence for producer in self.log.producers()}
         columns = {
             "key": pa.array([key for key, _ in pairs], pa.binary()),
             "value": pa.array([value for _, value in pairs], pa.binary()),
@@ -212,7 +212,7 @@ def fetched(log: ReplicaLog, offset: int, max_bytes: int) -> tuple[list[Record],
     data = b"".join(bytes(buffer) for buffer in read.buffers)
     headers = split_batches(data)
     aborted = log.aborted(offset, read.next_offset)
-    markers = [(one.producer_id, one.base_offset) for one in headers if one.is_control]
+    markers = [(header.producer_id, header.base_offset) for header in headers if header.is_control]
     ranges = ranges_until([one[:2] for one in aborted], markers)
     table = decode_batches(data, start_offset=offset, aborted=ranges)
     columns = [table.column(name).to_pylist() for name in Record._fields]

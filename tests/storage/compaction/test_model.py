@@ -174,11 +174,11 @@ class CompactionMachine(RuleBasedStateMachine):
         clean = self.place.harness.store._clean_offsets.of(log.topic_partition)
         self.note_reach(slot.work is not None and len(slot.segments) < len(slot.work._plan.sources))
         lowest = max(log.log_start_offset, self.place.marked + 1, clean, self.reach)
-        ends = [one.next_offset for one in batches_of(log)][-1 - count :]
+        ends = [batch.next_offset for batch in batches_of(log)][-1 - count :]
         end = log.truncate(next((one for one in ends if one >= lowest), ends[-1]), floor=0)
         assert self.place.harness.commit() is None
         self.place.sent = [one for one in self.place.sent if one.record.offset < end]
-        self.readers = [one for one in self.readers if one.offset <= end]
+        self.readers = [reader for reader in self.readers if reader.offset <= end]
 
     def note_reach(self, swaps: bool) -> None:
         """Where the records end that a pass has read which swaps, or may have begun to."""

@@ -29,7 +29,7 @@ def test_of_each_key_the_newest_record_stays(tmp_path: Path, codec: int) -> None
     records = place.check()
     assert place.log.size_bytes < before / 3
     assert len(records) == 5
-    assert [one.offset for one in records] == list(range(115, 120))
+    assert [record.offset for record in records] == list(range(115, 120))
     place.send(pairs(0, 2), codec=codec)
     for again in (place.harness.crash, place.harness.reopen):
         again()
@@ -44,7 +44,7 @@ def test_a_batch_keeps_its_offsets_its_producer_and_its_sequence(tmp_path: Path)
     place = Keyed(tmp_path)
     for number in range(30):
         place.send([*pairs(number, 4), (b"once%d" % number, b"")], producer_id=3)
-    whole = {one.base_offset: one for one in batches_of(place.log)}
+    whole = {batch.base_offset: batch for batch in batches_of(place.log)}
     place.compact()
     place.check()
     found = batches_of(place.log)
@@ -63,7 +63,7 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     place.send([(b"key1", None), (b"key2", b"new")])
     place.compact()
     assert [one.offset for one in place.check()] == [0, 3, 4, 5, 6]
-    (dated,) = [one for one in batches_of(place.log) if one.attributes & DELETE_HORIZON_FLAG]
+    (dated,) = [batch for batch in batches_of(place.log) if batch.attributes & DELETE_HORIZON_FLAG]
     assert dated.delete_horizon_ms == place.now_ms + 1000
     place.harness.clock.ms += 999
     place.send(pairs(0, 1))
@@ -119,7 +119,7 @@ def test_transactions_go_in_their_order(tmp_path: Path) -> None:
     place.compact()
     assert [one.offset for one in place.check()] == [0, 6]
     # Batches of live producers stay without records, and with them their markers.
-    assert [one.base_offset for one in batches_of(place.log)] == [0, 2, 3, 4, 5, 6]
+    assert [batch.base_offset for batch in batches_of(place.log)] == [0, 2, 3, 4, 5, 6]
     place.harness.crash()
     place.check()
     place.harness.store._maintenance.kept_producers = set()
@@ -130,7 +130,7 @@ def test_transactions_go_in_their_order(tmp_path: Path) -> None:
         place.send([(b"key1", b"later")])
         place.compact()
         place.check()
-    assert all(not one.is_control for one in batches_of(place.log)[:-1])
+    assert all(not batch.is_control for batch in batches_of(place.log)[:-1])
     place.harness.crash()
     assert place.log.producers() == []
     place.check()
@@ -144,7 +144,7 @@ def test_an_open_transaction_bounds_a_pass(tmp_path: Path) -> None:
     for number in range(10):
         place.send(pairs(number, 5))
     place.compact()
-    offsets = [one.base_offset for one in batches_of(place.log)]
+    offsets = [batch.base_offset for batch in batches_of(place.log)]
     assert offsets[-10:] == list(range(51, 101, 5))
     place.end(1, commits=False)
     place.compact()
@@ -245,7 +245,7 @@ def test_batches_without_records_do_not_come_alone(tmp_path: Path) -> None:
     for number in range(60):
         place.send(pairs(number, 3, keys=3), producer_id=5)
     place.compact()
-    emptied = [one for one in batches_of(place.log) if not one.record_count]
+    emptied = [batch for batch in batches_of(place.log) if not batch.record_count]
     assert len(emptied) > 5
     for offset in range(place.log.log_end_offset):
         read = place.log.read(offset, max_bytes=1, end_offset=1 << 62)

@@ -74,7 +74,7 @@ async def test_appends_and_readers_go_on_during_passes(tmp_path: Path, seed: int
     await busy.settle()
     records = busy.place.check()
     assert busy.place.passes > 3
-    assert len({one.key for one in records}) == KEYS
+    assert len({record.key for record in records}) == KEYS
     busy.place.harness.crash()
     busy.place.check()
     busy.place.harness.store.close()
@@ -106,7 +106,7 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
             clean = log.log_end_offset  # a pass under way may know of all that is closed
             for _ in range(3):
                 await busy.send()
-        ends = [one.next_offset for one in batches_of(log) if one.next_offset >= clean][-8:]
+        ends = [batch.next_offset for batch in batches_of(log) if batch.next_offset >= clean][-8:]
         view = folded([one.record for one in place.sent if one.record.offset < ends[0]])
         end = log.truncate(ends[0], floor=0)
         place.sent = [one for one in place.sent if one.record.offset < end]

@@ -165,8 +165,8 @@ def test_nothing_is_wrong_with_what_a_store_has_closed(root: Path) -> None:
 def test_a_planted_fault_is_found_and_repaired(root: Path, plant: Callable[[Path], str]) -> None:
     kind = plant(root)
     found = verified(root)
-    assert {one.kind for one in found.findings} == {kind}
-    assert all("orders-0" in one.place for one in found.findings)
+    assert {finding.kind for finding in found.findings} == {kind}
+    assert all("orders-0" in finding.place for finding in found.findings)
     before = contents(root)
     planned: list[Step] = []
     repair_store(str(root), everything, perform=False, tell=planned.append)
@@ -241,15 +241,17 @@ def test_a_repair_that_is_broken_off_is_run_again(root: Path, steps: int) -> Non
 def test_what_is_lost_is_found(root: Path) -> None:
     segments = sorted((root / "orders-0").glob("*.log"))
     os.truncate(segments[-1], segments[-1].stat().st_size - 1)
-    assert {one.kind for one in verified(root).findings} >= {"batch", "checkpoint"}
+    assert {finding.kind for finding in verified(root).findings} >= {"batch", "checkpoint"}
     segments[-1].unlink()
-    (lost, *_) = [one for one in verified(root).findings if one.kind == "checkpoint"]
+    (lost, *_) = [finding for finding in verified(root).findings if finding.kind == "checkpoint"]
     assert "is gone" in lost.reason
     segments[1].unlink()
-    gaps = [one for one in verified(root).findings if one.kind == "offsets"]
-    assert [one.base_offset for one in gaps] == [int(segments[1].stem)]
+    gaps = [finding for finding in verified(root).findings if finding.kind == "offsets"]
+    assert [gap.base_offset for gap in gaps] == [int(segments[1].stem)]
     segments[0].unlink()
-    assert any("the log begins at offset 0" in one.reason for one in verified(root).findings)
+    assert any(
+        "the log begins at offset 0" in finding.reason for finding in verified(root).findings
+    )
 
 
 def test_a_crash_is_no_damage_and_is_not_repaired(tmp_path: Path) -> None:
@@ -271,13 +273,13 @@ def test_the_journal_of_a_crashed_store_is_compared(tmp_path: Path) -> None:
     for producer_id in 10, 11, 12:
         harness.put(memoryview(bytearray(plain(b"more", producer_id=producer_id))))
     abandon(harness.store)
-    waiting = [one for one in verified(tmp_path).notes if one.kind == "journal"]
+    waiting = [note for note in verified(tmp_path).notes if note.kind == "journal"]
     assert len(waiting) == 1
     assert str(len(data) + 3 * len(plain(b"more"))) in waiting[0].reason
     (journal, *_) = sorted((tmp_path / "journal").iterdir())
     entries = {row["sequence"]: row["position"] for row in rows_of(str(journal))}
     flip(journal, entries[max(entries) - 2] + 60)  # a later one says that it was synced
-    assert any(one.kind == "journal" for one in verified(tmp_path).findings)
+    assert any(finding.kind == "journal" for finding in verified(tmp_path).findings)
 
 
 def test_a_running_store_is_looked_at_and_not_repaired(tmp_path: Path) -> None:

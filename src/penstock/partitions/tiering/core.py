@@ -179,7 +179,7 @@ class TierCore:
         self.error, self.failures, self._retry_ms = "", 0, 0
 
     def _measure(self, look: Look, policy: Policy, now_ms: int) -> None:
-        waiting = [one for one in look.segments if one.next_offset > self.tiered_offset]
+        waiting = [segment for segment in look.segments if segment.next_offset > self.tiered_offset]
         waiting = waiting if policy.copies else []
         self.lag_segments = len(waiting)
         self.lag_bytes = sum(one.size_bytes for one in waiting)
@@ -211,7 +211,7 @@ class TierCore:
             return None
         before_timestamp = max_bytes = None
         if policy.retention_bytes >= 0:
-            here = look.open_bytes + sum(one.size_bytes for one in look.segments)
+            here = look.open_bytes + sum(segment.size_bytes for segment in look.segments)
             room = max(0, policy.retention_bytes - here)
             max_bytes = room if marks.size_bytes > room and self._due(0, policy, now_ms) else None
         if policy.retention_ms >= 0 and self._due(policy.retention_ms, policy, now_ms):

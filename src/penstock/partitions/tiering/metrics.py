@@ -80,5 +80,5 @@ def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]
     yield Sample(FETCH_REJECTED, counters.fetch_rejected)
     yield Sample(DELETED, counters.deleted_segments)
     yield Sample(DELETED_BYTES, counters.deleted_bytes)
-    yield Sample(SIZE_BYTES, sum(one.size_bytes for one in marks))
-    yield Sample(SEGMENTS, sum(one.segments for one in marks))
+    yield Sample(SIZE_BYTES, sum(mark.size_bytes for mark in marks))
+    yield Sample(SEGMENTS, sum(mark.segments for mark in marks))

@@ -137,21 +137,25 @@ class PartitionRepair:
             self._segment_files.descriptors.close()
 
     def _mend(self, findings: list[Finding]) -> None:
-        rotten = [one for one in findings if one.kind in ("batch", "offsets")]
+        rotten = [finding for finding in findings if finding.kind in ("batch", "offsets")]
         touched = {self._base_of(one.place) for one in rotten}
         for base in sorted(touched):
             self._rewrite(base)
-        wrong = {self._base_of(one.place) for one in findings if one.kind in ("index", "timeindex")}
+        wrong = {
+            self._base_of(finding.place)
+            for finding in findings
+            if finding.kind in ("index", "timeindex")
+        }
         for base in sorted(wrong - touched):
             self._make_indexes(base, "its entries are not about its batches")
         wrong_files = {
-            one.place.partition(", byte")[0]
-            for one in findings
-            if one.kind in ("txnindex", "snapshot")
+            finding.place.partition(", byte")[0]
+            for finding in findings
+            if finding.kind in ("txnindex", "snapshot")
         }
         if wrong_files:
             self._make_producers(wrong_files)
-        if any(one.kind == "epochs" for one in findings):
+        if any(finding.kind == "epochs" for finding in findings):
             self._make_epochs()
 
     def _base_of(self, place: str) -> int:

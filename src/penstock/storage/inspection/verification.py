@@ -330,7 +330,7 @@ class PartitionCheck:
             entries = self._decode(at, suffix)
             if entries is None or not self._files.segments or at < self._files.segments[0]:
                 continue
-            last = {one.producer_id: one for one in entries}
+            last = {entry.producer_id: entry for entry in entries}
             for one in self._producers.snapshot()[0]:
                 said = last.get(one.producer_id)
                 if said is not None and (reason := _difference(said, one)):
