@@ -1,7 +1,7 @@
-"""What an object's key may be: one rule for all stores, so that none is led astray.
+"""Rules for object keys, equal for all stores.
 
-A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=`
-or `-` and goes on with these or dots. So no part is `.` or `..`, none is empty, and none hides what
+A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=` or
+`-` and continues with these or dots. So no part is empty, `.`, `..`, or hidden like the files that
 a directory store keeps beside the objects.
 """
 
@@ -19,10 +19,10 @@ _PREFIX: Final = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
 
 
 def check_key(key: str) -> None:
-    """Refuse what is no key.
+    """Reject an invalid key.
 
     Raises:
-        InvalidKey: says which rule it breaks.
+        InvalidKey: the key breaks a rule, which the message states.
     """
     if len(key) > limits.KEY_BYTES_MAX:
         limit = limits.KEY_BYTES_MAX
@@ -35,7 +35,7 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what no key can begin with; the empty prefix is one of all keys.
+    """Reject a prefix that no key can begin with; the empty prefix is valid.
 
     Raises:
         InvalidKey: as `check_key`.
@@ -45,11 +45,11 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_range(key: str, start: int, size_bytes: int) -> None:
-    """Refuse empty and negative ranges.
+    """Reject empty and negative ranges.
 
     Raises:
-        InvalidKey: the key is none.
-        InvalidRange: the range is none.
+        InvalidKey: the key is invalid.
+        InvalidRange: the range is invalid.
     """
     check_key(key)
     if start < 0 or size_bytes < 1:

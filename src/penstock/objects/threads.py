@@ -1,7 +1,8 @@
-"""A bounded set of threads for blocking calls, awaited from event loops.
+"""Bounded thread pool for blocking calls, awaited from event loops.
 
-A call costs two hand-overs (about 50 µs) and is never run by the caller. Calls above the bound are
-refused at once. A call whose caller is cancelled still runs to its end; its result is dropped.
+A call costs two thread switches (about 50 µs) and never runs in the caller. Calls above the bound
+are rejected at once. A call whose caller is cancelled still runs to its end; its result is
+discarded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _Settle = Callable[[Any, BaseException | None], None]
 
 
 class Threads:
-    """Up to `threads_max` threads, started as they are needed."""
+    """Pool of up to `threads_max` threads, started on demand."""
 
     def __init__(self, name: str, *, threads_max: int, waiting_max: int) -> None:
         self._name = name
@@ -38,14 +39,14 @@ class Threads:
 
     @property
     def outstanding(self) -> int:
-        """Calls that run or wait."""
+        """Number of calls that run or wait."""
         return self._outstanding
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run a job on a thread; what it raises is raised here.
+        """Run a job on a thread; raises what the job raises.
 
         Raises:
-            StoreThrottled: as many jobs as may wait are waiting.
+            StoreThrottled: the queue is full.
             StoreClosed: `close` was called.
         """
         loop = asyncio.get_running_loop()
@@ -55,13 +56,13 @@ class Threads:
             try:
                 loop.call_soon_threadsafe(_settle, future, result, error)
             except RuntimeError:
-                return  # The loop is closed, and with it whoever waited.
+                return  # The loop is closed; no caller waits.
 
         self._submit(job, settle)
         return await future
 
     async def close(self) -> None:
-        """Take no more jobs, wait for those there are (for a bounded time), end the threads."""
+        """Reject new jobs, wait for running ones (for a bounded time), stop the threads."""
         loop = asyncio.get_running_loop()
         finished = asyncio.Event()
         with self._lock:

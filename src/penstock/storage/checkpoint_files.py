@@ -1,8 +1,8 @@
-"""`partitions.checkpoint` and its copy: a start needs one of them.
+"""Two copies of `partitions.checkpoint`, of which a start needs one.
 
-Both are written one after the other and get their names before journal files are used again, so the
-older one of them is good for a start as well. Where one is damaged the other one is taken; what was
-damaged is kept beside them, as `.quarantined`, until somebody removes it.
+Both are written before journal files are reused, so the older copy is valid for a start as well. If
+one is damaged, the start uses the other, and keeps the damaged file with the suffix `.quarantined`
+until an operator removes it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from penstock.storage.names import (
 
 
 class FoundCheckpoint(NamedTuple):
-    """What the files say; no checkpoint if there is none, or none that is whole."""
+    """Newest whole checkpoint, None without one, and the errors of damaged copies."""
 
     checkpoint: Checkpoint | None
     damaged: dict[str, CorruptFile]
-    """By the file's path."""
+    """Error by file path."""
 
 
 def write_checkpoint(files: Files, root: str, data: bytes) -> None:
-    """Put both files in their places, on disk when this is done.
+    """Write and sync both files.
 
     Raises:
         OSError: that cannot be done.
@@ -46,10 +46,10 @@ def write_checkpoint(files: Files, root: str, data: bytes) -> None:
 
 
 def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
-    """The first of both files that is whole.
+    """Return the first whole copy.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     damaged: dict[str, CorruptFile] = {}
     for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE):
@@ -65,8 +65,7 @@ def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
 
 
 def keep_damaged(files: Files, found: FoundCheckpoint) -> None:
-    """Copy damaged files beside themselves, where the next checkpoint leaves them; of each the
-    newest.
+    """Copy each damaged file to its `.quarantined` name, which checkpoints leave alone.
 
     Raises:
         OSError: that cannot be done.
@@ -77,7 +76,7 @@ def keep_damaged(files: Files, found: FoundCheckpoint) -> None:
 
 
 def set_aside(files: Files, root: str) -> list[str]:
-    """What starts have kept of a store's damaged journal and checkpoints.
+    """Return the paths of quarantined journal and checkpoint files of a store.
 
     Raises:
         OSError: the directories cannot be listed.

@@ -1,8 +1,7 @@
-"""A topic's configuration, under Kafka's names, with Kafka's defaults and bounds.
+"""Configuration of a topic, under Kafka's names, with Kafka's defaults and bounds.
 
-The storage acts on the names that concern a log; the others (`min.insync.replicas`, the remote,
-the compaction and the table ones) are declared here too because a topic has one configuration,
-and who acts on them reads it from `PartitionLog.config` or asks the broker for it.
+It also declares names that other rooms act on (`min.insync.replicas`, remote storage, compaction,
+tables), because a topic has one configuration.
 
 Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of Kafka 4).
 """
@@ -22,7 +21,7 @@ THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How the partitions of a topic are stored."""
+    """Storage settings of a topic's partitions."""
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",), "What happens to old segments: delete them, compact them by key, or both.",
