@@ -232,7 +232,7 @@ def test_a_cut_never_goes_below_the_floor_or_the_start(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     log = harness.log()
     for offset, floor in ((5, 6), (6, 8), (7, 7), (17, 17)):
-        with pytest.raises(BugError, match="below its commit mark"):
+        with pytest.raises(BugError, match="below its committed offset"):
             log.truncate(offset, floor=floor)
     assert log.truncate(99, floor=18) == 18
     log.delete_records(9)

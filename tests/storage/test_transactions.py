@@ -92,7 +92,7 @@ def test_kafkas_entries() -> None:
     index.cut(30)
     assert len(index) == 1
     assert TransactionIndex(bytes(34 * 2)).doubt(0) is not None
-    assert TransactionIndex(bytes(33)).doubt(0) == "33 bytes are no whole entries of 34"
+    assert TransactionIndex(bytes(33)).doubt(0) == "33 bytes are not whole entries of 34"
     assert TransactionIndex(b"\1" + bytes(33)).doubt(0) == "an entry has version 256, not 0"
 
 

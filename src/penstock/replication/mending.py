@@ -3,8 +3,8 @@
 What is committed at an offset is the same on every copy for all time, so whoever has it below a
 commit mark that it knows may give it, leader or not, in whatever epoch; nothing of the protocol is
 concerned. A follower asks its leader, a leader its followers in turn. One range is asked for at a
-time; what comes is verified, and put in its place (`MendedLog.mend`). Whoever reads there meanwhile
-is told to come again.
+time; what comes is verified, and put in its place (`RepairableLog.mend`). Whoever reads there
+meanwhile is told to come again.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """

@@ -80,7 +80,7 @@ class Appended(Generic[LogT]):
         self.stamped = stamped
         """Whether the headers carry absolute offsets, as batches with gaps between them need."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.data = b""
         lease, self.lease = self.lease, None
         if lease is not None:
@@ -206,7 +206,7 @@ class TailCache(Generic[LogT]):
     def drop(self, item: Appended[LogT]) -> None:
         """Discard an append that left its tail; `_order` drops it later."""
         self.size_bytes -= item.size_bytes + _OVERHEAD_BYTES
-        item.let_go()
+        item.release()
         order = self._order
         while order and not order[0].data:
             order.popleft()

@@ -120,8 +120,8 @@ class Checkpointer:
             return
         self._running = True
         # The writer thread may have synced a group that is not applied to the logs yet.
-        sequence = self._journal.settled_sequence
-        self._segment_writer.write_all(partial(self._settled, sequence))
+        sequence = self._journal.applied_sequence
+        self._segment_writer.write_all(partial(self._committed, sequence))
 
     def load_some(self, count: int) -> bool:
         """Load up to `count` of the logs that a checkpoint waits for; return whether none is left.
@@ -209,7 +209,7 @@ class Checkpointer:
             journal_bytes=self._journal.synced_bytes,
         )
 
-    def _settled(self, sequence: int, error: StorageError | None) -> None:
+    def _committed(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
             self._running = False
             self._end(error)

@@ -241,14 +241,14 @@ class Committer:
             job = self._segment_writer.plan(logs, durable_only=False)
             perform(self._files, job)
         except OSError as error:
-            self._segment_writer.give_up(job)
+            self._segment_writer.abandon(job)
             self._finish(group, storage_error(self._root, error))
             return
         try:
             for run in job.runs if sync else ():
                 self._files.sync_file(run.handle.descriptor)
         except OSError as error:
-            self._segment_writer.give_up(job)
+            self._segment_writer.abandon(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")
             self._finish(group, failure)
             return
@@ -292,7 +292,7 @@ class Committer:
             self.on_advance(advanced)
             if self._policy != "os":
                 self._segment_writer.became_durable(appends)
-            self._journal.settled_sequence = sequence
+            self._journal.applied_sequence = sequence
             within, self._flush_within_ms = self._flush_within_ms, None
             self.on_written(within)
 

@@ -89,7 +89,7 @@ class Journal:
         self._taken: list[JournalFile] = []
         self.sequence = sequence
         self.durable_sequence = sequence
-        self.settled_sequence = sequence
+        self.applied_sequence = sequence
         """Newest entry whose items are applied to the logs; set by the owner."""
         self.checkpoint_sequence = checkpoint_sequence
         self.bytes_since_checkpoint = bytes_since_checkpoint

@@ -590,9 +590,9 @@ class PartitionLog:
         error = self.closed or self._queue.failed or self.fence
         if error is not None:
             raise error
-        self.go_on()
+        self.skip_lost_end()
 
-    def go_on(self) -> None:
+    def skip_lost_end(self) -> None:
         """Continue behind a damaged end, if the log can; see `RepairableLog`."""
 
     def _backlog(self, waiting: int) -> PenstockError:

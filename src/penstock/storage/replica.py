@@ -39,7 +39,7 @@ from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import STARTS
 from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
 from penstock.storage.formats.transaction_index import TransactionIndex
-from penstock.storage.holes import shortened
+from penstock.storage.gapped import shortened
 from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES

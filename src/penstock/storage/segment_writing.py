@@ -191,7 +191,7 @@ class SegmentWriter:
             job = self.plan([log])
             perform(self._files, job)
         except OSError as error:
-            self.give_up(job)
+            self.abandon(job)
             raise storage_error(self._root, error) from error
         self.finish(job)
 
@@ -250,7 +250,7 @@ class SegmentWriter:
         if error is None:
             self.finish(job)
         else:
-            self.give_up(job)
+            self.abandon(job)
             self._failed(error)
         if self.error is None:
             self.run()
@@ -287,7 +287,7 @@ class SegmentWriter:
         if self._tails.crowded:
             self._tails.shrink()
 
-    def give_up(self, job: Job) -> None:
+    def abandon(self, job: Job) -> None:
         """Release a failed job; its appends stay unwritten."""
         for run in job.runs:
             self._descriptors.unpin(run.handle)

@@ -64,7 +64,7 @@ from penstock.storage.names import (
     stray_directory_name,
 )
 from penstock.storage.partition import StoreParts
-from penstock.storage.rebuilding import go_on, last_whole
+from penstock.storage.rebuilding import continue_log, last_whole
 from penstock.storage.recovery import Directories, read_journal
 from penstock.storage.replaying import LogReplay, Replays
 from penstock.storage.replica import ReplicaLog
@@ -547,7 +547,7 @@ class LogStore:
             if not (lazily and known):
                 log.load()
             if lost and not self._replicated(where):
-                go_on(log, point, unknown=checkpoint.unknown)
+                continue_log(log, point, unknown=checkpoint.unknown)
             stray_records = stray_records or (unknown and log.size_bytes > 0)
         return len(self._checkpointer.recovered) == len(replays.logs) and not stray_records
 

@@ -14,12 +14,12 @@ from penstock.records.appends import AppendResult
 from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
 from penstock.storage.errors import CorruptLog, StorageError
 from penstock.storage.loading import mend_transactions
-from penstock.storage.mending import MendedLog
+from penstock.storage.repairable import RepairableLog
 from penstock.storage.segment import segment_place
 from penstock.storage.transactions import aborted_in
 
 
-class TransactionalLog(MendedLog):
+class TransactionalLog(RepairableLog):
     """Log with transactions; a base of every log of a store."""
 
     __slots__ = ()

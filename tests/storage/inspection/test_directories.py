@@ -169,11 +169,11 @@ def test_a_planted_fault_is_found_and_repaired(root: Path, plant: Callable[[Path
     assert all("orders-0" in finding.place for finding in found.findings)
     before = contents(root)
     planned: list[Step] = []
-    repair_store(str(root), everything, perform=False, tell=planned.append)
+    repair_store(str(root), everything, perform=False, report=planned.append)
     assert contents(root) == before
     assert planned
     performed: list[Step] = []
-    repair_store(str(root), everything, perform=True, tell=performed.append)
+    repair_store(str(root), everything, perform=True, report=performed.append)
     after = contents(root)
     kept = {data for name, data in after.items() if name.endswith(".quarantined")}
     changed = [name for name, data in before.items() if after.get(name) != data]
@@ -182,7 +182,7 @@ def test_a_planted_fault_is_found_and_repaired(root: Path, plant: Callable[[Path
         assert before[name] in kept or name == "partitions.checkpoint", name
     assert verified(root).findings == []
     again: list[Step] = []
-    repair_store(str(root), everything, perform=True, tell=again.append)
+    repair_store(str(root), everything, perform=True, report=again.append)
     assert again == []
 
 
@@ -194,7 +194,7 @@ def test_a_repaired_log_is_read_around_the_gap(root: Path, plant: Callable[[Path
         for header in split_batches(path.read_bytes())
     ]
     plant(root)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     harness = Harness(root, config=CONFIG)
     data = read_all(harness.log(), max_bytes=1 << 20)
     left = [(header.base_offset, header.crc) for header in split_batches(data)]
@@ -209,7 +209,7 @@ def test_rot_in_the_newest_segment_is_set_aside_and_the_log_goes_on(root: Path) 
     path = sorted((root / "orders-0").glob("*.log"))[-1]
     last = split_batches(path.read_bytes())[-1]
     flip(path, path.stat().st_size - 3)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     assert verified(root).findings == []
     harness = Harness(root, config=CONFIG)
     assert harness.log().log_end_offset == last.next_offset
@@ -230,8 +230,8 @@ def test_a_repair_that_is_broken_off_is_run_again(root: Path, steps: int) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        repair_store(str(root), everything, perform=True, tell=interrupt)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+        repair_store(str(root), everything, perform=True, report=interrupt)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     assert verified(root).findings == []
     harness = Harness(root, config=CONFIG)
     harness.put(memoryview(bytearray(plain(b"next", producer_id=9))))
@@ -262,7 +262,7 @@ def test_a_crash_is_no_damage_and_is_not_repaired(tmp_path: Path) -> None:
     found = verified(tmp_path)
     assert found.findings == []
     with pytest.raises(NotRepaired, match="start its broker once"):
-        repair_store(str(tmp_path), everything, perform=True, tell=lambda step: None)
+        repair_store(str(tmp_path), everything, perform=True, report=lambda step: None)
 
 
 def test_the_journal_of_a_crashed_store_is_compared(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_running_store_is_looked_at_and_not_repaired(tmp_path: Path) -> None:
     found = verified(tmp_path, live=True)
     assert found.findings == []
     with pytest.raises(StoreLocked):
-        repair_store(str(tmp_path), everything, perform=True, tell=lambda step: None)
+        repair_store(str(tmp_path), everything, perform=True, report=lambda step: None)
     harness.store.close()
 
 

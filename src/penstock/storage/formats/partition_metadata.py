@@ -26,10 +26,10 @@ def encode_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> UUID:
-    """Read the topic id.
+    """Decode the topic id.
 
     Raises:
-        CorruptFile: another version, or a text that is no topic id.
+        CorruptFile: the version or the topic id is invalid.
     """
     lines = data.decode("latin-1").rstrip("\n").split("\n")
     if (

@@ -19,7 +19,7 @@ EMPTY_READS_MAX: Final = 1_000
 """Maximum number of reads that one call combines while they return no record."""
 
 
-class HoledLog(TieredLog):
+class GappedLog(TieredLog):
     """Log whose offsets may have gaps; the base of every log of a store."""
 
     __slots__ = ()
@@ -68,7 +68,7 @@ class HoledLog(TieredLog):
                 appended=appended,
             )  # fmt: skip
         except DamagedRecords as error:
-            self.tell(error)
+            self.report_damage(error)
             raise
         if read.size_bytes or not at_least_one or not self.has_holes:
             return read

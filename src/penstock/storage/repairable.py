@@ -6,9 +6,9 @@ records, `mend` writes its batches in their place, after it has saved the damage
 segment. Batches are byte-identical on all replicas, so they fit.
 
 A log whose end is lost, because a file is truncated or missing, continues in one of two ways.
-Without replicas it continues at its former end offset (`go_on`), so that no offset is assigned
-twice. A replica truncates to its last intact batch (`end_at_damage`), and its leader sends the
-rest.
+Without replicas it continues at its former end offset (`skip_lost_end`), so that no offset is
+assigned twice. A replica truncates to its last intact batch (`end_at_damage`), and its leader sends
+the rest.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -37,30 +37,30 @@ DAMAGES_MAX: Final = 1_000
 """Maximum number of reported ranges of one log."""
 
 
-class MendedLog(PartitionLog):
+class RepairableLog(PartitionLog):
     """Log that reports, quarantines and repairs damaged records; the base of every log of a
     store."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_reported",)
 
     def load(self) -> None:
         if not self._loaded:
-            self._told: dict[tuple[int, int], Damage] = {}
+            self._reported: dict[tuple[int, int], Damage] = {}
             super().load()
 
-    def tell(self, error: DamagedRecords) -> None:
+    def report_damage(self, error: DamagedRecords) -> None:
         """Report damage that a read found, once."""
         damage = error.damage
         key = damage.segment_base, damage.position
-        if key not in self._told and len(self._told) < DAMAGES_MAX:
-            self._told[key] = damage
+        if key not in self._reported and len(self._reported) < DAMAGES_MAX:
+            self._reported[key] = damage
             self._parts.counters.damaged_ranges += 1
             logger.error("%s is damaged: %s", self.topic_partition, error)
 
     @property
     def damages(self) -> list[str]:
         """Descriptions of the damage that is not repaired."""
-        reported = [str(DamagedRecords(damage)) for damage in self._told.values()]
+        reported = [str(DamagedRecords(damage)) for damage in self._reported.values()]
         return reported if self.damage is None else [str(self.damage), *reported]
 
     def damage_in(self, start: int, end: int) -> Damage | None:
@@ -106,7 +106,7 @@ class MendedLog(PartitionLog):
             self._put(target, position, data)
         except OSError as error:
             raise StorageError(f"{target.path} cannot be repaired: {error}") from error
-        self._told.pop((damage.segment_base, damage.position), None)
+        self._reported.pop((damage.segment_base, damage.position), None)
         self._parts.counters.mended_bytes += len(data)
         logger.warning(
             "%s: %d bytes at %d are restored from another replica", target.path, len(data),
@@ -164,7 +164,7 @@ class MendedLog(PartitionLog):
 
     # -- a lost end ----------------------------------------------------------------------------
 
-    def go_on(self) -> None:
+    def skip_lost_end(self) -> None:
         """Continue behind a lost end that no replica has."""
         damage, self.damage = self.damage, None
         end = max(self.log_end_offset, self.end_before)  # by checkpoint and journal
