@@ -1,4 +1,4 @@
-"""What every form of the object store must do, as the port says."""
+"""Contract of the object store port, run over every implementation."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def test_no_free_descriptor_is_a_clear_error_and_passes(tmp_path: Path) -> None:
 
 
 def opened(root: Path) -> int:
-    """How many descriptors of this process are of files below a root, or of the root."""
+    """Return the number of open descriptors at or below a root."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # others close theirs meanwhile

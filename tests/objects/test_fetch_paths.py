@@ -244,7 +244,7 @@ async def test_old_data_bypasses_the_cache_and_never_fills_it(paths: Paths) -> N
 async def test_one_bounding_range_per_object(paths: Paths) -> None:
     wanted = [part("a", 500, 10), part("b", 3, 4), part("a", 20, 10), part("a", 505, 10)]
     answers = await paths.lagging(*wanted)
-    assert answers == [CONTENT[one.start : one.start + one.size_bytes] for one in wanted]
+    assert answers == [CONTENT[item.start : item.start + item.size_bytes] for item in wanted]
     assert paths.cold.gets == [Get("a", 20, 495), Get("b", 3, 4)]
 
 
@@ -303,7 +303,7 @@ async def test_a_flood_of_old_data_does_not_touch_recent_data() -> None:
     for at in range(100):
         assert await asyncio.wait_for(paths.recent(part("a", at, 7)), 60) == [CONTENT[at : at + 7]]
     assert len(paths.hot.gets) == 1
-    rejected = [one.result()[0] for one in flood if one.done()]
+    rejected = [task.result()[0] for task in flood if task.done()]
     assert len(rejected) == 3000 - 16 - 1600
     assert all(isinstance(answer, LaggingConsumerRejected) for answer in rejected)
     paths.cold.gate.set()

@@ -1,4 +1,4 @@
-"""Which store a URL names, and which names none."""
+"""Stores that URLs name, and URLs that are rejected."""
 
 from __future__ import annotations
 

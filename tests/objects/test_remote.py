@@ -31,7 +31,7 @@ CONTENT = bytes(number % 251 for number in range(1 << 20))
 
 
 class Remote:
-    """One store twice: straight to the server and through the proxy."""
+    """Store with two clients: one straight to the server, one through the proxy."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy, timeout_ms: int) -> None:
         self.proxy = proxy
@@ -58,7 +58,7 @@ async def remote(server: S3Server, *, timeout_ms: int = 10_000) -> AsyncIterator
 
 
 async def every_call(store: ObjectStore) -> list[BaseException | Any]:
-    """What each kind of call ends with."""
+    """Return the outcome of each kind of call."""
     calls: list[Callable[[], Any]] = [
         lambda: store.put("new", [b"1"]),
         lambda: store.get("a", 0, 5),

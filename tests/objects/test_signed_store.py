@@ -74,7 +74,7 @@ async def reading(*ranges: SignedRange, timeout_ms: int = 20_000) -> AsyncIterat
 
 
 def ask(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """What the server answers to anyone."""
+    """Return the server's response to a client without credentials."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.netloc)) as connection:
         connection.request("GET", f"{parts.path}?{parts.query}", headers=headers)

@@ -1,4 +1,4 @@
-"""Signatures are those that botocore makes, and who signs is whoever obstore would have sign."""
+"""Signatures equal botocore's, and the signer is the one that obstore uses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_signatures_are_those_of_botocore(
 def test_a_signature_is_of_one_range_of_one_object() -> None:
     signing = signer_of("s3://bucket", AT_ENDPOINT, {}).signing(now_ms=1, lifetime_ms=60_000)
     wanted = [("a", 0, 5), ("a", 0, 6), ("a", 1, 5), ("b", 0, 5)]
-    assert len({signing.url(*one).rpartition("=")[2] for one in wanted}) == len(wanted)
+    assert len({signing.url(*parts).rpartition("=")[2] for parts in wanted}) == len(wanted)
 
 
 @pytest.mark.parametrize(

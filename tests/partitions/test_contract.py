@@ -1,4 +1,4 @@
-"""What every kind of partition does alike, on a broker that has both."""
+"""Contract of partitions, run over every kind on a broker that has both."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def append(partition: Partition, data: memoryview, *, acks: int = -1) -> A
 
 
 async def read(partition: Partition, offset: int, *, max_bytes: int = 1 << 20) -> bytes:
-    """What there is from an offset on, loaded where it must be."""
+    """Read everything from an offset, loading it where necessary."""
     async with asyncio.timeout(SECONDS):
         while True:
             found = partition.read(

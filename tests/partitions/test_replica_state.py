@@ -1,4 +1,4 @@
-"""What consumers may read, by what is committed and which transactions are open."""
+"""High watermark and last stable offset, by commits and open transactions."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 With STEPS it makes no more turns than that, begins when a line comes, and has retention.
 
 One line per group: partition, first sequence, count and base offset of each append in it, after the
-store's callback. Producers are idempotent; sequences go on from what the log remembers.
+store's callback. Producers are idempotent; sequences continue those of the log.
 
 One more partition is a replica. A line `+ NUMBER KIND VALUE FILL` comes before each thing that is
 done to it: `append` VALUE records in a batch filled with FILL, `cut` at offset VALUE, `promise`

@@ -186,7 +186,8 @@ def expired(
     asked: list[int] | None = None,
     **changes: int,
 ) -> int:
-    """How many of (next offset, size, highest timestamp) go; whose times were `asked`."""
+    """Return how many of (next offset, size, highest timestamp) expire; `asked` collects the
+    timestamps that were read."""
     arguments = {"log_start_offset": 0, "committed_offset": 100, "most": 100} | {
         name: value for name, value in changes.items() if not name.startswith("retention")
     }

@@ -1,4 +1,4 @@
-"""What a crash leaves behind, at every point: torn entries, torn segments, rot, old journals."""
+"""Recovery after crashes at every point: torn entries, torn segments, rot, old journals."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ def test_a_doubtful_index_is_noticed() -> None:
 
 
 def test_an_entry_that_a_crash_has_torn_is_not_taken_for_an_older_one() -> None:
-    """Of what was written and not synced, either half of an entry may be there."""
+    """Return the states after an unsynced write, in which either half of an entry may exist."""
     for offset, position in ((9, 0x100), (2, 0x118)):
         index = SparseIndex(42)
         index.add_offset(43, 90)

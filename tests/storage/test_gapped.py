@@ -68,7 +68,7 @@ def test_every_offset_leads_to_the_next_batch(
     if at_once:
         assert replicate(harness, *HOLED) == 301
     else:
-        assert [replicate(harness, one) for one in HOLED] == [end for _, end in ENDS]
+        assert [replicate(harness, batches) for batches in HOLED] == [end for _, end in ENDS]
     way(harness)
     log = harness.log()
     log.load()
@@ -84,10 +84,12 @@ def test_every_offset_leads_to_the_next_batch(
     assert read_all(log, max_bytes=300) == b"".join(HOLED)
     for start, end in ((0, 301), (10, 20), (9, 41), (50, 250)):
         found = log.extents(start, end)
-        held = [one for one in ENDS if one[1] > start and one[0] < end]
+        held = [span for span in ENDS if span[1] > start and span[0] < end]
         data = b"".join(
-            Path(one.key).read_bytes()[one.byte_offset : one.byte_offset + one.size_bytes]
-            for one in found
+            Path(extent.key).read_bytes()[
+                extent.byte_offset : extent.byte_offset + extent.size_bytes
+            ]
+            for extent in found
         )
         assert offsets(data) == held, (start, end)
     assert log.has_holes
@@ -121,7 +123,7 @@ def test_no_segment_spans_more_offsets_than_its_index_can_tell(
     assert replicate(harness, stamped(1, 2 * FAR - 5, 2)) == 2 * FAR - 4
     way(harness)
     left = [batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler]
-    assert [one.base_offset for one in left[-2:]] == [FAR + 2**31, 2 * FAR - 5]
+    assert [segment.base_offset for segment in left[-2:]] == [FAR + 2**31, 2 * FAR - 5]
     assert verified(harness).findings == []
 
 
@@ -155,7 +157,7 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
     within = next((base for base, end in ENDS if base < cut < end and base != 21), cut)
     assert harness.log().truncate(cut, floor=0) == within
     assert harness.commit() is None
-    left = [one for one in ENDS if one[1] <= within]
+    left = [span for span in ENDS if span[1] <= within]
     for _ in range(2):
         log = harness.log()
         log.load()
@@ -172,8 +174,8 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
         batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler or left
     ]
     assert there[-1].base_offset == within + 4
-    ends = [(one.base_offset, one.next_offset) for one in there[:-1]]
-    assert [one for one in ends if one in ENDS] == left
+    ends = [(segment.base_offset, segment.next_offset) for segment in there[:-1]]
+    assert [span for span in ends if span in ENDS] == left
     assert verified(harness).findings == []
 
 
@@ -183,7 +185,7 @@ def test_a_cut_takes_back_what_waits_for_the_journal(tmp_path: Path) -> None:
         harness.log().append_replica(memoryview(b"".join(HOLED)), now_ms=1)
         assert harness.log().truncate(cut, floor=0) == end
         assert harness.commit() is None
-        assert offsets(read_all(harness.log())) == [one for one in ENDS if one[1] <= end]
+        assert offsets(read_all(harness.log())) == [span for span in ENDS if span[1] <= end]
         assert replicate(harness, stamped(1, 400, 9)) == 401
         harness.crash()
         assert harness.log().log_end_offset == 401
@@ -288,25 +290,28 @@ def test_what_goes_to_the_archive_has_every_offset(tmp_path: Path) -> None:
     log = harness.log()
     log.write_segments()
     closed = log.closed_segments(0)
-    assert [(one.base_offset, one.next_offset) for one in closed] == [(0, 41), (41, 300)]
-    for one in closed:
+    assert [(segment.base_offset, segment.next_offset) for segment in closed] == [
+        (0, 41),
+        (41, 300),
+    ]
+    for segment in closed:
         copy = SegmentCopy(
             log.files,
-            one.path,
+            segment.path,
             position=0,
-            end=one.size_bytes,
-            base_offset=one.base_offset,
-            next_offset=one.next_offset,
+            end=segment.size_bytes,
+            base_offset=segment.base_offset,
+            next_offset=segment.next_offset,
             interval_bytes=60,
         )
         data = b"".join(iter(copy.piece, None))
         copy.close()
         there = offsets(data)
         assert (there[0][0], there[-1][1], copy.next_offset) == (
-            one.base_offset, one.next_offset, one.next_offset
+            segment.base_offset, segment.next_offset, segment.next_offset
         )  # fmt: skip
         assert all(left[1] == right[0] for left, right in pairwise(there))
         assert (len(data), crc32c(data)) == (copy.size_bytes, copy.checksum)
         (index, _) = copy.indexes()
-        assert SparseIndex(one.base_offset, index).doubt(len(data)) is None
+        assert SparseIndex(segment.base_offset, index).doubt(len(data)) is None
     harness.store.close()

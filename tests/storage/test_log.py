@@ -83,7 +83,7 @@ def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written:
                 first = offset // 2
                 count = max(1, max_bytes // size)
                 wanted = [(2 * n, 2 * n + 2) for n in range(first, first + count)]
-                wanted = [one for one in wanted if one[1] <= min(end, 80)]
+                wanted = [row for row in wanted if row[1] <= min(end, 80)]
                 assert got == wanted, (offset, max_bytes, end)
                 assert read.next_offset == (got[-1][1] if got else offset)
     none = log.read(3, max_bytes=size - 1, end_offset=80, at_least_one=False)
@@ -424,7 +424,7 @@ def test_commits_call_back_in_order_and_tell_what_advanced(tmp_path: Path) -> No
     for partition, owner in enumerate(owners):
         harness.log(partition).owner = owner
     harness.store.on_advance = lambda risen: seen.append(
-        [owners.index(cast("Owner", one)) for one in risen]
+        [owners.index(cast("Owner", owner)) for owner in risen]
     )
     for name in "ab":
 

@@ -367,7 +367,7 @@ def test_replay_of_a_cut_twice_and_over_what_came_after(tmp_path: Path) -> None:
     for _ in range(3):
         again = Harness(tmp_path, config=ROLLING)
         assert read_all(again.log()) == expected
-        assert [one.partition_leader_epoch for one in split_batches(expected)] == [1, 1, 1, 5]
+        assert [header.partition_leader_epoch for header in split_batches(expected)] == [1, 1, 1, 5]
         abandon(again.store)
         (tmp_path / "partitions.checkpoint").write_bytes(checkpoint)
 
@@ -494,7 +494,6 @@ def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> Non
 
 
 def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
-    """What was cut had many small batches where a large one lies now."""
     config = LogConfig(index_interval_bytes=100, retention_ms=-1)
     for way in (Harness.reopen, Harness.crash, checkpoint_and_crash):
         harness = Harness(tmp_path / way.__name__, config=config)
@@ -509,7 +508,7 @@ def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
             whole = read_all(harness.log(), max_bytes=9000)
             for size in range(100, len(whole), 150):
                 read = harness.log().read(0, max_bytes=size, end_offset=99)
-                ends = list(accumulate(one.size_bytes for one in split_batches(whole)))
+                ends = list(accumulate(header.size_bytes for header in split_batches(whole)))
                 fits = max(end for end in ends if end <= max(size, ends[0]))
                 assert b"".join(map(bytes, read.buffers)) == whole[:fits]
             way(harness)
@@ -517,7 +516,7 @@ def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
 
 
 def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
-    """A second cut looks for the newest snapshot of producers, and must not find one of before."""
+    """A second cut must not load a snapshot of producers from before the first one."""
     for way in (nothing, Harness.crash, Harness.reopen):
         harness = Harness(tmp_path / way.__name__, files=Unsynced())
         for number in range(5):
@@ -555,7 +554,7 @@ def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[in
         whole = max(base for base in bases if base <= max(committed, log.log_start_offset))
         assert start_after_upkeep() == whole
     harness.crash()
-    assert start_after_upkeep() == 12, "nobody has told yet what is committed"
+    assert start_after_upkeep() == 12, "the committed offset is unknown"
     harness.log().committed_offset = 18
     assert start_after_upkeep() == 18
     harness.store.close()
@@ -565,7 +564,7 @@ def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[in
 def test_a_log_that_is_made_again_has_nothing_of_the_one_before(
     tmp_path: Path, checkpointed: bool
 ) -> None:
-    """The journal has what the first one held and was told; the second one is killed."""
+    """The journal has entries and standing of the first log; the second one is killed."""
     harness = Harness(tmp_path)
     log = harness.log()
     log.promise(7)

@@ -30,7 +30,7 @@ PRODUCER = 7
 
 
 class Replica(NamedTuple):
-    """What a replica's disk is. `epoch` is the script's alone: the one that it appends in."""
+    """Durable state of a replica. `epoch` is the script's: the epoch of its appends."""
 
     batches: tuple[bytes, ...] = ()
     start: int = 0
@@ -46,7 +46,7 @@ class Replica(NamedTuple):
 
     @property
     def held(self) -> tuple[object, ...]:
-        """What can be seen of it."""
+        """Return the observable part of the state."""
         batches = tuple(batch for batch in self.batches if next_offset(batch) > self.start)
         return batches, self.start, self.end, self.promised, self.limbo
 
@@ -66,7 +66,7 @@ State = tuple[Replica, ...]
 
 
 class Commit(NamedTuple):
-    """What the disk holds from some call on, at the latest after `after`."""
+    """State of the disk from call `before` on, at the latest after call `after`."""
 
     before: int
     after: int
@@ -87,7 +87,7 @@ def opened(directory: Path, files: FaultyFiles) -> Harness:
 
 
 class Script:
-    """One run over a directory, as the dice will have it."""
+    """Random run over a directory."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -164,7 +164,7 @@ class Script:
         self.put(partition, left)
 
     def begin(self) -> None:
-        """Anew, at the end or behind it, with what a producer had sent below."""
+        """Restart the log at its end or behind it, with a producer's earlier batches."""
         partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         start = replica.end + self.dice.randint(0, 3)
@@ -216,7 +216,7 @@ class Script:
 
 
 def found(harness: Harness) -> State:
-    """What the logs hold, looked at in every way there is."""
+    """Read the logs in every possible way."""
     state = []
     for partition in range(PARTITIONS):
         log = harness.log(partition)
@@ -251,15 +251,15 @@ def remembered(harness: Harness) -> list[int]:
 
 
 def check(directory: Path, commits: list[Commit], count: int, dice: random.Random) -> None:
-    """Recover what a crash after so many calls has left, twice, and go on with it."""
+    """Recover from a crash after `count` calls, twice, and continue."""
     acknowledged = [commit for commit in commits if commit.after <= count][-1]
-    allowed = [one.state for one in commits if one.before < count < one.after]
+    allowed = [commit.state for commit in commits if commit.before < count < commit.after]
     allowed.append(acknowledged.state)
     files = FaultyFiles(root=directory)
     harness = opened(directory, files)
     state = found(harness)
-    held = [one.held for one in state]
-    match = [one for one in allowed if [replica.held for replica in one] == held]
+    held = [replica.held for replica in state]
+    match = [candidate for candidate in allowed if [replica.held for replica in candidate] == held]
     assert match, f"power lost after call {count}"
     for sequence, replica in zip(remembered(harness), match[0], strict=True):
         below = [batch for batch in replica.batches if next_offset(batch) <= replica.start]

@@ -1,4 +1,4 @@
-"""A log that begins anew at an offset: nothing of before is left, but what producers had sent."""
+"""Restart of a log at an offset: only the earlier state of producers is kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
         assert harness.log().promised == max(harness.log().promised, -1)
         harness.crash()
     assert harness.log().log_start_offset == offset
-    names = sorted(one.name for one in Path(harness.log().directory).glob("*.log"))
+    names = sorted(path.name for path in Path(harness.log().directory).glob("*.log"))
     assert names == [f"{offset:020d}.log"]
     harness.store.close()
 
@@ -77,8 +77,8 @@ def test_what_producers_had_sent_below_is_known_after_cuts_and_checkpoints(tmp_p
         with pytest.raises(OutOfOrderSequence):
             harness.log().producer_states.check(header)
     assert harness.log().log_end_offset == 12
-    for one in (leader, harness):
-        one.store.close()
+    for owner in (leader, harness):
+        owner.store.close()
 
 
 def test_it_never_begins_below_the_floor_or_the_start_nor_with_nonsense(tmp_path: Path) -> None:

@@ -155,7 +155,6 @@ def closed_segments(directory: Path, batches: int = 400) -> Harness:
 def test_a_log_waits_once_and_loses_what_is_old_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look may take no more than it does, and one segment waits for a checkpoint."""
     monkeypatch.setattr(maintenance, "HOUSEKEEPING_SEGMENTS_MAX", 1)
     harness = closed_segments(tmp_path)
     log, upkeep = harness.log(), harness.store._maintenance

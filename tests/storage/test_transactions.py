@@ -164,7 +164,7 @@ def test_idle_producers_with_an_open_transaction_are_kept(tmp_path: Path) -> Non
 
 
 def test_a_replica_knows_what_its_leader_knows(tmp_path: Path) -> None:
-    """It is fed the stamped batches, and reads markers where they stand."""
+    """Mirror a log's open transactions from its stamped batches and markers."""
     leader = Transactional(tmp_path / "leader")
     for number in range(40):
         leader.put(number % 5, 2)
@@ -174,7 +174,7 @@ def test_a_replica_knows_what_its_leader_knows(tmp_path: Path) -> None:
     follower = Transactional(tmp_path / "follower")
     follower.history = leader.history
     for header in split_batches(data):
-        start = sum(one.size_bytes for one in split_batches(data) if one < header)
+        start = sum(earlier.size_bytes for earlier in split_batches(data) if earlier < header)
         one = memoryview(data)[start : start + header.size_bytes]
         follower.log.append_replica(one, now_ms=leader.harness.clock.ms)
     assert follower.harness.commit() is None

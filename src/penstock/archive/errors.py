@@ -14,8 +14,7 @@ class CorruptObject(CorruptError):
 
 
 class CutFooter(CorruptObject):
-    """The footer begins before the given bytes; the last `needed_bytes` of the object are
-    needed."""
+    """The footer begins before the given bytes; the object's last `needed_bytes` are needed."""
 
     def __init__(self, given_bytes: int, needed_bytes: int) -> None:
         super().__init__(f"the footer takes {needed_bytes} bytes, {given_bytes} are there")

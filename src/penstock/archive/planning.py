@@ -61,7 +61,6 @@ class Plan(NamedTuple):
 
 
 def layout_of(extent: Extent) -> list[tuple[int, int]]:
-    """Return the batches of an extent as (bytes, offsets)."""
     return list(iter_unpack(LAYOUT, extent.layout))
 
 
@@ -71,8 +70,7 @@ def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
 
 
 def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
-    """Return the extent without batches outside of [start, end), if its layout is known; None if
-    it holds no offset of the range."""
+    """Return the extent without batches outside of [start, end); None if nothing is left."""
     if start >= end or end <= extent.base_offset or start >= extent.next_offset:
         return None
     whole = start <= extent.base_offset and end >= extent.next_offset
@@ -170,10 +168,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
 
 
 def newest_timestamp(pieces: Iterable[Piece]) -> int:
-    """Return the newest timestamp of all batches of a request; -1 without any.
-
-    An append time replaces the batches' own timestamps. A lone transaction marker has none.
-    """
+    """Return the newest timestamp, or append time, of all batches of a request; -1 if none."""
     return max(
         (max(piece.extent.max_timestamp, piece.extent.append_time_ms) for piece in pieces),
         default=-1,

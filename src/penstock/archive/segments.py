@@ -107,11 +107,7 @@ async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey
 
 
 async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
-    """Yield the checked and stamped batches of adjacent extents, in runs of bounded size.
-
-    Raises:
-        PenstockError: as `build_segment`.
-    """
+    """Yield runs of the verified batches of adjacent extents; raises as `build_segment`."""
     for chunk in _chunks(extents):
         size_bytes = sum([extent.size_bytes for extent in chunk])
         pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)
@@ -210,7 +206,6 @@ class GrowingSegment:
         self._pieces.append(view[begun:])
 
     def fill(self, offset: int) -> None:
-        """Add batches without records up to an offset."""
         for filler in empty_batches(self.next_offset, offset, self._epoch):
             self._pieces.append(memoryview(filler))
             self._note(decode_header(filler))

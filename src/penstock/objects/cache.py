@@ -6,9 +6,9 @@
 | loading | joins: `WAIT`        | → present, answers | → absent, answers | → present, answers   |
 | present | the bytes; it is new | (the first stay)   | —                 | (the first stay)     |
 
-So there is one load per block however many ask. Present blocks stand in the order in which they
-were last written or asked for: the first ones are those that expire (after the lifespan) and those
-that make room. Bytes never change under a key, so nothing is ever invalidated.
+So each block is loaded once for all callers. Present blocks are ordered by their last write or
+request: the first ones expire after the lifespan, and are evicted for room. Bytes never change
+under a key, so nothing is ever invalidated.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class BlockCache(Generic[A]):
         return len(self._loading)
 
     def blocks(self, key: str, start: int, size_bytes: int) -> Iterator[Block]:
-        """Return the blocks that hold a range."""
         first, last = start // self.block_bytes, (start + size_bytes - 1) // self.block_bytes
         return (Block(key, number) for number in range(first, last + 1))
 
@@ -100,17 +99,13 @@ class BlockCache(Generic[A]):
         return self._loading.pop(block, ())
 
     def failed(self, block: Block) -> Sequence[A]:
-        """Record a failed load; return the callers that wait for it. The next `ask` loads it
-        again."""
+        """Record a failed load; return the callers that wait for it."""
         return self._loading.pop(block, ())
 
     def keep(
         self, key: str, content: memoryview, now_ms: int
     ) -> Sequence[tuple[memoryview, Sequence[A]]]:
-        """Store a whole object in blocks; return each block with the callers that wait for it.
-
-        If there are several blocks, each owns its bytes, so that each can be evicted.
-        """
+        """Store an object in blocks that own their bytes; return each with its waiting callers."""
         kept: list[tuple[memoryview, Sequence[A]]] = []
         for number, start in enumerate(range(0, len(content), self.block_bytes)):
             cut = content[start : start + self.block_bytes]
@@ -132,7 +127,6 @@ class BlockCache(Generic[A]):
         return dropped
 
     def clear(self) -> Sequence[A]:
-        """Evict everything; return the waiting callers."""
         self._present.clear()
         self.size_bytes = 0
         askers = [asker for waiting in self._loading.values() for asker in waiting]

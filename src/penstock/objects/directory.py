@@ -239,8 +239,7 @@ class DirectoryStore:
             self._files.sync_directory(directory)
 
     def _walk(self, parent: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Yield objects below a directory, sorted by key, where directory names end with a
-        slash."""
+        """Yield objects below a directory, sorted by key; directory names end with a slash."""
         for key, entry in self._entries(parent):
             if entry is None:
                 if key.startswith(prefix) and key + "\x7f" > after:
@@ -249,7 +248,6 @@ class DirectoryStore:
                 yield ObjectInfo(key, entry.st_size, entry.st_mtime_ns // 1_000_000)
 
     def _entries(self, parent: str) -> Sequence[tuple[str, os.stat_result | None]]:
-        """Return the sorted entries of a directory: directories with a slash and without a stat."""
         found: list[tuple[str, os.stat_result | None]] = []
         try:
             with self._directory(parent + "-") as (directory, _), os.scandir(directory) as entries:

@@ -9,8 +9,8 @@ timestamp) > threshold` selects the cold path.
   lagging consumer reads is of no use to the others. One bounding range per object and call, its own
   client of the store, its own bounded pool, a rate limit. A full queue rejects at once.
 
-Nothing here blocks: what cannot be let in is an error at once, and errors are values, one per
-range, so that a caller serves what precedes the first failure.
+Nothing here blocks: a request that exceeds a bound fails at once, and errors are values, one per
+range, so that a caller can return the bytes before the first failure.
 
 Source: the hot and cold path separation of Inkless (Aiven's diskless Kafka), December 2025.
 """
@@ -118,8 +118,7 @@ class FetchPaths:
     def cached(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview] | None:
-        """Return the bytes of recent ranges if all are in the cache, without waiting; otherwise
-        return None, and neither count nor load anything."""
+        """Return the bytes of ranges that are all cached, else None; never wait or load."""
         now_ms = self._clock.now_ms()
         if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
             return None
@@ -136,7 +135,6 @@ class FetchPaths:
         return found
 
     def keep(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Add an object that was just written to the cache; the pieces are copied."""
         if self._closed:
             return
         content = memoryview(b"".join(pieces))
@@ -159,7 +157,6 @@ class FetchPaths:
         _answer(self._cache.clear(), closed)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics of both paths and the cache."""
         self._cache.expire(self._monotonic_ms())
         yield from metrics.samples(
             cache=self._cache,
@@ -182,7 +179,6 @@ class FetchPaths:
         return [self._assemble(wanted, parts) for wanted, parts in zip(ranges, asked, strict=True)]
 
     def _ask(self, wanted: ObjectRange) -> list[Result | Future]:
-        """Return the blocks of a range: bytes, or futures of blocks that are being loaded."""
         if self._closed:
             return [StoreClosed("the fetch paths are closed")]
         error = _range_error(wanted)
@@ -219,7 +215,6 @@ class FetchPaths:
             self._watch_expiry()
 
     def _assemble(self, wanted: ObjectRange, parts: Sequence[Result | Future]) -> Result:
-        """Return a range cut out of its blocks, or the first error."""
         contents: list[memoryview] = []
         for part in parts:
             result = part.result() if isinstance(part, asyncio.Future) else part
@@ -292,8 +287,7 @@ class _Span(NamedTuple):
 
 
 def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[_Span]:
-    """Yield one bounding range per object for the ranges at `indexes`, or several where it would
-    exceed LAGGING_RANGE_BYTES_MAX."""
+    """Yield a bounding range per object, more than one beyond LAGGING_RANGE_BYTES_MAX."""
     by_key: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for index in indexes:
         wanted = ranges[index]

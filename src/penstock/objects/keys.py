@@ -19,11 +19,7 @@ _PREFIX: Final = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
 
 
 def check_key(key: str) -> None:
-    """Reject an invalid key.
-
-    Raises:
-        InvalidKey: the key breaks a rule, which the message states.
-    """
+    """Reject an invalid key; raises InvalidKey."""
     if len(key) > limits.KEY_BYTES_MAX:
         limit = limits.KEY_BYTES_MAX
         raise InvalidKey(key, f"has {len(key)} characters, the limit is {limit}")
@@ -35,22 +31,13 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Reject a prefix that no key can begin with; the empty prefix is valid.
-
-    Raises:
-        InvalidKey: as `check_key`.
-    """
+    """Reject a prefix that no key can begin with; the empty prefix is valid; raises InvalidKey."""
     if len(prefix) > limits.KEY_BYTES_MAX or _PREFIX.fullmatch(prefix) is None:
         raise InvalidKey(prefix, "is not what a key can begin with")
 
 
 def check_range(key: str, start: int, size_bytes: int) -> None:
-    """Reject empty and negative ranges.
-
-    Raises:
-        InvalidKey: the key is invalid.
-        InvalidRange: the range is invalid.
-    """
+    """Reject an invalid key or range; raises InvalidKey, InvalidRange."""
     check_key(key)
     if start < 0 or size_bytes < 1:
         raise InvalidRange(key, start, size_bytes)

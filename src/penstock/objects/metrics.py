@@ -74,7 +74,6 @@ def samples(
     lagging_requests: int,
     lagging_rejected: int,
 ) -> Iterator[Sample]:
-    """Yield all samples; `paths` are "hot" and "cold"."""
     yield Sample(RECENT_REQUESTS, recent_requests)
     yield Sample(LAGGING_REQUESTS, lagging_requests)
     yield Sample(LAGGING_REJECTED, lagging_rejected)

@@ -81,7 +81,6 @@ def is_local(url: str) -> bool:
 
 
 def place_of(url: str, options: Mapping[str, str] = _NO_OPTIONS) -> str:
-    """Return a store's URL and endpoint, for messages."""
     endpoint = next((options[name] for name in _ENDPOINTS if name in options), "")
     return without_credentials(url) + (f" at {without_credentials(endpoint)}" if endpoint else "")
 

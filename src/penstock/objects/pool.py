@@ -58,7 +58,6 @@ class Pool(Generic[J]):
         return None
 
     def drain(self) -> list[J]:
-        """Remove and return all waiting jobs."""
         jobs = list(self._waiting)
         self._waiting.clear()
         return jobs

@@ -88,10 +88,7 @@ class FetchSettings:
         return self.lagging_threshold_ms
 
     def lagging(self, *, now_ms: int, newest_timestamp_ms: int) -> bool:
-        """Return whether a request is from a lagging consumer.
-
-        Future timestamps, and data without a timestamp (below 0), count as recent.
-        """
+        """Return whether data is old; future and missing timestamps count as recent."""
         if not self.lagging_pool_size or newest_timestamp_ms < 0:
             return False
         return max(0, now_ms - newest_timestamp_ms) > self.threshold_ms

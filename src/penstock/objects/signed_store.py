@@ -164,6 +164,5 @@ class SignedStore:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return origin, and path with query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"

@@ -44,8 +44,7 @@ def range_header(start: int, size_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlSigner:
-    """Credentials of a signer, and the location of objects: `origin`, as `https://host`, and
-    `path`."""
+    """Credentials of a signer, and objects' `origin` (`https://host`) and `path`."""
 
     origin: str
     path: str

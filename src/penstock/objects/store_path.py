@@ -45,8 +45,7 @@ class PathCounters:
 
 
 class Job(NamedTuple):
-    """Range to read. With `clamp` its end is unknown: it ends with the object, at most after
-    `size_bytes`."""
+    """Range to read; with `clamp` it ends with the object, at most after `size_bytes`."""
 
     key: str
     start: int
@@ -85,10 +84,7 @@ class StorePath:
     def submit(
         self, key: str, start: int, size_bytes: int, *, clamp: bool = False
     ) -> Future | None:
-        """Submit a read; return None if the queue is full, or after `close`.
-
-        Cancelling the future ends its request.
-        """
+        """Submit a read, which cancelling its future ends; return None if the queue is full."""
         if self._closed:
             return None
         future: Future = asyncio.get_running_loop().create_future()
@@ -101,8 +97,7 @@ class StorePath:
         return future
 
     async def close(self) -> list[Job]:
-        """End all requests with StoreClosed; return the jobs that did not begin, without a
-        result."""
+        """End all requests with StoreClosed; return the jobs that did not begin."""
         self._closed = True
         waiting = self.pool.drain()
         tasks = list(self._tasks)
@@ -207,7 +202,6 @@ class StorePath:
 async def _first_success(
     tasks: set[asyncio.Future[memoryview]],
 ) -> asyncio.Future[memoryview]:
-    """Return the first task that succeeds, or the last one that fails."""
     pending = set(tasks)
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

@@ -220,7 +220,6 @@ class LocalPartition(ReplicaState):
         return OffsetAndTimestamp(offset, -1, epoch if epoch >= 0 else self.log.leader_epoch)
 
     def _tiered(self, tiers: TieredPart, spec: int) -> OffsetAndTimestamp | None:
-        """Return the last offset in the archive, or the first that is not archived."""
         if spec == LATEST_TIERED:
             return self._at(tiers.tiered_end - 1) if tiers.alive else None
         return self._at(max(tiers.tiered_end, self.log_start_offset))
@@ -273,11 +272,7 @@ class LocalPartition(ReplicaState):
         return before_offset
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait until the log's new start is on disk.
-
-        Raises:
-            StorageError: the start cannot be written.
-        """
+        """Wait until the log's new start is on disk; raises StorageError."""
         saving = self._saving
         if saving is not None and (error := await asyncio.shield(saving)) is not None:
             raise error
@@ -331,7 +326,6 @@ class GroupCommits:
             self._store.commit_pending()
 
     def schedule(self) -> None:
-        """Commit all appends at the end of this turn."""
         if self._call_soon is not None and not self.scheduled:
             self.scheduled = True
             self._call_soon(self._commit)

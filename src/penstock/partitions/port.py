@@ -126,22 +126,17 @@ class Partition(Protocol):
         ...
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
-        """Return the aborted transactions with batches in [start, end), by first offset; or
-        `Later`.
+        """Return the aborted transactions in [start, end), by first offset; or `Later`.
 
         Complete if `end` is not above the last stable offset.
 
         Raises:
-            PenstockError: it cannot be told now.
+            PenstockError: the transactions are not available now.
         """
         ...
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Return the same as `aborted`, after loading it.
-
-        Raises:
-            PenstockError: it cannot be told now.
-        """
+        """Return the same as `aborted`, after loading it; raises PenstockError."""
         ...
 
     def read(
@@ -153,8 +148,7 @@ class Partition(Protocol):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Return whole batches below `end_offset` from the one that holds `offset`, or how to load
-        them.
+        """Return whole batches from `offset` up to `end_offset`, or how to load them.
 
         Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. Empty
         at `end_offset`. Without `instantly`, data that would be copied is loaded later.
@@ -168,8 +162,7 @@ class Partition(Protocol):
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """Return the position of a timestamp, or of a spec of `records.positions`; None for no
-        match.
+        """Return the position of a timestamp, or a spec of `records.positions`; None if unmatched.
 
         `committed` ignores records above the last stable offset. The timestamp is -1 except for
         records; the epoch is that of the offset, for the end that of the leader. Start and end are
@@ -185,10 +178,7 @@ class Partition(Protocol):
         ...
 
     def check_end(self) -> None:
-        """Raise NotLeading if no records will arrive at the readable end here.
-
-        Another broker may lead, while this one is cut off and not informed.
-        """
+        """Raise NotLeading if another broker may lead, so that the readable end is outdated."""
         ...
 
     def epoch_at(self, offset: int) -> int:
@@ -196,8 +186,7 @@ class Partition(Protocol):
         ...
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
-        """Return extents of the whole batches that hold [start, min(end, high watermark)), by
-        offset.
+        """Return extents of whole batches of [start, min(end, high watermark)), by offset.
 
         Includes all extents in files, and at most `limit` extents in objects.
 

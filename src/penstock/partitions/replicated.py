@@ -55,8 +55,7 @@ class ReplicatedPartition(LocalPartition):
         replicated.owner = self
 
     def image_says(self, leader_epoch: int, isr: Sequence[int]) -> None:
-        """Set the leader epoch from the metadata image, which may have no record yet, and the
-        ISR."""
+        """Set the ISR and the leader epoch, which may have no record yet, from the image."""
         self._known_epoch, self.isr = leader_epoch, isr
         self.log_moved()
 
@@ -66,11 +65,7 @@ class ReplicatedPartition(LocalPartition):
         self.replicated.log_moved()
 
     def nearer(self, brokers: Collection[int], offset: int) -> int:
-        """Return an in-sync replica among `brokers` that has everything below an offset; -1 for
-        none.
-
-        Only the leader can answer.
-        """
+        """Return an in-sync replica of `brokers` with all below an offset, -1 if unknown here."""
         leading = self.replicated.leading
         if leading is None or not leading.leads:
             return -1
@@ -185,9 +180,11 @@ class ReplicatedPartition(LocalPartition):
             TooFewReplicas: the appends cannot be committed.
         """
         self.check_in_sync()
-        settled: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.when_settled(lambda outcome: None if settled.done() else settled.set_result(outcome))
-        outcome = await settled
+        committed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.when_settled(
+            lambda outcome: None if committed.done() else committed.set_result(outcome)
+        )
+        outcome = await committed
         if isinstance(outcome, PenstockError):
             raise outcome
         return await super().producers()
@@ -267,11 +264,8 @@ class ReplicatedPartition(LocalPartition):
         return await super().delete_records(end if before_offset == -1 else before_offset)
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait as `Partition.deleted`, so that no later leader has the records.
-
-        Raises:
-            DeletionTimedOut: replicas on other brokers still have records after that time.
-        """
+        """Wait as `Partition.deleted`, so that no later leader has them; raises
+        DeletionTimedOut."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         await super().deleted(offset, seconds=seconds)

@@ -115,7 +115,6 @@ class Control(Appended[LogT]):
         self.take_back = take_back
 
     def cuts_behind(self, sequence: int) -> None:
-        """Record the journal sequence of a cut or restart: replay applies it up to this entry."""
         if self.segment.base_offset >= 0:
             self.log.tail.cut_sequence = sequence
 
@@ -179,7 +178,6 @@ class TailCache(Generic[LogT]):
 
     @property
     def crowded(self) -> bool:
-        """Whether `shrink` has something to evict."""
         return self.size_bytes > self._limit_bytes
 
     def add(self, item: Appended[LogT]) -> None:
@@ -187,10 +185,7 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def shrink(self) -> LogT | None:
-        """Evict written appends, oldest first, until the cache fits its bound.
-
-        Returns the log whose oldest append must be written before eviction can continue, or None.
-        """
+        """Evict written appends, oldest first; return the log whose write blocks more, or None."""
         order = self._order
         while order and self.size_bytes > self._limit_bytes:
             item = order[0]
@@ -204,7 +199,6 @@ class TailCache(Generic[LogT]):
         return None
 
     def drop(self, item: Appended[LogT]) -> None:
-        """Discard an append that left its tail; `_order` drops it later."""
         self.size_bytes -= item.size_bytes + _OVERHEAD_BYTES
         item.release()
         order = self._order
@@ -238,25 +232,21 @@ class AppendQueue(Generic[LogT]):
         self.pending_bytes += item.size_bytes
 
     def add_control(self, item: Control[LogT]) -> None:
-        """Queue a control behind the appends accepted so far."""
         self.add(item)
         self.controls = True
         item.cuts_behind(LONG_MAX)  # it has no entry yet
 
     def drop(self, item: Appended[LogT]) -> None:
-        """Remove an append that its log takes back."""
         self.pending.remove(item)
         self.pending_bytes -= item.size_bytes
 
     def take(self) -> tuple[list[Appended[LogT]], int, bool]:
-        """Remove and return everything queued: appends, their bytes, whether controls are among
-        them."""
+        """Remove and return everything queued: appends, their bytes, whether any are controls."""
         taken = self.pending, self.pending_bytes, self.controls
         self.pending, self.pending_bytes, self.controls = [], 0, False
         return taken
 
     def forget(self, log: LogT) -> None:
-        """Discard the queued appends of a deleted log."""
         self.pending_bytes -= sum([item.size_bytes for item in self.pending if item.log is log])
         self.pending = [item for item in self.pending if item.log is not log]
 

@@ -194,11 +194,7 @@ def validate_batches(
 
 
 def _takes_long(batches: memoryview, config: LogConfig, *, looked: bool) -> bool:
-    """Return whether validation decompresses, compresses, or walks many bytes.
-
-    Raises:
-        CorruptBatch, InvalidRecord: the bytes are not whole batches.
-    """
+    """Return whether validation takes long; raises CorruptBatch, InvalidRecord."""
     headers = split_batches(batches)
     demanded = _CODECS.get(config.compression_type)
     if demanded is not None and any(header.codec != demanded for header in headers):
@@ -218,8 +214,7 @@ def _look_inside(
     compacted: bool,
     allowance: Allowance | None,
 ) -> None:
-    """Check the records of batches; of compressed ones only the frame, unless the topic needs
-    all."""
+    """Check the records of batches; of compressed ones the frame, unless the topic needs all."""
     everything = compacted or config.record_validation == "full"
     demanded = _CODECS.get(config.compression_type)
     offset = 0
@@ -314,7 +309,6 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
 def _recompressed(
     batches: memoryview, headers: list[BatchHeader], config: LogConfig, allowance: Allowance
 ) -> memoryview | None:
-    """Return the batches in the topic's codec; None if they have it already."""
     codec = _CODECS.get(config.compression_type)
     if codec is None or all(header.codec == codec for header in headers):
         return None

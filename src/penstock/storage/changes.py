@@ -22,18 +22,15 @@ class Changes(Generic[LogT]):
         return self.logs.setdefault(log, set())
 
     def take(self) -> Changes[LogT]:
-        """Return all changes, and start an empty set."""
         taken = Changes[LogT]()
         taken.logs, self.logs = self.logs, taken.logs
         taken.directories, self.directories = self.directories, taken.directories
         return taken
 
     def give_back(self, taken: Changes[LogT]) -> None:
-        """Restore the changes of a checkpoint that failed."""
         for log, segments in taken.logs.items():
             self.of(log).update(segments)
         self.directories |= taken.directories
 
     def forget(self, log: LogT, segments: Iterable[Segment]) -> None:
-        """Discard removed segments of a log."""
         self.logs.get(log, set()).difference_update(segments)

@@ -32,11 +32,7 @@ class FoundCheckpoint(NamedTuple):
 
 
 def write_checkpoint(files: Files, root: str, data: bytes) -> None:
-    """Write and sync both files.
-
-    Raises:
-        OSError: that cannot be done.
-    """
+    """Write and sync both files; raises OSError."""
     paths = [os.path.join(root, name) for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE)]
     for path in paths:
         write_file(files, f"{path}.tmp", data, sync=True)
@@ -46,11 +42,7 @@ def write_checkpoint(files: Files, root: str, data: bytes) -> None:
 
 
 def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
-    """Return the first whole copy.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Return the first whole copy; raises OSError."""
     damaged: dict[str, CorruptFile] = {}
     for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE):
         path = os.path.join(root, name)
@@ -65,22 +57,14 @@ def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
 
 
 def keep_damaged(files: Files, found: FoundCheckpoint) -> None:
-    """Copy each damaged file to its `.quarantined` name, which checkpoints leave alone.
-
-    Raises:
-        OSError: that cannot be done.
-    """
+    """Copy each damaged file to its `.quarantined` name; raises OSError."""
     for path in found.damaged:
         data = read_file(files, path, CHECKPOINT_FILE_BYTES_MAX)
         write_file(files, path + QUARANTINED, data, sync=True)
 
 
 def set_aside(files: Files, root: str) -> list[str]:
-    """Return the paths of quarantined journal and checkpoint files of a store.
-
-    Raises:
-        OSError: the directories cannot be listed.
-    """
+    """Return the paths of quarantined journal and checkpoint files of a store; raises OSError."""
     found: list[str] = []
     for directory in root, os.path.join(root, JOURNAL_DIRECTORY):
         with suppress(FileNotFoundError):

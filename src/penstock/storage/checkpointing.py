@@ -124,11 +124,7 @@ class Checkpointer:
         self._segment_writer.write_all(partial(self._committed, sequence))
 
     def load_some(self, count: int) -> bool:
-        """Load up to `count` of the logs that a checkpoint waits for; return whether none is left.
-
-        Raises:
-            StorageError, OSError: a log cannot be loaded.
-        """
+        """Load up to `count` logs; return whether none is left; raises StorageError, OSError."""
         for _ in range(min(count, len(self.recovered))):
             log = self.recovered[-1]
             if log.closed is None:
@@ -137,11 +133,7 @@ class Checkpointer:
         return not self.recovered
 
     def save_recovery_points(self, then: Then | None = None) -> None:
-        """Write the recovery points again after a log's start moved; the sequence stays.
-
-        Without `then` the write happens now; with it, the worker makes one write for all waiting
-        callers.
-        """
+        """Write the recovery points again: now or, with `then`, by one write for all callers."""
         if then is not None:
             self.save_points_and(_nothing, then)
             return
@@ -156,10 +148,7 @@ class Checkpointer:
             ) from error
 
     def save_points_and(self, work: Callable[[], object], then: Then) -> None:
-        """Have the worker write the recovery points and then do `work`, after a running checkpoint.
-
-        `then` is called with the error, or None.
-        """
+        """Have the worker write the recovery points, do `work`, and call `then` with the error."""
         self._behind.append((work, then))
         if not self._running:
             self._save_behind()
@@ -194,11 +183,9 @@ class Checkpointer:
             self._save_behind()
 
     def close(self) -> None:
-        """Write the last checkpoint, marked as a clean shutdown."""
         write_checkpoint(self._files, self._root, self._encoded(self.sequence, clean=True))
 
     def _encoded(self, sequence: int, *, clean: bool, rows: list[bytes] | None = None) -> bytes:
-        """Encode a checkpoint of the given rows, or of all logs' recovery points."""
         if rows is None:
             rows = [log.recovery_point_bytes for log in self._logs()]
         return encode_checkpoint(
@@ -224,10 +211,7 @@ class Checkpointer:
         self._worker.submit(work, partial(self._done, plan))
 
     def _perform(self, plan: Plan) -> None:
-        """Sync the journal entries that the checkpoint covers, then perform step 2.
-
-        Unsynced entries could be confused with leftovers of an earlier use of their files.
-        """
+        """Sync the journal entries that the checkpoint covers, then perform step 2."""
         if self._journal.durable_sequence < plan.sequence:
             self._journal.sync()
         perform(self._files, self._root, plan)
@@ -276,8 +260,7 @@ class Checkpointer:
     def _plan_small_files(
         self, log: PartitionLog, writes: list[tuple[str, bytes]], directories: set[str]
     ) -> None:
-        """Plan snapshots and the epoch file up to the bytes written to segments, as later appends
-        may not become durable."""
+        """Plan snapshots and the epoch file as of the written bytes, without later appends."""
         if not log.loaded or log.damage is not None:
             return
         written, states, epochs = log.when_written()

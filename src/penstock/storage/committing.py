@@ -97,7 +97,6 @@ class Committer:
         self._callbacks.append(on_durable)
 
     def commit(self) -> None:
-        """Commit gathered groups one by one, unless a commit is running."""
         if self._in_flight is not None or self._committing:
             return
         self._committing = True
@@ -108,7 +107,6 @@ class Committer:
             self._committing = False
 
     def room_was_made(self, error: StorageError | None) -> None:
-        """Resume the group that waited for a checkpoint."""
         if not self._waiting_for_room:
             return
         self._waiting_for_room = False
@@ -128,7 +126,6 @@ class Committer:
         self._worker.drain()
 
     def close(self) -> None:
-        """Stop the threads; nothing may be running."""
         self._syncs.close()
 
     def _take(self) -> Group:
@@ -187,10 +184,7 @@ class Committer:
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
-        """Return whether `flush.messages` or `flush.ms` of a topic demands a sync of this group.
-
-        Records a positive `flush.ms`; maintenance syncs within it.
-        """
+        """Return whether `flush.messages` or `flush.ms` demands a sync; record a positive one."""
         due = False
         for item in group.items:
             log = item.log
@@ -226,7 +220,6 @@ class Committer:
             self._committing = committing
 
     def _write_segments(self, group: Group) -> None:
-        """Write a group to its segments, for policy `os`."""
         sync = self._flush_is_due(group)
         if (
             len(group.items) == 1
@@ -299,11 +292,7 @@ class Committer:
     def _perform_controls(
         self, group: Group
     ) -> tuple[list[Appended[PartitionLog]], StorageError | None]:
-        """Perform the controls of a durable group; return its appends.
-
-        Controls run first: a cut affects only bytes that were durable when it was requested, so no
-        append of the group is cut.
-        """
+        """Perform a group's controls, which affect earlier appends only; return its appends."""
         appends: list[Appended[PartitionLog]] = []
         for item in group.items:
             if not isinstance(item, Control):

@@ -121,10 +121,10 @@ class LogConfig:
         choices=("headers", "chain", "full"),
     )  # fmt: skip
     remote_log_copy_disable: bool = setting(
-        False, "Copy nothing more to the archive; what lies there is still read, and expires."
+        False, "Copy nothing more to the archive; archived segments are still read, and expire."
     )
     remote_log_delete_on_disable: bool = setting(
-        False, "Delete what lies in the archive once remote.storage.enable is set to false."
+        False, "Delete the archived segments once remote.storage.enable is set to false."
     )
     remote_storage_enable: bool = setting(
         False, "Copy closed segments to the archive, so that local ones may be dropped earlier."
@@ -166,5 +166,5 @@ class LogConfig:
     )
     unclean_leader_election_enable: bool = setting(
         False, "Let a replica that is behind lead when no other is left, at the price of records."
-        " What is given up is recorded, and said by `penstock doctor`."
+        " Discarded records are reported by `penstock doctor`."
     )  # fmt: skip

@@ -42,7 +42,7 @@ def cut_files(
     path before it is removed.
 
     Raises:
-        OSError: some of it is not done.
+        OSError: the cut is incomplete.
     """
     for name in files.names_in(directory):
         parsed = parse_offset_name(name)
@@ -70,13 +70,7 @@ def cut_files(
 
 
 def cut_transactions(files: Files, path: str, end_offset: int) -> None:
-    """Truncate a `.txnindex` to whole entries below an offset, and sync it.
-
-    The sync is immediate because cut entries must not reappear when the log has other batches.
-
-    Raises:
-        OSError: it is not done.
-    """
+    """Truncate a `.txnindex` to whole entries below an offset, and sync it; raises OSError."""
     data = read_file(files, path)
     index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
     index.cut(end_offset)
@@ -92,12 +86,7 @@ def cut_transactions(files: Files, path: str, end_offset: int) -> None:
 def clear_files(
     files: Files, directory: str, *, offset: int, producers: Buffer, forget: Callable[[str], object]
 ) -> None:
-    """Remove all files of a log that restarts at an offset; keep `producers`, encoded as
-    `.batches`.
-
-    Raises:
-        OSError: some of it is not done.
-    """
+    """Remove a log's files; keep `producers`, encoded as `.batches`; raises OSError."""
     cut_files(files, directory, segment_base=0, position=0, end_offset=-1, forget=forget)
     if producers:
         path = os.path.join(directory, offset_name(offset, RECENT_BATCHES))

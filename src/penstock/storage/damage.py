@@ -148,7 +148,6 @@ class Survey:
         return Damage(self._segment.path, base, position, end, first, following, reason)
 
     def _look(self, position: int, expected: int) -> tuple[BatchHeader | None, str]:
-        """Return the intact batch at a position, or None and the reason."""
         header, reason = self.at(position)
         if header is None:
             return None, reason
@@ -180,8 +179,7 @@ class Survey:
         return self._search(position + 1 if whole is None else behind, expected)
 
     def _leads_on(self, position: int, header: BatchHeader) -> bool:
-        """Return whether the batch behind confirms this batch's base offset, which has no
-        checksum."""
+        """Return whether the next batch confirms this one's base offset, which has no checksum."""
         behind = position + header.size_bytes
         if self._gaps:
             return True
@@ -216,8 +214,7 @@ class Survey:
             return b""
 
     def _search(self, position: int, expected: int) -> tuple[int, int]:
-        """Return position and base offset of the next intact batch with valid offsets; without one,
-        the end of the segment's bytes and offsets."""
+        """Return position and offset of the next intact batch, or the end of the segment."""
         wanted = _FIRST_SEARCH_BYTES
         while position < self._end:
             data = self._read(wanted, position)

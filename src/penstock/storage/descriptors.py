@@ -35,10 +35,7 @@ class Descriptors:
         return len(self._open)
 
     def get(self, path: str, *, create: bool = False) -> Handle:
-        """Return the open file of a path; open it, and create it if asked, when it is not open.
-
-        On a read-only disk the file is opened for reading.
-        """
+        """Return the open file of a path; on a read-only disk it is opened for reading."""
         handle = self._open.get(path)
         if handle is not None:
             self._open.move_to_end(path)
@@ -66,7 +63,6 @@ class Descriptors:
             self._evict()
 
     def forget(self, path: str) -> None:
-        """Close a file before it is renamed or removed."""
         handle = self._open.pop(path, None)
         if handle is None:
             return

@@ -75,7 +75,6 @@ def _doubt(
     newest: int,
     interval_bytes: int,
 ) -> str | None:
-    """Return the reason why the entries cannot be right, or None."""
     for place, (epoch, start) in enumerate(saved):
         segment = segments[segment_place(segments, start)]
         begins = segment.base_offset == start
@@ -103,7 +102,6 @@ def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: i
 
 
 def _batch(files: SegmentFiles, segment: Segment, *, behind: int = 0) -> BatchHeader | None:
-    """Return the batch at index `behind` of a segment, or None."""
     if segment.written_bytes:
         with suppress(CorruptLog):
             for _, header in islice(files.headers_from(segment, 0), behind, behind + 1):

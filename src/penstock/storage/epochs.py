@@ -27,7 +27,6 @@ class EpochHistory:
 
     @property
     def latest(self) -> int:
-        """Newest epoch, -1 without one."""
         return self._entries[-1][0] if self._entries else -1
 
     @property
@@ -36,8 +35,7 @@ class EpochHistory:
         return self._entries[-1][1] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin an epoch, and drop entries that it makes obsolete; return whether anything
-        changed."""
+        """Begin an epoch, and drop obsolete entries; return whether anything changed."""
         if self._entries and epoch <= self._entries[-1][0]:
             return False
         while self._entries and self._entries[-1][1] >= start_offset:
@@ -56,8 +54,7 @@ class EpochHistory:
         return changed
 
     def cut_end(self, offset: int) -> bool:
-        """Drop epochs that begin at or above the new end offset; return whether anything
-        changed."""
+        """Drop epochs that begin at or above a new end offset; return whether any did."""
         before = len(self._entries)
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()

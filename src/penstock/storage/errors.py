@@ -28,8 +28,7 @@ class StorageError(UnavailableError):
 
 
 class StorageFailed(StorageError):
-    """A sync failed, or the disk accepts no writes; its content is unknown until the store is
-    reopened and recovered."""
+    """A sync failed, or the disk accepts no writes; reopen the store to recover its content."""
 
 
 class DiskFull(StorageError):
@@ -79,8 +78,7 @@ class CompactionStopped(StorageError):
 
 
 class CorruptLog(CorruptError):
-    """Stored bytes below the durable offset differ from what was written; they are left as they
-    are."""
+    """Stored bytes below the durable offset differ from what was written; they stay unchanged."""
 
     code: ClassVar[str] = "kafka_storage_error"
 

@@ -114,7 +114,7 @@ class GappedLog(TieredLog):
         if header is not None:
             return base_offset
         later = self.segments[segment_place(self.segments, offset) + 1 :]
-        ends = [self.log_end_offset, *[one.base_offset for one in later[:1]]]
+        ends = [self.log_end_offset, *[segment.base_offset for segment in later[:1]]]
         first = self.tail.first_offset
         return min([*ends, first] if first is not None and first > offset else ends)
 

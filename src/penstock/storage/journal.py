@@ -79,8 +79,8 @@ class Journal:
         self._file_bytes = file_bytes
         self._files_max = files_max
         self._generation = generation
-        self._free = [one for one in existing if one.last_sequence <= checkpoint_sequence]
-        self._full = [one for one in existing if one.last_sequence > checkpoint_sequence]
+        self._free = [file for file in existing if file.last_sequence <= checkpoint_sequence]
+        self._full = [file for file in existing if file.last_sequence > checkpoint_sequence]
         self._count = len(existing)
         self._active: JournalFile | None = None
         self._position = 0
@@ -95,7 +95,7 @@ class Journal:
         self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
-        self._total_bytes = sum([one.size_bytes for one in existing])
+        self._total_bytes = sum([file.size_bytes for file in existing])
         self.synced_bytes = 0
         """Lower bound of the bytes of all files since the last sync."""
 
@@ -108,10 +108,7 @@ class Journal:
         return self._count
 
     def has_room(self, size_bytes: int) -> bool:
-        """Return whether a group of about this size fits before a checkpoint frees files.
-
-        One group may exceed the last allowed file when nothing else is in use.
-        """
+        """Return whether a group of this size fits before a checkpoint frees files."""
         if self._active is None or self._position + size_bytes <= self._file_bytes:
             return True
         needed = -(-size_bytes // min(self._file_bytes, JOURNAL_ENTRY_BYTES_MAX)) + 1
@@ -124,7 +121,6 @@ class Journal:
         return len(self._full) * 2 > self._files_max - 1
 
     def prepare(self) -> None:
-        """Open the first file and write it ahead, so that the first append does not have to."""
         active = self._take_file(ALIGNMENT_BYTES)
         if active.size_bytes < ALIGNMENT_BYTES:
             ahead = memoryview(_PREWRITE)[: max(self._file_bytes, ALIGNMENT_BYTES)]
@@ -159,11 +155,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Sync everything written.
-
-        Raises:
-            StorageFailed: the sync failed.
-        """
+        """Sync everything written; raises StorageFailed."""
         sequence, total_bytes = self.sequence, self._total_bytes
         unsynced, self._unsynced = self._unsynced, []
         for file in unsynced:
@@ -291,7 +283,6 @@ def journal_bytes(item: Appended[LogT]) -> int:
 
 
 def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
-    """Return the rows of an entry's table, and its payloads."""
     pack = ROW.pack
     rows: list[bytes] = []
     payloads: list[Buffer] = []

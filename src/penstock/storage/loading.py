@@ -96,12 +96,7 @@ def load_log(
     now_ms: int,
     replay: LogReplay | None = None,
 ) -> Loaded:
-    """Load a log's directory, after the journal's entries for it are replayed into its files.
-
-    Raises:
-        StorageError: the replay failed.
-        OSError: the directory cannot be read.
-    """
+    """Load a log's directory, after its journal replay; raises StorageError, OSError."""
     if replay is None:
         durable = point.recovery_offset
         return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run(None)
@@ -124,11 +119,7 @@ def producers_at(
     *,
     now_ms: int,
 ) -> ProducerStates:
-    """Return the producers of a log at its recovery point, from a snapshot and a walk of headers.
-
-    Raises:
-        OSError: the files cannot be read.
-    """
+    """Return the producers at a recovery point, by snapshot and walk; raises OSError."""
     loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
     loading.list_snapshots()
     loading.load_producers(segments)
@@ -143,11 +134,7 @@ def mend_transactions(
     segment: Segment,
     damage: CorruptLog,
 ) -> None:
-    """Rebuild a segment's index of aborted transactions up to a recovery point.
-
-    Raises:
-        OSError: the files cannot be read, or the index cannot be written.
-    """
+    """Rebuild a segment's index of aborted transactions up to a recovery point; raises OSError."""
     logger.warning("%s; the index is rebuilt", damage)
     loading = _Loading(segment_files, directory, point, 0, 0, 0)
     loading.list_snapshots()
@@ -289,10 +276,7 @@ class _Loading:
         return segment
 
     def _check_transactions(self, segments: list[Segment]) -> None:
-        """Rebuild the indexes of aborted transactions if they differ from the checkpoint.
-
-        They may be right where segments were removed since.
-        """
+        """Rebuild the indexes of aborted transactions if they differ from the checkpoint."""
         point = self.recovery_point
         said = point.flags >> ABORTED_SHIFT
         if not point.recovery_offset or aborted_flags(segments) >> ABORTED_SHIFT == said:
@@ -449,14 +433,7 @@ class _Loading:
     def _check_newest(
         self, index: TransactionIndex, segments: list[Segment], segment: Segment, next_offset: int
     ) -> None:
-        """Check the newest index entry below an offset against its batches.
-
-        A power failure may have torn the newest entries that a checkpoint was writing; older ones
-        were synced.
-
-        Raises:
-            CorruptLog: the entry contradicts its batches.
-        """
+        """Check the newest index entry below an offset, which may be torn; raises CorruptLog."""
         for place in range(len(index) - 1, -1, -1):
             one = index.at(place)
             if one.last_offset >= next_offset:
@@ -493,7 +470,6 @@ class _Loading:
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int
     ) -> AbortedTransaction | None:
-        """Record a producer's batch; for an abort marker, return the aborted transaction."""
         if header.base_sequence >= 0:
             self.producers.append(header, header.base_offset, self.now_ms)
             return None
@@ -508,7 +484,6 @@ class _Loading:
         return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
 
     def _drop(self, segments: list[Segment], place: int) -> None:
-        """Remove the segments from `place` on, which are beyond the log's end."""
         for segment in segments[place:]:
             logger.warning("%s lies beyond a torn end: removed", segment.path)
             self.descriptors.forget(segment.path)
@@ -518,7 +493,6 @@ class _Loading:
         del segments[place:]
 
     def _cut(self, segment: Segment, position: int) -> None:
-        """Truncate the last segment at a position above the durable offset."""
         logger.warning(
             "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
         )
@@ -527,7 +501,6 @@ class _Loading:
         segment.written_bytes = segment.end_position = position
 
     def load_producers(self, segments: list[Segment]) -> None:
-        """Load the producers as of the recovery point."""
         point = self.recovery_point
         if not point.flags & HAS_PRODUCERS:
             return
@@ -548,11 +521,9 @@ class _Loading:
                 self.snapshots.append(parsed[0])
 
     def take_snapshot_below(self, offset: int, start: int) -> int:
-        """Load the newest snapshot not above `offset`; return its offset, or `start` without
-        one."""
-        for one in sorted(self.snapshots, reverse=True):
-            if one <= offset and self._take_snapshot(one):
-                return one
+        for snapshot in sorted(self.snapshots, reverse=True):
+            if snapshot <= offset and self._take_snapshot(snapshot):
+                return snapshot
         return start
 
     def _take_snapshot(self, offset: int) -> bool:
@@ -568,8 +539,7 @@ class _Loading:
         return False
 
     def replay_producers(self, segments: list[Segment], start: int) -> Iterator[AbortedTransaction]:
-        """Walk headers from an offset to the recovery point; yield the transactions aborted on the
-        way."""
+        """Walk headers from an offset to the recovery point; yield the aborted transactions."""
         point = self.recovery_point
         for place, segment in enumerate(segments):
             if segment.base_offset > point.segment_base:

@@ -65,11 +65,10 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
 def _latest(
     log: Written, batches: Iterable[tuple[int, BatchHeader]]
 ) -> tuple[int, BatchHeader] | None:
-    """Return the first batch with the highest timestamp among those with records, and its
-    position."""
+    """Return the batch with records that first has the highest timestamp, and its position."""
     there = [batch for batch in batches if batch[1].record_count]
-    left = [one for one in there if one[1].next_offset > log.start_offset]
-    return max(left, key=lambda one: one[1].max_timestamp, default=None)
+    left = [batch for batch in there if batch[1].next_offset > log.start_offset]
+    return max(left, key=lambda batch: batch[1].max_timestamp, default=None)
 
 
 def _open(

@@ -106,7 +106,6 @@ class LogMaintenance:
         self._remover.close()
 
     def run(self, now_ms: int) -> None:
-        """Do one bounded part of everything that is due."""
         settings = self._settings
         self._remove_files(now_ms)
         self._rename_dropped(now_ms)
@@ -130,15 +129,12 @@ class LogMaintenance:
             self._flush_now()
 
     def sweep(self, tiered: Iterable[TopicPartition]) -> None:
-        """Queue the logs of tiered topics for the next calls of `run`."""
         self._tiers_apart = True
         self._sweep.update(dict.fromkeys(tiered))
 
     def journal_grew(self, flush_within_ms: int | None) -> None:
-        """Start a checkpoint or schedule a sync after a group was written, if either is due.
-
-        `flush_within_ms` is the shortest `flush.ms` of the group's topics, or None.
-        """
+        """Start a checkpoint or a sync if due; `flush_within_ms` is the group's least
+        `flush.ms`."""
         journal = self._journal
         limit = self._settings.log_checkpoint_bytes
         if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
@@ -165,10 +161,7 @@ class LogMaintenance:
             return False
 
     def remove_log(self, log: PartitionLog, name: str, then: Callable[[], None]) -> None:
-        """Rename the directory of a deleted log, after the running checkpoint; then call `then`.
-
-        No other operation on the log may be running.
-        """
+        """Rename the directory of an idle deleted log after the running checkpoint; call `then`."""
         while len(log.tail):
             log.tail.written = max(log.tail.written, 1)
             item = log.tail.pop_oldest()
@@ -192,7 +185,6 @@ class LogMaintenance:
         self._worker.submit(partial(self._files.rename, log.directory, target), renamed)
 
     def remove_later(self, paths: Collection[str], delay_ms: int) -> None:
-        """Schedule the removal of files that have their `.deleted` name."""
         when = self._clock.now_ms() + delay_ms
         self._removals += [(when, path) for path in paths]
 
@@ -243,8 +235,7 @@ class LogMaintenance:
             self._drop_segments(victims, now_ms)
 
     def _expire(self, log: PartitionLog, now_ms: int, most: int) -> int:
-        """Expire idle producers, roll an expired active segment; return how many segments to
-        drop."""
+        """Expire producers, roll an expired active segment; return how many segments to drop."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
         committed = min(log.durable_offset, log.committed_offset)
@@ -340,7 +331,6 @@ class LogMaintenance:
 
 
 def _rename(files: Files, drops: list[Dropped]) -> None:
-    """Rename files; runs on the worker's thread, in order with checkpoints."""
     for drop in drops:
         for path in drop.paths:
             with suppress(FileNotFoundError):

@@ -73,7 +73,7 @@ class PartitionLog:
     """Append-only log of one partition, made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
+        "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_growing",
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
         "durable_offset", "end_before", "epochs", "epochs_dirty", "fence", "has_holes", "key",
         "leader_epoch", "log_end_offset", "log_start_offset", "owner", "producer_states",
@@ -92,8 +92,7 @@ class PartitionLog:
         write_segments: Callable[[PartitionLog], None],
         save_recovery_points: Callable[..., None],
     ) -> None:
-        """Create a log; `write_segments` writes its durable appends, `save_recovery_points` all
-        points."""
+        """Create a log; `write_segments` writes its durable appends."""
         self._parts = parts
         self._queue = parts.queue
         self._write_segments = write_segments
@@ -129,7 +128,7 @@ class PartitionLog:
         self.replay: LogReplay | None = None
         """Journal entries of the log after a start, until it is loaded."""
         self._loaded = False
-        self._settling: Segment | None = None
+        self._growing: Segment | None = None
         self.set_recovery_point(recovery_point)
 
     def __repr__(self) -> str:
@@ -266,8 +265,7 @@ class PartitionLog:
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
     ) -> tuple[int, list[Undo] | None]:
-        """Write offsets and epoch in place, and record producers; return the next offset and
-        undos."""
+        """Write offsets and epoch in place, record producers; return next offset and undos."""
         epoch = self.leader_epoch
         next_offset = self.log_end_offset
         offset = 0
@@ -343,12 +341,10 @@ class PartitionLog:
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def latest_epoch_at(self, offset: int) -> int:
-        """Return the epoch that wrote `offset`, -1 if unknown."""
         self.load()
         return self.epochs.epoch_at(offset)
 
     def set_leader_epoch(self, epoch: int) -> None:
-        """Begin a new epoch; the next append begins a new segment."""
         self.load()
         if epoch <= self.leader_epoch and self.epochs.latest >= 0:
             return
@@ -360,7 +356,6 @@ class PartitionLog:
         self._parts.changes.of(self)
 
     def _roll_when_due(self) -> None:
-        """Begin a segment with the next append if it is the first of the newest epoch."""
         begins = self.epochs.latest_start >= self.log_end_offset
         self._roll_due = begins and self.segments[-1].end_position > 0
 
@@ -392,7 +387,6 @@ class PartitionLog:
         return self.log_start_offset
 
     def producers(self) -> list[ProducerState]:
-        """Return the idempotent producers that the partition remembers."""
         self.load()
         return self.producer_states.describe()
 
@@ -429,7 +423,7 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage, self.end_before = loaded.damage, loaded.durable_offset
         self.has_holes = self.has_holes or loaded.has_holes
-        self._settling = self.segments[-1]
+        self._growing = self.segments[-1]
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
         self.owner.became_durable(self.durable_offset)
@@ -444,7 +438,6 @@ class PartitionLog:
             self._parts.changes.directories.add(self.directory)
 
     def write_segments(self) -> None:
-        """Write all durable appends to the segments, unsynced."""
         self.load()
         if self.tail.written < len(self.tail):
             self._write_segments(self)
@@ -475,9 +468,9 @@ class PartitionLog:
         leased = written_bytes = 0
         for place, item in enumerate(items, 1):
             segment = item.segment
-            if segment is not self._settling:
-                self._finish(self._settling)
-                self._settling = segment
+            if segment is not self._growing:
+                self._finish(self._growing)
+                self._growing = segment
             changed.add(segment)
             index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
             full = len(index.offsets) + 8 > index_bytes_max
@@ -518,7 +511,6 @@ class PartitionLog:
 
     @property
     def written_offset(self) -> int:
-        """First offset that is not in a file."""
         unwritten = self.tail.unwritten()
         return unwritten[0].base_offset if unwritten else self.log_end_offset
 
@@ -548,7 +540,6 @@ class PartitionLog:
         return self.written_offset, self.producer_states.before(undos), self.epochs
 
     def move_start(self, offset: int) -> None:
-        """Raise the log start offset; the files are removed later."""
         self.log_start_offset = offset
         self.owner.log_moved()
         if self.epochs.cut_start(offset):
@@ -557,7 +548,6 @@ class PartitionLog:
         self._parts.changes.of(self)
 
     def roll(self) -> None:
-        """Close the active segment, unless it is empty."""
         self.load()
         if self.segments[-1].end_position:
             self._roll(self.log_end_offset)

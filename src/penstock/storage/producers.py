@@ -52,7 +52,6 @@ class ProducerStates:
 
     @property
     def flags(self) -> int:
-        """Flags for a recovery point."""
         if not self._producers:
             return 0
         is_open = self.transactions.first_unstable_offset != LONG_MAX
@@ -178,10 +177,7 @@ class ProducerStates:
         )
 
     def undo(self, undo: Undo) -> None:
-        """Restore the state before an append; appends are undone newest first.
-
-        The producer may have expired since, as its transaction was over.
-        """
+        """Restore the state before an append; appends are undone newest first."""
         producer_id, before = undo
         after = self._producers.get(producer_id)
         was = -1 if before is None else before.txn_first_offset
@@ -194,10 +190,7 @@ class ProducerStates:
         _put_back(self._producers, undo)
 
     def before(self, undos: list[Undo]) -> ProducerStates:
-        """Return a copy as it was before the appends of `undos`, which are in order.
-
-        Its unstable offsets are those of the transactions that were open then.
-        """
+        """Return a copy as it was before the appends of `undos`, which are in order."""
         copy = ProducerStates()
         copy._producers = dict(self._producers)
         for undo in reversed(undos):
@@ -206,7 +199,6 @@ class ProducerStates:
         return copy
 
     def last_sequence(self, producer_id: int) -> int | None:
-        """Return the sequence of a producer's last record; None if the producer is unknown."""
         producer = self._producers.get(producer_id)
         return (
             None
@@ -215,10 +207,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int, kept: Container[int] = ()) -> int:
-        """Remove idle producers, except those in `kept`; return their number.
-
-        Producers with an open transaction stay, as its coordinator ends it.
-        """
+        """Remove idle producers that are not `kept` and have no open transaction; count them."""
         limit = now_ms - expiration_ms
         for key in [key for key, guard in self._guards.items() if guard.seen_ms <= limit]:
             del self._guards[key]
@@ -235,7 +224,6 @@ class ProducerStates:
         return [described(*item) for item in self._producers.items()]
 
     def states(self) -> dict[int, Producer]:
-        """Return a copy of the states, by producer id."""
         return dict(self._producers)
 
     def snapshot(self) -> tuple[list[SnapshotEntry], list[SnapshotEntry]]:

@@ -30,12 +30,10 @@ class Written(NamedTuple):
     has_holes: bool
 
     def end_of(self, place: int) -> int:
-        """Return the end offset of a segment."""
         last = place + 1 == len(self.segments)
         return self.end_offset if last else self.segments[place + 1].base_offset
 
     def epoch_of(self, place: int) -> int:
-        """Return the leader epoch of a segment's batches, -1 if unknown."""
         segment, epochs = self.segments[place], self.epochs
         epoch = epochs.epoch_at(segment.base_offset)
         return epoch if epoch == epochs.epoch_at(self.end_of(place) - 1) else -1

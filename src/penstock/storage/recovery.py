@@ -201,7 +201,6 @@ class _Reader:
         self.size_bytes = 0
 
     def superseded(self, number: int) -> None:
-        """Mark a file as fully covered by the checkpoint."""
         self._read_to[number] = self._journal_files[number].size_bytes
 
     def follow(self, number: int, first: EntryHead) -> None:
@@ -311,8 +310,7 @@ class _Reader:
         return read_range(self._files, descriptor, head.size_bytes, at)
 
     def _proven(self, data: bytes, one: _Candidate) -> list[Row]:
-        """Return the rows of a damaged entry whose batches are whole and have the stated
-        offsets."""
+        """Return the rows of a damaged entry whose batches are whole with the stated offsets."""
         path, head = self._journal_files[one.number].path, one.head
         try:
             rows = decode_rows(data, head)
@@ -343,7 +341,6 @@ class _Reader:
         return (row.segment_base, row.position) in (end, (row.base_offset, 0))
 
     def _heads(self, file: JournalFile, position: int) -> Iterator[tuple[int, EntryHead]]:
-        """Yield possible entry heads from a position on."""
         while position < file.size_bytes:
             data = read_range(self._files, file.descriptor, RECOVERY_SCAN_BYTES, position)
             firsts, place = data[::ALIGNMENT_BYTES], -1
@@ -438,11 +435,7 @@ class Directories:
                 logger.error("the directory of %s is gone", TopicPartition(topic, partition))
 
     def _make_missing(self, names: set[str]) -> Iterator[TopicPartition]:
-        """Create missing directories of logs in the journal.
-
-        Directories in the checkpoint were synced with it: a missing one was deleted since, and the
-        journal does not have all of its log.
-        """
+        """Create missing directories of logs that only the journal has, not the checkpoint."""
         for where, topic_id in self._topic_ids.items():
             name = directory_name(where)
             if name in names:
@@ -454,10 +447,8 @@ class Directories:
                 yield where
 
     def _topic_id(self, where: TopicPartition) -> UUID | None:
-        """Return the topic id of a directory's metadata file, else that of journal or checkpoint.
-
-        The file is not synced at creation, because journal and then checkpoint contain its content.
-        """
+        """Return the topic id of a directory's metadata file, else that of journal or
+        checkpoint."""
         known = self._checkpoint.points.get((where.topic, where.partition))
         if known is not None and self._checkpoint.clean:
             return known[0]

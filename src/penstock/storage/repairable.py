@@ -38,8 +38,7 @@ DAMAGES_MAX: Final = 1_000
 
 
 class RepairableLog(PartitionLog):
-    """Log that reports, quarantines and repairs damaged records; the base of every log of a
-    store."""
+    """Log that reports, quarantines and repairs damaged records; a base of every stored log."""
 
     __slots__ = ("_reported",)
 
@@ -115,11 +114,7 @@ class RepairableLog(PartitionLog):
         return True
 
     def _fitting(self, damage: Damage, batches: Buffer, room: int) -> tuple[memoryview, int]:
-        """Return the batches that fit a damaged range and their base offset, -1 for none.
-
-        They must have the leader epoch that this log expects and, if they cover the range, its
-        size.
-        """
+        """Return the batches that fit a damaged range and their base offset, -1 for none."""
         view, expected, size_bytes = memoryview(batches), damage.first_offset, 0
         nothing = view[:0], -1
         epoch = self.epochs.epoch_at(expected)
@@ -176,11 +171,7 @@ class RepairableLog(PartitionLog):
         self._end_at(end)
 
     def end_at_damage(self) -> None:
-        """Truncate a replica whose end is lost to its last intact batch, and log what is lost.
-
-        Raises:
-            StorageError: the files cannot be cut.
-        """
+        """Truncate a replica whose end is lost to its last intact batch; raises StorageError."""
         damage = self.damage
         if damage is None:
             return
@@ -210,7 +201,7 @@ class RepairableLog(PartitionLog):
 
     def _end_at(self, end: int) -> None:
         """Set the log's end to an offset, in its last segment."""
-        self._settling = self.segments[-1]
+        self._growing = self.segments[-1]
         self.log_end_offset = self.durable_offset = end
         changes = self._parts.changes
         changes.of(self).add(self.segments[-1])

@@ -159,11 +159,7 @@ class LogReplay:
         return point
 
     def perform(self, files: Files, descriptors: Descriptors, directory: str) -> set[int]:
-        """Apply the rows to the log's files; return the base offsets of segments to sync.
-
-        Raises:
-            StorageError: the files cannot be written; a retry is possible.
-        """
+        """Replay into the log's files; return the segments to sync; raises StorageError."""
         writing = _Writing(files, descriptors, directory)
         try:
             for file, position, size_bytes, segment_base, target, next_offset in self._rows:
@@ -247,7 +243,6 @@ class Replays:
         self.logs: dict[bytes, LogReplay] = {}
 
     def read_from(self, descriptors: Sequence[int]) -> None:
-        """Set the journal's descriptors, which stay open until all rows are replayed."""
         self._descriptors = descriptors
 
     def add(self, rows: Sequence[Row], file: int, position: int, data: bytes) -> None:
@@ -266,12 +261,10 @@ class Replays:
                 log.add(row, file, position)
 
     def end_of(self, key: bytes) -> tuple[int, int] | None:
-        """Return segment and position behind a log's last row, or None."""
         log = self.logs.get(key)
         return None if log is None else log.place
 
     def nothing(self) -> LogReplay:
-        """Return an empty replay, for a log without journal rows."""
         return LogReplay(self._read)
 
     def _read(self, file: int, size_bytes: int, position: int) -> bytes:

@@ -49,7 +49,7 @@ from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.values import Lease, Standing
 
-_SETTLINGS_MAX: Final = 8
+_WAITS_MAX: Final = 8
 """Maximum number of times that a truncation waits for running work; one, unless callbacks append.
 """
 
@@ -69,7 +69,7 @@ class Before(NamedTuple):
     end_offset: int
     leader_epoch: int
     roll_due: bool
-    settling: Segment | None
+    growing: Segment | None
     recovery_point: RecoveryPoint
     begins: bool
     """Whether the log restarts, so that nothing is kept."""
@@ -78,19 +78,19 @@ class Before(NamedTuple):
 class ReplicaLog(CompactedLog):
     """Log with the operations of a replica; the class of every log of a store."""
 
-    __slots__ = ("_before", "_durable_standing", "_lower_clean_offset", "_settle", "standing")
+    __slots__ = ("_before", "_durable_standing", "_lower_clean_offset", "_wait_idle", "standing")
 
     def __init__(
         self,
         *arguments: Any,
-        settle: Callable[[], None],
+        wait_idle: Callable[[], None],
         lower_clean_offset: Callable[[TopicPartition, int], None],
         **options: Any,
     ) -> None:
-        """Create a log; `settle` waits for running groups, checkpoints and swaps;
+        """Create a log; `wait_idle` waits for running groups, checkpoints and swaps;
         `lower_clean_offset` informs compaction of a lower end offset."""
         super().__init__(*arguments, **options)
-        self._settle = settle
+        self._wait_idle = wait_idle
         self._lower_clean_offset = lower_clean_offset
         self._before: Before | None = None
         self.standing = self._durable_standing = self.recovery_point.standing
@@ -157,8 +157,7 @@ class ReplicaLog(CompactedLog):
     def _hold_begin(
         self, headers: list[BatchHeader], config: LogConfig, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        """Append a batch without records to an empty segment too far below the next batch, as the
-        first file must state the log's start."""
+        """Append a filler to an empty segment too far below the next batch, to record the start."""
         segment, end, first = self.segments[-1], self.log_end_offset, headers[0]
         if segment.end_position or first.base_offset == end:
             return
@@ -213,11 +212,8 @@ class ReplicaLog(CompactedLog):
         return "synced batches may be lost" if self.standing.lost else None
 
     def note_loss(self) -> None:
-        """Record that synced batches may be lost; durable once a later flush is.
-
-        Raises:
-            StorageError, LogDeleted: nothing becomes durable any more.
-        """
+        """Record a possible loss, durable once a later flush is; raises StorageError,
+        LogDeleted."""
         self._keep(self.standing._replace(lost=True))
 
     def promise(self, epoch: int) -> None:
@@ -234,11 +230,10 @@ class ReplicaLog(CompactedLog):
         self._keep(self.standing._replace(promised=epoch))
 
     def set_limbo(self, epoch: int) -> None:
-        """Set the limbo epoch, -1 for none, and clear the reported loss; durable once a later flush
-        is.
+        """Set the limbo epoch, -1 for none, and clear the loss; durable once a later flush is.
 
         Raises:
-            StorageError, LogDeleted: nothing becomes durable any more.
+            StorageError, LogDeleted: the log accepts no writes any more.
         """
         self._keep(self.standing._replace(limbo=epoch, lost=False))
 
@@ -277,7 +272,7 @@ class ReplicaLog(CompactedLog):
             StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
         """
         self._check_policy()
-        for _ in range(_SETTLINGS_MAX):
+        for _ in range(_WAITS_MAX):
             self._check_appendable()
             end = self.boundary(offset)
             if end < max(floor, self.log_start_offset):
@@ -288,7 +283,7 @@ class ReplicaLog(CompactedLog):
             self._take_back(end)
             if self.log_end_offset <= end:
                 return self.log_end_offset
-            if self._is_settled():
+            if self._is_idle():
                 self._cut(end)
                 return end
         raise BugError(f"{self.topic_partition} is cut while callbacks append to it")
@@ -307,7 +302,7 @@ class ReplicaLog(CompactedLog):
         if producers:
             states.load(decode_snapshot(producers, BATCHES_VERSION))
         self._check_policy()
-        for _ in range(_SETTLINGS_MAX):
+        for _ in range(_WAITS_MAX):
             self._check_appendable()
             if offset < max(floor, self.log_start_offset):
                 raise BugError(
@@ -315,16 +310,13 @@ class ReplicaLog(CompactedLog):
                     f" offset {floor} or its start {self.log_start_offset}"
                 )
             self._take_back(-1)
-            if self._is_settled():
+            if self._is_idle():
                 self._begin(offset, producers, states)
                 return
         raise BugError(f"{self.topic_partition} restarts while callbacks append to it")
 
     def producers_below(self, offset: int) -> bytes:
-        """Return the producers' batches below an offset, encoded as `.batches`; may be empty.
-
-        It holds the newest `CARRIED_BATCHES_MAX` batches of all producers.
-        """
+        """Return the newest producers' batches below an offset, encoded as `.batches`, or b""."""
         self.load()
         _, batches = self.producer_states.snapshot()
         below = [
@@ -337,13 +329,12 @@ class ReplicaLog(CompactedLog):
         below.sort(key=attrgetter("timestamp"))
         return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""
 
-    def _is_settled(self) -> bool:
-        """Return whether all of the log is in its files; otherwise wait, so that the caller
-        retries."""
+    def _is_idle(self) -> bool:
+        """Return whether all of the log is in its files; otherwise wait for running work."""
         if self.durable_offset == self.log_end_offset and self.may_swap:
             self.write_segments()
             return True
-        self._settle()
+        self._wait_idle()
         return False
 
     @property
@@ -351,7 +342,6 @@ class ReplicaLog(CompactedLog):
         return super().may_swap and self._before is None
 
     def _take_back(self, end: int) -> None:
-        """Take back queued appends above an offset, newest first."""
         waiting = [item for item in self._queue.pending if item.log is self]
         while waiting and self.log_end_offset > end:
             item = waiting.pop()
@@ -392,7 +382,7 @@ class ReplicaLog(CompactedLog):
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= end]
         self.epochs = EpochHistory(self.epochs.entries)
         self.epochs.cut_end(end)
-        self._settle_into(segment)
+        self._write_into(segment)
         self._end_at(end)
         self._queue.add_control(
             Control(
@@ -407,7 +397,7 @@ class ReplicaLog(CompactedLog):
         """Restart the log in memory, and queue the control."""
         self._lower_clean_offset(self.topic_partition, 0)
         before = self._remember(begins=True)
-        segment = self._settling = Segment(self.directory, offset)
+        segment = self._growing = Segment(self.directory, offset)
         self.segments = [segment]
         self.producer_states = states
         self.due_snapshots = []
@@ -427,7 +417,7 @@ class ReplicaLog(CompactedLog):
         self._before = Before(
             self.segments, self.epochs, self.producer_states, self.due_snapshots,
             self.log_start_offset, self.log_end_offset, self.leader_epoch, self._roll_due,
-            self._settling, self.current_recovery_point(), begins,
+            self._growing, self.current_recovery_point(), begins,
         )  # fmt: skip
         return self._before
 
@@ -455,15 +445,13 @@ class ReplicaLog(CompactedLog):
             segment.saved_transactions = min(old.saved_transactions, len(aborted.entries))
         return segment
 
-    def _settle_into(self, segment: Segment) -> None:
-        """Direct writes to a segment; an earlier one is complete."""
-        settling = self._settling
-        if settling is not None and settling.base_offset < segment.base_offset:
-            self._finish(settling)
-        self._settling = segment
+    def _write_into(self, segment: Segment) -> None:
+        growing = self._growing
+        if growing is not None and growing.base_offset < segment.base_offset:
+            self._finish(growing)
+        self._growing = segment
 
     def _perform_cut(self, before: Before, segment: Segment, end: int, position: int) -> None:
-        """Cut the files, once the journal has the cut."""
         base = segment.base_offset
         self._release([old for old in before.segments if old.base_offset >= base])
         parts = self._parts
@@ -480,7 +468,6 @@ class ReplicaLog(CompactedLog):
         self._changed_files(self.recovery_point.cut(end, segment.base_offset, position))
 
     def _perform_start(self, before: Before, segment: Segment, producers: bytes) -> None:
-        """Clear the files, once the journal has the restart."""
         self._release(before.segments)
         files, offset = self._parts.segment_files, segment.base_offset
         forget = files.descriptors.forget
@@ -489,7 +476,7 @@ class ReplicaLog(CompactedLog):
 
     def _release(self, segments: list[Segment]) -> None:
         """Close files of segments that are about to change or be removed."""
-        self._settle()
+        self._wait_idle()
         parts = self._parts
         for segment in segments:
             parts.segment_files.indexes.forget(segment)
@@ -498,7 +485,6 @@ class ReplicaLog(CompactedLog):
         parts.changes.forget(self, segments)
 
     def _changed_files(self, point: RecoveryPoint) -> None:
-        """Record that the files match the journal, with the adjusted recovery point."""
         changes = self._parts.changes
         changes.of(self)
         changes.directories.add(self.directory)
@@ -520,7 +506,7 @@ class ReplicaLog(CompactedLog):
         self.leader_epoch = max(before.leader_epoch, self.leader_epoch)
         if self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self._roll_when_due()
-        self._settling = before.settling
+        self._growing = before.growing
         self._before = None
         self.owner.log_moved()
 
@@ -531,8 +517,7 @@ class ReplicaLog(CompactedLog):
         self._take_back_cut()
 
     def current_recovery_point(self) -> RecoveryPoint:
-        """Return the recovery point; while the files are not cut yet, the one from before the
-        cut."""
+        """Return the recovery point; before the files are cut, the previous one."""
         point = super().current_recovery_point()
         before = self._before
         if before is not None:

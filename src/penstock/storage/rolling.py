@@ -60,7 +60,6 @@ def jitter_ms(segment: Segment, config: LogConfig) -> int:
 def segment_facts(
     segments: Sequence[Segment], end_offset: int, files: SegmentFiles, interval_bytes: int
 ) -> Iterator[Facts]:
-    """Yield the facts about each segment of a log."""
     for place, segment in enumerate(segments):
         last = place + 1 == len(segments)
         after = end_offset if last else segments[place + 1].base_offset
@@ -86,8 +85,7 @@ def expired_count(
     committed_offset: int,
     most: int,
 ) -> int:
-    """Return how many of the oldest segments to remove, at most `most`; `size_bytes` is that of
-    all.
+    """Return how many of the oldest segments to remove, at most `most`, of `size_bytes` in all.
 
     A segment is removed when it is completely below the log's start, or is committed and too old or
     beyond the retained size. The first segment that stays ends the search, so the log gets no

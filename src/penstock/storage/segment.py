@@ -62,7 +62,6 @@ class Segment:
         """Checksum of the saved transaction index."""
 
     def sibling(self, suffix: str) -> str:
-        """Return the path of another file of the segment."""
         return self.path[: -len(LOG)] + suffix
 
     def add(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
@@ -87,7 +86,6 @@ class Segment:
         self.written_bytes += size
 
     def close_index(self) -> None:
-        """Add the highest timestamp to the time index of a complete segment."""
         if self.index is not None and self.max_timestamp >= 0:
             self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
 
@@ -101,7 +99,6 @@ class Segment:
         )
 
     def saved(self, lengths: tuple[int, int, int]) -> None:
-        """Record the new lengths of the index files."""
         self.saved_offsets, self.saved_times, self.saved_transactions = lengths
         if self.transactions is not None:
             entries = memoryview(self.transactions.entries)[: self.saved_transactions]
@@ -114,7 +111,6 @@ class Segment:
         return self.aborted_checksum if known is None else checksum(self.base_offset, known.entries)
 
     def unsaved(self) -> list[tuple[str, int, bytes]]:
-        """Return the unsaved index entries: (path, position, bytes)."""
         index = self.index
         missing: list[tuple[str, int, bytes]] = []
         if self.transactions is not None:
@@ -133,7 +129,6 @@ class Segment:
 
 
 def segment_place(segments: Sequence[Segment], offset: int) -> int:
-    """Return the index of the segment that holds `offset`, or would."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 

@@ -63,7 +63,6 @@ class IndexCache:
         self.size_bytes = 0
 
     def used(self, segment: Segment) -> None:
-        """Record the use of a closed segment's index."""
         if segment in self._segments:
             self._segments.move_to_end(segment)
             return
@@ -114,11 +113,10 @@ class SegmentFiles:
     def saved_index(
         self, segment: Segment, *, next_offset: int = LONG_MAX, position: int = LONG_MAX
     ) -> SparseIndex | None:
-        """Return the saved indexes below an offset and a position.
+        """Return the saved indexes below an offset and a position, None if missing or wrong.
 
-        Returns None if a file is missing or invalid, or its newest entry matches no batch. A power
-        failure may have torn the newest entries that a checkpoint was writing; older ones were
-        synced.
+        Only the newest entries can be torn by a power failure; earlier checkpoints synced the
+        others.
         """
         try:
             index = SparseIndex(
@@ -219,10 +217,7 @@ class SegmentFiles:
     def resume_index(
         self, segment: Segment, index: SparseIndex, interval_bytes: int, *, end: int | None = None
     ) -> None:
-        """Use saved indexes, and walk the part that they do not cover, up to `end`.
-
-        The walk continues behind damage, which later reads detect themselves.
-        """
+        """Use saved indexes, and walk the part up to `end` that they lack, also behind damage."""
         end = segment.written_bytes if end is None else end
         position = index.newest.position
         segment.index = index
@@ -246,7 +241,6 @@ class SegmentFiles:
         segment.written_bytes = end
 
     def _index_survey(self, segment: Segment, end: int, interval_bytes: int) -> None:
-        """Index the intact batches of a damaged segment."""
         segment.index = SparseIndex(segment.base_offset)
         segment.saved_offsets = segment.saved_times = segment.bytes_since_entry = 0
         segment.max_timestamp = segment.max_timestamp_offset = -1
@@ -263,22 +257,14 @@ class SegmentFiles:
                     segment.written_bytes = end
 
     def descriptor_of(self, segment: Segment) -> int:
-        """Return the descriptor of the segment's file.
-
-        Raises:
-            CorruptLog: it is gone.
-        """
+        """Return the descriptor of the segment's file; raises CorruptLog."""
         try:
             return self.descriptors.get(segment.path).descriptor
         except FileNotFoundError:
             raise CorruptLog(Path(segment.path), 0, "the file is gone") from None
 
     def transactions_of(self, segment: Segment) -> TransactionIndex:
-        """Return the aborted transactions of a segment.
-
-        Raises:
-            CorruptLog: the file is damaged.
-        """
+        """Return the aborted transactions of a segment; raises CorruptLog."""
         if segment.transactions is None:
             path = segment.sibling(TXN_INDEX)
             try:
@@ -299,7 +285,6 @@ class SegmentFiles:
     # -- batches -----------------------------------------------------------------------------
 
     def first_timestamp(self, segment: Segment) -> int:
-        """Return the timestamp of the segment's first batch, -1 if it is empty or damaged."""
         if segment.first_timestamp == UNKNOWN:
             segment.first_timestamp = -1
             with suppress(CorruptLog):
@@ -351,8 +336,7 @@ class SegmentFiles:
         )
 
     def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
-        """Return the first batch whose last offset is not below `offset`; None beyond written
-        bytes."""
+        """Return the first batch that ends at or above `offset`; None beyond written bytes."""
         if not segment.written_bytes:
             return None
         entry = methodcaller("by_offset", offset)
@@ -440,11 +424,7 @@ class SegmentFiles:
         return self._counted(data, next_offset)
 
     def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
-        """Return batches that a survey found, with the offset behind them.
-
-        Raises:
-            CorruptLog: the segment's file is gone.
-        """
+        """Return batches that a survey found; raises CorruptLog if the file is gone."""
         data = read_range(self.files, self.descriptor_of(segment), end - start, start)
         return self._counted(data, next_offset)
 
@@ -463,8 +443,7 @@ class SegmentFiles:
         interval_bytes: int,
         gaps: bool,
     ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
-        """Examine every batch of a segment, from about the one that holds `offset`; see
-        `Survey`."""
+        """Examine every batch of a segment, from about `offset` on; see `Survey`."""
         try:
             descriptor = self.descriptor_of(segment) if segment.written_bytes else -1
         except CorruptLog as error:

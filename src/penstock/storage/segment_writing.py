@@ -79,7 +79,7 @@ class SegmentWriter:
         self._counters = parts.counters
         self._worker = worker
         self._wanted: dict[PartitionLog, None] = {}
-        self._unsettled: dict[PartitionLog, None] = {}
+        self._unwritten: dict[PartitionLog, None] = {}
         self._busy = False
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
@@ -87,8 +87,7 @@ class SegmentWriter:
     def large_in(
         self, items: list[Appended[PartitionLog]], size_bytes: int
     ) -> list[Appended[PartitionLog]]:
-        """Mark and return the appends to write to their segments before the journal; `size_bytes`
-        is the total of `items`."""
+        """Mark and return the appends, of `size_bytes` in all, to write before the journal."""
         least = self._settings.journal_append_bytes_max
         if size_bytes <= least:
             return []
@@ -131,7 +130,7 @@ class SegmentWriter:
 
     def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
         """Account for appends that became durable; write those that are due."""
-        queue, unwritten, wanted = self._queue, self._unsettled, self._wanted
+        queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
         for item in items:
             log = item.log
             size_bytes = item.size_bytes
@@ -149,7 +148,6 @@ class SegmentWriter:
             self.run()
 
     def run(self) -> None:
-        """Write the due logs, unless a job is running."""
         if self._busy or not self._wanted:
             return
         most = min(SEGMENT_WRITE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
@@ -171,18 +169,14 @@ class SegmentWriter:
 
     def write_all(self, then: Callable[[StorageError | None], None]) -> None:
         """Write everything durable; `then` is called with the error, or None."""
-        self._wanted.update(self._unsettled)
+        self._wanted.update(self._unwritten)
         self._when_idle.append(then)
         self.error = None
         self.run()
         self._report_idle()
 
     def write_now(self, log: PartitionLog) -> None:
-        """Write one log's durable appends before returning.
-
-        Raises:
-            StorageError: the appends could not be written.
-        """
+        """Write one log's durable appends before returning; raises StorageError."""
         if self._busy:
             self._worker.drain()
         self._wanted.pop(log, None)
@@ -196,9 +190,8 @@ class SegmentWriter:
         self.finish(job)
 
     def forget(self, log: PartitionLog) -> None:
-        """Forget a deleted log, to which no job is writing."""
         self._wanted.pop(log, None)
-        self._unsettled.pop(log, None)
+        self._unwritten.pop(log, None)
 
     def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
         """Gather the unwritten appends of logs; open and create their files."""
@@ -302,7 +295,7 @@ class SegmentWriter:
             if log.closed is None:
                 log.note_written(items)
             if log.unwritten_bytes <= 0:
-                self._unsettled.pop(log, None)
+                self._unwritten.pop(log, None)
         self._tails.shrink()
 
     def _report_idle(self) -> None:

@@ -208,7 +208,7 @@ class LogStore:
             for worker in workers:
                 worker.drain()
 
-    def _settle(self) -> None:
+    def _wait_idle(self) -> None:
         """Wait until no group and no checkpoint is running; queued work stays queued."""
         workers = self._writer, self._segment_worker, self._syncer
         while any(worker.outstanding for worker in workers):
@@ -233,17 +233,14 @@ class LogStore:
 
     @property
     def set_aside(self) -> list[str]:
-        """Paths of quarantined journal and checkpoint files."""
         return set_aside(self._files, self._root)
 
     @property
     def directory(self) -> str:
-        """Absolute path of the data directory."""
         return self._root
 
     @property
     def dirty_ratios(self) -> Mapping[TopicPartition, float]:
-        """Share of uncompacted bytes per compacted log, as of the last search."""
         return self._cleaner.dirty_ratios
 
     def clean_offset(self, tp: TopicPartition) -> int:
@@ -271,7 +268,6 @@ class LogStore:
         self._committer.flush(on_durable)
 
     def commit_pending(self) -> None:
-        """Commit all queued appends as one group."""
         self._committer.commit()
 
     @property
@@ -284,8 +280,7 @@ class LogStore:
 
     @property
     def on_advance(self) -> Callable[[Collection[LogOwner]], None]:
-        """Callback with the owners whose readable end rose, called after the callbacks of
-        `flush`."""
+        """Callback with the owners whose readable end rose, called after those of `flush`."""
         return self._committer.on_advance
 
     @on_advance.setter
@@ -315,8 +310,8 @@ class LogStore:
                 log.set_leader_epoch(leader_epoch)
             return log
         while tp in self._removed:
-            self._settle()
-            self._cleaner.settle()
+            self._wait_idle()
+            self._cleaner.wait_stopped()
         if self._deleted.get(tp, -1) >= self._parts.counters.checkpoints:
             self._checkpoint_now()
         files = self._files
@@ -348,7 +343,7 @@ class LogStore:
             recovery_point,
             write_segments=self._write_now,
             save_recovery_points=self._save_recovery_points,
-            settle=self._settle,
+            wait_idle=self._wait_idle,
             lower_clean_offset=self._cleaner.lower_clean_offset,
         )
         return log
@@ -376,8 +371,6 @@ class LogStore:
         self._writer.submit(_nothing, lambda *_: self._segment_worker.submit(_nothing, remove))
 
     def _remove(self, log: ReplicaLog, *_: object) -> None:
-        """Remove a deleted log, after both writers have completed the work from before its
-        deletion."""
         tp = log.topic_partition
         self._segment_writer.forget(log)
         name = deleted_directory_name(tp, self._new_uuid())
@@ -391,15 +384,11 @@ class LogStore:
             del self._removed[tp]
 
     def _checkpoint_now(self) -> None:
-        """Wait for a checkpoint of everything that is committed.
-
-        Raises:
-            StorageError: the checkpoint cannot be written.
-        """
-        self._settle()
+        """Wait for a checkpoint of everything that is committed; raises StorageError."""
+        self._wait_idle()
         ended: list[StorageError | None] = []
         self._checkpointer.start(ended.append)
-        self._settle()
+        self._wait_idle()
         if ended != [None]:
             raise (ended and ended[0]) or StorageError("a checkpoint did not end")
 
@@ -412,15 +401,12 @@ class LogStore:
             self._cleaner.run(now_ms)
 
     def sweep(self, tiered: Iterable[TopicPartition]) -> None:
-        """Apply local retention to the logs of tiered topics, with the next housekeeping."""
         self._maintenance.sweep(tiered)
 
     def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
-        """Begin a checkpoint now; `then` is called at its end."""
         self._checkpointer.start(then)
 
     def samples(self) -> Iterable[Sample]:
-        """Return the current metrics."""
         return metrics.samples(
             self._parts,
             self._journal,
@@ -564,8 +550,7 @@ class LogStore:
         return replay
 
     def _set_aside(self, tp: TopicPartition) -> None:
-        """Rename a directory that belongs to no known topic; remove it later if it has no
-        segments."""
+        """Rename the directory of an unknown topic; remove it later if it has no segments."""
         source = os.path.join(self._root, directory_name(tp))
         try:
             entries = self._files.names_in(source)
@@ -587,11 +572,7 @@ def _nothing() -> None:
 
 
 def lock_directory(root: str, files: Files) -> int:
-    """Lock a store's directory for as long as the returned file is open.
-
-    Raises:
-        StoreLocked: another process has the directory open.
-    """
+    """Lock a store's directory for as long as the returned file is open; raises StoreLocked."""
     path = os.path.join(root, LOCK_FILE)
     try:
         return files.lock(path)

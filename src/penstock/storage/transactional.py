@@ -59,7 +59,6 @@ class TransactionalLog(RepairableLog):
         return aborted_in(files, self.segments, self.unindexed, start, end)
 
     def _mend(self, start: int, damage: CorruptLog) -> None:
-        """Rebuild the first damaged index at or behind an offset."""
         files = self._parts.segment_files
         for segment in self.segments[segment_place(self.segments, start) :]:
             try:

@@ -32,13 +32,11 @@ class OpenTransactions:
         self.first_unstable_offset = next(iter(self._open), LONG_MAX)
 
     def began(self, first_offset: int) -> None:
-        """Add a transaction behind all others."""
         self._open[first_offset] = None
         if self.first_unstable_offset == LONG_MAX:
             self.first_unstable_offset = first_offset
 
     def began_not(self, first_offset: int) -> None:
-        """Undo `began`."""
         del self._open[first_offset]
         self._find_first()
 
@@ -49,7 +47,6 @@ class OpenTransactions:
         return next(iter(self._open), marker_offset + 1)
 
     def decided_not(self, first_offset: int) -> None:
-        """Undo `decided` for the newest marker."""
         self._decided.pop()
         self._open = dict.fromkeys(sorted([first_offset, *self._open]))
         self._find_first()
@@ -119,11 +116,7 @@ def index_written(
     aborted: list[AbortedTransaction],
     written_offset: int,
 ) -> list[AbortedTransaction]:
-    """Index aborted transactions whose markers are in a file now; return the others.
-
-    Raises:
-        CorruptLog: an index is damaged.
-    """
+    """Index aborts whose markers are in a file now; return the others; raises CorruptLog."""
     for place, transaction in enumerate(aborted):
         if transaction.last_offset >= written_offset:
             return aborted[place:]

@@ -52,8 +52,7 @@ class LogOwner(Protocol):
     """Owner of a log, who decides which durable batches consumers may read."""
 
     def became_durable(self, offset: int) -> bool:
-        """Record that everything below an offset is durable; return whether consumers may read
-        more."""
+        """Record that all below an offset is durable; return whether consumers may read more."""
         ...
 
     def log_moved(self) -> None:

@@ -38,8 +38,7 @@ class Worker:
         return self._call_soon is not None
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run `job`; then call `done(result, None)` or `done(None, error)` on the owner's
-        thread."""
+        """Run `job`; then call `done(result, None)` or `done(None, error)` on the owner's side."""
         if self._call_soon is None:
             done(*_run(job))
             return

@@ -36,7 +36,8 @@ CONFIG = LogConfig(
 
 
 class World:
-    """What lasts: a log's directory, a plane and a store; and a broker over them, made anew."""
+    """Durable parts: a log's directory, a plane and a store; and a broker over them, which can
+    be restarted."""
 
     def __init__(self, root: Path, store: ObjectStore) -> None:
         self.harness = Harness(root / "log", config=CONFIG)
@@ -64,7 +65,7 @@ class World:
         return partition, part
 
     async def copy(self, *, plane: Any = None, store: Any = None) -> TieredPart:
-        """One turn of a broker that has just started."""
+        """Run one turn of a broker that has just started."""
 
         async def opened() -> Any:
             return store or self.store
@@ -88,8 +89,8 @@ class World:
         marked = await self.plane.mark_for_deletion(
             pending_grace_ms=0, unreferenced_grace_ms=0, limit=999
         )
-        await self.store.delete([one.key for one in marked])
-        await self.plane.forget_objects([one.object_id for one in marked])
+        await self.store.delete([item.key for item in marked])
+        await self.plane.forget_objects([item.object_id for item in marked])
 
     async def check(self, whole: bytes) -> bytes:
         """Tiers adjoin and have the log's bytes, whatever they refer to is there; those bytes."""
@@ -144,9 +145,9 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
     data = await world.check(whole)
     closed = world.harness.log().closed_segments(0)
     assert [(tier.base_offset, tier.next_offset) for tier in await world.tiers()] == [
-        one[1:3] for one in closed
+        segment[1:3] for segment in closed
     ]
-    assert len(data) == sum(one.size_bytes for one in closed)
+    assert len(data) == sum(segment.size_bytes for segment in closed)
     assert (part.tiered_end, part.core.lag_segments) == (closed[-1].next_offset, 0)
     assert world.counters.copied_bytes == len(data)
     again = await world.copy()
@@ -248,8 +249,8 @@ async def test_another_leader_goes_on_within_its_own_segments(tmp_path: Path) ->
     ends = {closed_segment.next_offset for closed_segment in other.harness.log().closed_segments(0)}
     assert first[-1].next_offset not in ends
     await other.check(longer)
-    for one in (world, other):
-        one.harness.store.close()
+    for item in (world, other):
+        item.harness.store.close()
 
 
 async def test_local_files_go_when_they_are_archived_and_not_before(memory: World) -> None:

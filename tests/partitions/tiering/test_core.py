@@ -1,4 +1,4 @@
-"""What is done about a partition's tiers, by what is known of it."""
+"""Effects of the tier core, by its state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""One log, compacted: what stays of each kind of batch, and what does not."""
+"""Compaction passes over one log: the batches and records that stay."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -48,13 +49,12 @@ def test_a_batch_keeps_its_offsets_its_producer_and_its_sequence(tmp_path: Path)
     place.compact()
     place.check()
     found = batches_of(place.log)
-    assert any(0 < one.record_count < 5 for one in found)
-    for one in found:
-        was = whole[one.base_offset]
-        assert (one.last_offset, one.producer_id, one.producer_epoch, one.base_sequence) == (
-            was.last_offset, was.producer_id, was.producer_epoch, was.base_sequence,
-        )  # fmt: skip
-        assert one.partition_leader_epoch == was.partition_leader_epoch
+    assert any(0 < header.record_count < 5 for header in found)
+    for header in found:
+        was = whole[header.base_offset]
+        kept = attrgetter("last_offset", "producer_id", "producer_epoch", "base_sequence")
+        assert kept(header) == kept(was)
+        assert header.partition_leader_epoch == was.partition_leader_epoch
 
 
 def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
@@ -62,17 +62,17 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     place.send(pairs(0, 5))
     place.send([(b"key1", None), (b"key2", b"new")])
     place.compact()
-    assert [one.offset for one in place.check()] == [0, 3, 4, 5, 6]
+    assert [record.offset for record in place.check()] == [0, 3, 4, 5, 6]
     (dated,) = [batch for batch in batches_of(place.log) if batch.attributes & DELETE_HORIZON_FLAG]
     assert dated.delete_horizon_ms == place.now_ms + 1000
     place.harness.clock.ms += 999
     place.send(pairs(0, 1))
     place.compact()
-    assert [one.offset for one in place.check()] == [3, 4, 5, 6, 7]
+    assert [record.offset for record in place.check()] == [3, 4, 5, 6, 7]
     place.harness.clock.ms += 1
     place.send(pairs(3, 1))
     place.compact()
-    assert [one.offset for one in place.check()] == [4, 6, 7, 8]
+    assert [record.offset for record in place.check()] == [4, 6, 7, 8]
 
 
 def test_what_is_deleted_in_the_batch_that_a_log_starts_amid_stays_deleted(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_what_is_deleted_in_the_batch_that_a_log_starts_amid_stays_deleted(tmp_p
     place.send([(b"first", b""), (b"gone", b"value"), (b"gone", None), (b"key", b"value")])
     place.log.delete_records(1)
     place.compact()
-    assert [one.offset for one in place.read()] == [2, 3]
+    assert [record.offset for record in place.read()] == [2, 3]
     place.harness.clock.ms += 1000
     place.send(pairs(0, 1))
     place.compact()
-    assert [one.offset for one in place.read()] == [3, 4]
+    assert [record.offset for record in place.read()] == [3, 4]
 
 
 def test_records_without_a_key_are_refused_and_dropped(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_records_without_a_key_are_refused_and_dropped(tmp_path: Path) -> None:
             memoryview(bytearray(encoded_without_key())), now_ms=place.now_ms
         )
     place.compact()
-    assert [one.key for one in place.read()] == [b"key"]
+    assert [record.key for record in place.read()] == [b"key"]
 
 
 def encoded_without_key() -> bytes:
@@ -117,7 +117,7 @@ def test_transactions_go_in_their_order(tmp_path: Path) -> None:
     place.end(2, commits=True)
     place.send([(b"key1", b"later")])
     place.compact()
-    assert [one.offset for one in place.check()] == [0, 6]
+    assert [record.offset for record in place.check()] == [0, 6]
     # Batches of live producers stay without records, and with them their markers.
     assert [batch.base_offset for batch in batches_of(place.log)] == [0, 2, 3, 4, 5, 6]
     place.harness.crash()
@@ -166,9 +166,9 @@ def test_times_stay_as_they_were(tmp_path: Path) -> None:
         for record in records_now:
             found = place.log.offset_for_timestamp(record.timestamp)
             assert found is not None
-            first = next(one for one in records_now if one.timestamp >= record.timestamp)
+            first = next(later for later in records_now if later.timestamp >= record.timestamp)
             assert (found.offset, found.timestamp) == (first.offset, first.timestamp)
-        newest = max(one.timestamp for one in records_now)
+        newest = max(item.timestamp for item in records_now)
         latest = place.log.offset_of_max_timestamp()
         assert latest is not None
         assert latest.timestamp == newest
@@ -237,7 +237,7 @@ def test_compacted_logs_are_retained_too(tmp_path: Path) -> None:
     for _ in range(5):
         place.harness.clock.ms += 10
         place.harness.store.housekeeping(place.now_ms)
-    assert [one.key for one in place.read()] == [b"new"]
+    assert [record.key for record in place.read()] == [b"new"]
 
 
 def test_batches_without_records_do_not_come_alone(tmp_path: Path) -> None:
@@ -258,12 +258,12 @@ def test_nothing_is_rewritten_that_stays_as_it_is(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     for number in range(20):
         place.send([(b"key%d" % n, b"v" * 60) for n in range(5 * number, 5 * number + 5)])
-    inodes = {one.name: one.stat().st_ino for one in (tmp_path / "orders-0").glob("*.log")}
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "orders-0").glob("*.log")}
     place.compact()
     assert place.passes == 1
     assert len(place.check()) == 100
     assert {
-        one.name: one.stat().st_ino
-        for one in (tmp_path / "orders-0").glob("*.log")
-        if one.name in inodes
+        path.name: path.stat().st_ino
+        for path in (tmp_path / "orders-0").glob("*.log")
+        if path.name in inodes
     } == inodes

@@ -1,4 +1,4 @@
-"""Faults planted in a log's files are found, told apart from a crash, and repaired."""
+"""Faults planted in a log's files are found, distinguished from a crash, and repaired."""
 
 from __future__ import annotations
 

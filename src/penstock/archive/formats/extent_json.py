@@ -45,7 +45,6 @@ class NoExtent(InvalidError):
 
 
 def extent_to_json(extent: Extent) -> dict[str, Any]:
-    """Return an extent in its JSON form."""
     return {
         "object_id": extent.object_id,
         "key": extent.key,
@@ -61,11 +60,7 @@ def extent_to_json(extent: Extent) -> dict[str, Any]:
 
 
 def extent_from_json(item: Mapping[str, Any]) -> Extent:
-    """Decode the result of `extent_to_json`.
-
-    Raises:
-        NoExtent: a field is missing or has another type.
-    """
+    """Decode the result of `extent_to_json`; raises NoExtent."""
     try:
         found = msgspec.convert(item, _Extent)
     except (msgspec.ValidationError, ValueError) as error:

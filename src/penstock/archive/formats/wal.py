@@ -89,24 +89,19 @@ class WalRange(NamedTuple):
 
 
 class WalFooter(NamedTuple):
-    """All bodies of an object, in their order, and its size."""
+    """Bodies of an object, in their order, and its size."""
 
     ranges: tuple[WalRange, ...]
     size_bytes: int
 
 
 def encode_header(header: WalHeader) -> bytes:
-    """Return the first 32 bytes of an object."""
     head = _HEADER.pack(MAGIC, VERSION, header.broker_id, header.object_id)
     return head + _HEADER_CRC.pack(crc32c(head), 0)
 
 
 def decode_header(data: Readable) -> WalHeader:
-    """Decode the header at the beginning of `data`.
-
-    Raises:
-        CorruptObject: the data is truncated, or magic, version or checksum is wrong.
-    """
+    """Decode the header at the beginning of `data`; raises CorruptObject."""
     if len(data) < HEADER_BYTES:
         raise CorruptObject(f"a header has {HEADER_BYTES} bytes, {len(data)} are there")
     magic, version, broker_id, object_id = _HEADER.unpack_from(data)

@@ -163,7 +163,6 @@ class Copier:
     async def _upload(
         self, part: TieredPart, store: ObjectStore, lease: TierLease, copy: SegmentCopy, base: int
     ) -> TierSegment:
-        """Write the objects of a segment, and check them."""
         pieces = _Pieces(copy, self._limit, self._clock, lambda: self._renew(lease))
         key = lease.stem + LOG
         written = await store.upload(key, aiter(pieces))
@@ -227,7 +226,6 @@ class _Pieces:
 
 
 def look_at(partition: LocalPartition, part: TieredPart) -> Look:
-    """Return the current facts about a partition's log."""
     log = part.log
     log.load()
     return Look(
@@ -244,7 +242,6 @@ def look_at(partition: LocalPartition, part: TieredPart) -> Look:
 
 
 def policy_of(partition: LocalPartition, settings: TierSettings) -> Policy:
-    """Return the policy in a topic's configuration."""
     config = partition.log.config
     return Policy(
         copies=config.remote_storage_enable and not config.remote_log_copy_disable,

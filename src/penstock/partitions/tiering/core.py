@@ -115,14 +115,12 @@ class TierCore:
 
     @property
     def lag_grows(self) -> bool:
-        """Whether records waited at all of the last measurements, and more at the last than at
-        the first."""
+        """Whether records waited at all of the last measurements, and more at the last."""
         lags = [size_bytes for _, size_bytes in self._lags]
         return len(lags) == LAG_LOOKS and min(lags) > 0 and lags[-1] > lags[0]
 
     def step(self, look: Look, policy: Policy, now_ms: int) -> Effect | None:
-        """Return the effect to perform now, or None; the caller reports its result by the
-        methods below."""
+        """Return the effect to perform now, or None; the caller reports its result."""
         if now_ms < self._retry_ms:
             return None
         if not self.known or look.leader_epoch != self._asked_epoch:
@@ -135,13 +133,11 @@ class TierCore:
         return self._retention(look, policy, now_ms) or self._copy(look, policy, now_ms)
 
     def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
-        """Record the control plane's state of the tiers, and the epoch in which the leader
-        requested it."""
+        """Record the state of the tiers, and the epoch in which the leader requested it."""
         self.known, self.marks = True, marks
         self._asked_epoch = leader_epoch
 
     def copied(self, marks: TierMarks, segment: TierSegment) -> None:
-        """Record a copied segment; the commit's result has neither epochs nor aborts."""
         before = self.marks or marks
         epochs, aborted = before.epochs, before.aborted_offset
         if not epochs or epochs[-1][0] != segment.leader_epoch:

@@ -95,7 +95,6 @@ class TierFetcher:
         self._pages: OrderedDict[PartitionKey, _Page] = OrderedDict()
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop the cached segments of a partition."""
         self._pages.pop(key, None)
 
     async def chunk(self, part: TierSource, offset: int, size_bytes: int) -> Chunk:
@@ -122,10 +121,7 @@ class TierFetcher:
         return run
 
     async def aborted(self, part: TierSource, start: int, end: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions with batches in [start, end), by first offset.
-
-        Their markers may be in later segments, and in the log.
-        """
+        """Return the aborted transactions with batches in [start, end), by first offset."""
         found: set[AbortedTransaction] = set()
         last, offset = part.aborted_offset, start
         for _ in range(limits.ABORTED_PAGES_MAX):
@@ -145,8 +141,7 @@ class TierFetcher:
         return sorted(found, key=_first_offset)
 
     async def position(self, part: TierSource, timestamp: int | None) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a timestamp, or for None the first with the
-        highest."""
+        """Return the first record at or after a timestamp; for None the first of the highest."""
         start = part.start_offset
         asked = timestamp
         while True:
@@ -167,11 +162,7 @@ class TierFetcher:
         return [segment for segment in found if segment.base_offset < end]
 
     async def offsets_of(self, segment: TierSegment) -> SparseIndex:
-        """Return the offset index of a segment.
-
-        Raises:
-            CorruptObject: the index cannot be the segment's.
-        """
+        """Return the offset index of a segment; raises CorruptObject."""
         return await self._index(segment, INDEX, _offset_index)
 
     async def _segment(self, part: TierSource, offset: int) -> TierSegment:
@@ -283,7 +274,6 @@ class TierFetcher:
 
 
 def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None:
-    """Return the segment that holds an offset, from adjacent ones."""
     place = bisect_right(segments, offset, key=_base_offset) - 1
     found = segments[place] if place >= 0 else None
     return found if found is not None and offset < found.next_offset else None

@@ -68,7 +68,6 @@ class TierCounters:
 
 
 def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]:
-    """Yield the metrics of one broker; `led` are the partitions that it leads."""
     cores = list(led)
     marks = [core.marks for core in cores if core.marks is not None]
     yield Sample(COPY_BYTES, counters.copied_bytes)

@@ -80,7 +80,6 @@ class TieredPart:
 
     @property
     def start_offset(self) -> int:
-        """Known start offset of the partition."""
         marks, here = self.core.marks, self.log.log_start_offset
         if marks is None:
             return here
@@ -106,7 +105,6 @@ class TieredPart:
         self._moved()
 
     def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
-        """Record the control plane's state of the tiers."""
         self.core.learned(marks, leader_epoch)
         self.changed()
 
@@ -115,18 +113,14 @@ class TieredPart:
         await self._shared.look_up([self])
 
     async def look_up_unknown(self) -> None:
-        """Request the tiers' start and end if they are unknown."""
         if not self.core.known:
             await self.look_up()
 
     # -- interface for the partition ---------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | Later:
-        """Read as `Partition.read`, below the start of the log.
-
-        Raises:
-            OffsetOutOfRange, PenstockError: see `TierReader.read`.
-        """
+        """Read below the log's start, as `Partition.read`; raises OffsetOutOfRange,
+        PenstockError."""
         want = TierWant(self, offset, max_bytes)
         read = self._shared.reader.read(want, at_least_one=at_least_one)
         return Later(self._shared.reader.load, want) if read is None else read
@@ -144,11 +138,7 @@ class TieredPart:
     async def position(
         self, timestamp: int | None, here: OffsetAndTimestamp | None
     ) -> OffsetAndTimestamp | None:
-        """Return the first record at or after a timestamp, or of the highest; `here` is the log's.
-
-        Raises:
-            PenstockError: the lookup failed.
-        """
+        """Return the position at a timestamp; `here` is the log's own; raises PenstockError."""
         async with self._shared.turns:
             await self.look_up_unknown()
             found = None
@@ -161,7 +151,6 @@ class TieredPart:
         return found
 
     def epochs(self) -> EpochHistory:
-        """Return the epochs of archive and log, from the start of the partition."""
         here = self.log.epochs.entries
         marks = self.core.marks
         if marks is None or not marks.alive:
@@ -171,8 +160,7 @@ class TieredPart:
         return EpochHistory([*entries, *(entry for entry in here if entry[0] > newest)])
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """Return object extents as `Partition.extents`, below the log's start; cache their
-        aborts."""
+        """Return object extents below the log's start, and cache their aborts."""
         shared, found = self._shared, []
         end = min(end, self.log.log_start_offset)
         for segment in await shared.fetcher.segments(self, start, end, limit):

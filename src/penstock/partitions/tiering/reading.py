@@ -92,15 +92,11 @@ class TierReader:
         return None
 
     def run_at(self, key: PartitionKey, offset: int) -> TierRun | None:
-        """Return the buffered batches at an offset, or None."""
         run = self._ready.run(key, offset)
         return run if isinstance(run, TierRun) else None
 
     def load(self, wants: Sequence[TierWant], max_bytes: int) -> None:
-        """Start the missing loads for a response of `max_bytes`; at least the first one.
-
-        Does nothing while too many loads are running.
-        """
+        """Start the missing loads for a response of `max_bytes`, unless too many are running."""
         now, left = self._clock.monotonic(), max_bytes
         for place, want in enumerate(dict.fromkeys(wants)):
             if left <= 0 and place:
@@ -110,7 +106,6 @@ class TierReader:
                 self._begin(want)
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop everything cached and buffered of a partition."""
         self._fetcher.forget(key)
         self._ready.drop(key)
 
@@ -119,11 +114,9 @@ class TierReader:
         self._ready.evict(self._clock.monotonic())
 
     async def stop(self) -> None:
-        """End all loads. Idempotent."""
         await self._loads.stop()
 
     def _read_ahead(self, want: TierWant, run: TierRun) -> None:
-        """Load the chunks behind one before they are fetched."""
         run.ahead_from = run.next_offset
         at = _behind(run)
         for left in range(limits.CHUNKS_AHEAD - 1, -1, -1):
@@ -173,7 +166,6 @@ class TierReader:
         return max(want.max_bytes, limits.CHUNK_BYTES_MIN, min(limits.CHUNK_BYTES, share))
 
     def _failed(self, want: TierWant, error: PenstockError) -> None:
-        """Remember a failure for a short time."""
         failure = self._ready.fail(want.key, want.offset, error, self._clock.monotonic())
         if failure.quiet:
             self._counters.fetch_rejected += 1

@@ -79,17 +79,14 @@ class TierService:
 
     @property
     def enabled(self) -> bool:
-        """Whether topics may be tiered on this broker."""
         return self._settings.storage_system_enable
 
     @property
     def store_url(self) -> str:
-        """URL of the archive."""
         return self._archive.store_url
 
     @property
     def hosted(self) -> Mapping[LocalPartition, TieredPart]:
-        """Tiered partitions that this broker leads or follows."""
         return self._hosted
 
     # -- life --------------------------------------------------------------------------------
@@ -99,11 +96,7 @@ class TierService:
         advanced: Callable[[Iterable[object]], None],
         sweep: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
-        """Start the timers in the running loop.
-
-        `advanced` is called with partitions whose loads ended, `sweep` applies local retention to
-        logs.
-        """
+        """Start the timers; `advanced` gets partitions with ended loads, `sweep` does retention."""
         self._advanced, self._sweep = advanced, sweep
         self._spawn(self._look_on())
         if self.enabled:
@@ -209,7 +202,6 @@ class TierService:
         return self._cold
 
     def _wake(self, parts: Sequence[TierSource]) -> None:
-        """Wake the fetches that wait for ended loads."""
         woken = {id(part) for part in parts}
         hosted = self._hosted.items()
         self._advanced([partition for partition, part in hosted if id(part) in woken])
@@ -283,7 +275,6 @@ class TierService:
         task.add_done_callback(self._tasks.discard)
 
     def samples(self) -> Iterator[Sample]:
-        """Return the current metrics."""
         led = [part.core for partition, part in self._hosted.items() if partition.leads]
         return metrics.samples(self.counters, led)
 

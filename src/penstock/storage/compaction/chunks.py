@@ -39,8 +39,7 @@ class Chunk(NamedTuple):
 def chunks(
     files: Files, source: Source, chunk_bytes: int, spend: Callable[[int], None]
 ) -> Iterator[Chunk]:
-    """Yield the chunks of a segment, with checksums verified; call `spend` with bytes before
-    reading.
+    """Yield the verified chunks of a segment; call `spend` with the bytes before each read.
 
     Raises:
         CorruptLog: bytes are not whole batches, or a checksum is wrong.
@@ -101,11 +100,7 @@ def _bounded(table: Ints) -> int:
 
 
 def _next_size(source: Source, view: memoryview, position: int, size: int) -> int:
-    """Return the size of the incomplete batch.
-
-    Raises:
-        CorruptLog: the bytes are not a batch, or the file is too short.
-    """
+    """Return the size of the incomplete batch; raises CorruptLog."""
     state = np.zeros(2, np.int64)
     kernels.list_batches(
         np.frombuffer(view, np.uint8), 0, np.empty((1, kernels.FIELDS), np.int64), state

@@ -28,7 +28,7 @@ from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.compaction.choosing import Cleanable
 from penstock.storage.compaction.log import CompactedLog
 from penstock.storage.compaction.offsets import CleanOffsets
-from penstock.storage.compaction.swapping import decide, discard, put_in_place, settle
+from penstock.storage.compaction.swapping import decide, discard, put_in_place, release
 from penstock.storage.compaction.throttle import Throttle
 from penstock.storage.compaction.values import Cleaned, PassPlan, Source
 from penstock.storage.errors import (
@@ -81,8 +81,7 @@ class LogCleaner:
         new_uuid: Callable[[], UUID],
         remove_later: RemoveLater,
     ) -> None:
-        """Create a cleaner; `worker` is that of checkpoints; `remove_later` removes files after
-        a delay in milliseconds."""
+        """Create a cleaner with the checkpoints' `worker`; `remove_later` takes milliseconds."""
         settings = parts.settings
         self._parts = parts
         self._files = parts.segment_files.files
@@ -108,7 +107,6 @@ class LogCleaner:
 
     @property
     def idle_ms(self) -> int:
-        """Milliseconds since the last pass ended, or since the start."""
         return max(0, self._parts.clock.now_ms() - self._ended_ms)
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
@@ -136,9 +134,7 @@ class LogCleaner:
         then()
 
     def lower_clean_offset(self, tp: TopicPartition, offset: int) -> None:
-        """Limit a log's clean offset before the log is cut; durable when this returns.
-
-        Stops a pass that read beyond the offset, because it may have dropped the remaining records.
+        """Lower a log's clean offset, and stop passes beyond it; durable at return.
 
         Raises:
             StorageError: the offset cannot be saved.
@@ -148,8 +144,7 @@ class LogCleaner:
                 slot.stop.set()
         self._offsets.lower(tp, offset)
 
-    def settle(self) -> None:
-        """Wait for passes that were stopped."""
+    def wait_stopped(self) -> None:
         for slot in self._slots:
             if slot.stop.is_set():
                 slot.worker.drain()
@@ -256,7 +251,7 @@ class LogCleaner:
 
         slot.worker.submit(first_step, partial(self._stepped, slot))
 
-    def _go_on(self, slot: _Slot) -> None:
+    def _continue(self, slot: _Slot) -> None:
         """Start the next group; in a loop, as without threads the job returns at once."""
         slot.due = True
         if slot.going:
@@ -285,7 +280,6 @@ class LogCleaner:
             self._finish(slot, log, work)
 
     def _swap(self, slot: _Slot) -> None:
-        """Swap the written segment in, unless a checkpoint is running."""
         log, cleaned = slot.log, slot.cleaned
         if log is None or cleaned is None or log.swapping:
             return
@@ -329,10 +323,10 @@ class LogCleaner:
         for base in cleaned.bases:
             del slot.segments[base]
         self._remove_later(removed, log.config.file_delete_delay_ms)
-        work = partial(settle, self._files, log.directory, base_offset)
-        self._worker.submit(work, partial(self._settled, slot, log))
+        work = partial(release, self._files, log.directory, base_offset)
+        self._worker.submit(work, partial(self._released, slot, log))
 
-    def _settled(
+    def _released(
         self, slot: _Slot, log: CompactedLog, _: object, error: BaseException | None
     ) -> None:
         if error is not None or log.closed is not None:
@@ -341,7 +335,7 @@ class LogCleaner:
             self._abandon(slot)
             return
         log.swapping = False
-        self._go_on(slot)
+        self._continue(slot)
 
     def _finish(self, slot: _Slot, log: CompactedLog, work: CleaningPass) -> None:
         self._count(work)
@@ -366,7 +360,6 @@ class LogCleaner:
         counters.compaction_kept_records += figures.kept_records
 
     def _abandon(self, slot: _Slot) -> None:
-        """Stop a pass, and leave the log as it is."""
         log, cleaned = slot.log, slot.cleaned
         slot.log = slot.work = slot.cleaned = None
         slot.due = False

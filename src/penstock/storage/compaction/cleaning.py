@@ -1,4 +1,4 @@
-"""One compaction pass over a log, on any thread: collect keys, then rewrite segments by groups.
+"""Compaction pass over a log, on any thread: collect keys, then rewrite segments by groups.
 
 1. Record the last offset of each key of the dirty batches, from the first dirty offset on, until
 the map is full. The log is clean up to there after the pass.
@@ -49,8 +49,7 @@ class CleaningPass:
         self, files: Files, plan: PassPlan, *, map_bytes: int, chunk_bytes: int, secret: Secret,
         spend: Spend,
     ) -> None:  # fmt: skip
-        """Create a pass; `spend` is called with bytes before they are read or written; it may
-        wait, or raise."""
+        """Create a pass; `spend` is called before bytes are read or written; it may raise."""
         self._files = files
         self._plan = plan
         self._map_bytes = map_bytes
@@ -125,8 +124,7 @@ class CleaningPass:
     # -- groups ------------------------------------------------------------------------------
 
     def _grouped(self) -> Iterator[list[Source]]:
-        """Yield the groups of segments to merge, up to the end; empty segments join other
-        groups."""
+        """Yield the groups of segments to merge, up to the end; empty ones join other groups."""
         plan = self._plan
         group: list[Source] = []
         size_bytes = index_bytes = 0
@@ -217,7 +215,6 @@ class CleaningPass:
         self.figures.written_bytes += size_bytes
 
     def _copy(self, source: Source, end: int, target: CleanedSegment) -> None:
-        """Copy the beginning of a segment, which stays unchanged."""
         file = self._files.open_file(source.path)
         try:
             while target.size_bytes < end:

@@ -94,7 +94,6 @@ class KeyMap:
 
     @property
     def room(self) -> int:
-        """Number of keys that still fit."""
         return int(self.slots.shape[0] / _FULL) - self.known
 
     def grow(self, keys: int) -> None:
@@ -103,7 +102,6 @@ class KeyMap:
         self.slots = self._made(keys)
 
     def note(self, rows: Rows) -> None:
-        """Record the keys of all rows, for which there must be room."""
         self.known = kernels.note_keys(
             rows.hashes, rows.spans, rows.kinds, 0, len(rows.kinds), self.slots, self.known
         )

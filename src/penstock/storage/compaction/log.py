@@ -36,7 +36,6 @@ class CompactedLog(GappedLog):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether it may be compacted now."""
         refused = self.closed or self.fence or self.damage
         return refused is None and "compact" in self.config.cleanup_policy
 
@@ -70,8 +69,7 @@ class CompactedLog(GappedLog):
         return found
 
     def _newest(self, segment: Segment) -> int:
-        """Return the highest timestamp of a closed segment; LONG_MAX while it is not fully
-        written."""
+        """Return the highest timestamp of a closed segment; LONG_MAX until it is fully written."""
         if segment.end_position > segment.written_bytes:
             return LONG_MAX
         files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
@@ -89,14 +87,12 @@ class CompactedLog(GappedLog):
                 self._parts.changes.of(self)
 
     def place_of(self, segments: Sequence[Segment]) -> int:
-        """Return the index of the first of adjacent closed segments; -1 if they are not all
-        there."""
+        """Return the index of the first of adjacent closed segments; -1 if any is missing."""
         closed = self.segments[:-1]
         place = closed.index(segments[0]) if segments and segments[0] in closed else -1
         return place if place >= 0 and closed[place : place + len(segments)] == [*segments] else -1
 
     def path_of(self, base_offset: int) -> Path:
-        """Return the file of the segment with this base offset."""
         return Path(self.directory, offset_name(base_offset, LOG))
 
     @property
@@ -115,16 +111,13 @@ class CompactedLog(GappedLog):
         return Live(last_offsets, epochs)
 
     def begin_swap(self, segments: Sequence[Segment]) -> bool:
-        """Stop writes to the files of these segments; return False if they are gone.
-
-        No checkpoint may be running, as it could have planned writes to them.
-        """
+        """Stop writes to these segments, with no checkpoint running; return False if they left."""
         if self.place_of(segments) < 0 or not self.is_compacted:
             return False
         self.swapping = True
         self._parts.changes.forget(self, segments)
-        if self._settling in segments:
-            self._settling = None
+        if self._growing in segments:
+            self._growing = None
         return True
 
     def mend(self, damage: Damage, batches: Buffer) -> bool:
@@ -142,7 +135,6 @@ class CompactedLog(GappedLog):
         self.set_recovery_point(point._replace(flags=point.flags | HAS_HOLES))
 
     def replace_segments(self, gone: Sequence[Segment], size_bytes: int) -> None:
-        """Replace segments with one whose files are swapped in."""
         parts, place = self._parts, self.place_of(gone)
         segment = Segment(self.directory, gone[0].base_offset, size_bytes)
         segment.transactions = None

@@ -39,11 +39,7 @@ def encode_clean_offsets(offsets: dict[TopicPartition, int]) -> bytes:
 
 
 def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Decode the entries.
-
-    Raises:
-        CorruptFile: the version is unknown, or an entry is invalid.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         version, count, *rows, end = data.decode("ascii").split("\n")
         if version != _VERSION or int(count) != len(rows) or end:
@@ -63,10 +59,10 @@ def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
 class CleanOffsets:
     """Clean offsets of a store's logs; belongs to the owner's thread."""
 
-    def __init__(self, files: Files, root: str, settle: Callable[[], None]) -> None:
-        """Load the offsets; `settle` waits for running `save`s."""
+    def __init__(self, files: Files, root: str, wait_saved: Callable[[], None]) -> None:
+        """Load the offsets; `wait_saved` must await running `save`s."""
         self._files = files
-        self._settle = settle
+        self._wait_saved = wait_saved
         self._path = os.path.join(root, CLEAN_OFFSETS_FILE)
         self._offsets: dict[TopicPartition, int] = {}
         try:
@@ -77,7 +73,6 @@ class CleanOffsets:
             logger.warning("%s: %s; every compacted log counts as dirty", self._path, error)
 
     def of(self, tp: TopicPartition) -> int:
-        """Return the offset up to which a log is clean; 0 if unknown."""
         return self._offsets.get(tp, 0)
 
     def encoded_with(self, tp: TopicPartition, offset: int) -> bytes:
@@ -92,22 +87,14 @@ class CleanOffsets:
         return encode_clean_offsets(self._offsets)
 
     def save(self, data: bytes) -> None:
-        """Replace the file; runs on any thread.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+        """Replace the file; runs on any thread; raises OSError."""
         replace_file(self._files, self._path, data)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """Lower the offset of a log before it is cut; durable when this returns.
-
-        Raises:
-            StorageError: the file cannot be written.
-        """
+        """Lower a log's offset before a cut, durable at return; raises StorageError."""
         if self._offsets.get(tp, 0) <= offset:
             return
-        self._settle()
+        self._wait_saved()
         if offset:
             self._offsets[tp] = offset
         else:

@@ -109,7 +109,6 @@ class CleanedSegment:
         self.size_bytes = 0
 
     def index(self, table: Ints) -> None:
-        """Index the next batches, in the order of their writes."""
         offsets, times = np.empty((2, len(table), 2), np.int64)
         found, found_times = kernels.index_batches(
             table, self._base_offset, self._interval_bytes, self._state, offsets, times
@@ -118,11 +117,7 @@ class CleanedSegment:
         self._add_times(times[:found_times])
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Append bytes of batches.
-
-        Raises:
-            OSError: that cannot be done.
-        """
+        """Append bytes of batches; raises OSError."""
         buffers = [part for part in parts if len(part)]
         if not buffers:
             return
@@ -137,12 +132,7 @@ class CleanedSegment:
         self._times.append(entries.tobytes())
 
     def finish(self, transactions: bytes) -> None:
-        """Write the indexes, and sync all files; `transactions` are the transaction index's
-        entries.
-
-        Raises:
-            OSError: that cannot be done.
-        """
+        """Write the indexes, with `transactions` as the third, and sync all; raises OSError."""
         highest, offset, indexed = self._state[
             [kernels.HIGHEST, kernels.HIGHEST_OFFSET, kernels.INDEXED_TIME]
         ].tolist()

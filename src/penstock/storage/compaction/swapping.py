@@ -42,7 +42,6 @@ _INDEXES: Final = (INDEX, TIME_INDEX, TXN_INDEX)
 
 
 def discard(files: Files, directory: str, base_offset: int) -> None:
-    """Remove the files of a discarded segment."""
     for suffix in SEGMENT_SUFFIXES:
         with suppress(OSError):
             files.remove(_path(directory, base_offset, suffix + CLEANED))
@@ -115,12 +114,8 @@ def _replace(files: Files, source: str, target: str) -> None:
         files.rename(source, target)
 
 
-def settle(files: Files, directory: str, base_offset: int) -> None:
-    """Perform step 4.
-
-    Raises:
-        StorageFailed: the step failed; the next start completes it.
-    """
+def release(files: Files, directory: str, base_offset: int) -> None:
+    """Perform step 4; raises StorageFailed, after which the next start completes it."""
     path = _path(directory, base_offset, LOG + SWAP)
     try:
         sync_directory(files, directory)
@@ -179,7 +174,6 @@ def _remove(files: Files, path: str, forget: Callable[[str], object]) -> None:
 
 
 def _end_of(files: Files, path: str) -> int:
-    """Return the offset behind the last batch of a segment's file."""
     file = files.open_file(path)
     try:
         end = -1

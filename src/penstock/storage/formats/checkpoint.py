@@ -137,11 +137,7 @@ def encode_checkpoint(
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Decode a checkpoint.
-
-    Raises:
-        CorruptFile: the data is truncated, magic or checksum is wrong, or rows do not fit.
-    """
+    """Decode a checkpoint; raises CorruptFile."""
     try:
         magic, checksum, sequence, flags, count = _HEAD.unpack_from(data)
         point = _POINT_OF.get(magic)

@@ -32,11 +32,7 @@ def encode_epochs(entries: list[Entry]) -> bytes:
 
 
 def decode_epochs(data: bytes) -> list[Entry]:
-    """Decode the entries.
-
-    Raises:
-        CorruptFile: the version or count is wrong, a number is invalid, or entries do not rise.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         text = data.decode("ascii")
         lines = text.split("\n")

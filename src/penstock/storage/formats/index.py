@@ -55,7 +55,6 @@ class SparseIndex:
 
     @property
     def last_timestamp(self) -> int:
-        """Timestamp of the newest entry, -1 without one."""
         times = self.times
         return _LONG.unpack_from(times, len(times) - TIME_ENTRY_BYTES)[0] if times else -1
 
@@ -76,7 +75,6 @@ class SparseIndex:
 
     @property
     def newest(self) -> Entry:
-        """Last entry of the offset index."""
         return self._entry(len(self.offsets) // OFFSET_ENTRY_BYTES)
 
     def by_offset(self, offset: int) -> Entry:
@@ -111,10 +109,7 @@ class SparseIndex:
         return Entry(self.base_offset + relative, position)
 
     def cut(self, next_offset: int, position: int) -> None:
-        """Drop entries at or beyond `position` or `next_offset`.
-
-        In an entry torn by a crash, one of the two may be too low.
-        """
+        """Drop entries at or beyond `position` or `next_offset`, one of which may be torn."""
         last = next_offset - self.base_offset - 1
         kept = min(
             _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1),

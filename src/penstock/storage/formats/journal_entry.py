@@ -148,7 +148,6 @@ def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
 
 
 def padded(size_bytes: int) -> int:
-    """Return the bytes that an entry occupies in the file."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -163,10 +162,7 @@ def encode_entry(
     durable_sequence: int,
     previous_checksum: int,
 ) -> tuple[bytes, int, int]:
-    """Return head and table as bytes, the entry's size and its checksum.
-
-    `rows` are pairs of a packed `ROW` and a key; the caller writes the payloads behind.
-    """
+    """Return head and table, entry size and checksum; `rows` are pairs of `ROW` and key."""
     table = b"".join(rows)
     size_bytes = HEAD_BYTES + len(table) + payload_bytes
     rest = _CHECKED_HEAD.pack(
@@ -201,17 +197,12 @@ def is_whole(buffer: memoryview, head: EntryHead, offset: int = 0) -> bool:
 
 
 def decode_key(key: bytes) -> tuple[UUID, str, int]:
-    """Return topic id, topic and partition of a row's key."""
     topic_id, partition, _ = _KEY.unpack_from(key)
     return UUID(bytes=topic_id), key[_KEY.size :].decode(), partition
 
 
 def decode_rows(data: bytes, head: EntryHead) -> list[Row]:
-    """Decode the table of an entry with a verified checksum; `data` begins with the entry.
-
-    Raises:
-        CorruptFile: the table does not fit the entry, because of an error of the writer.
-    """
+    """Decode the table of a verified entry, with which `data` begins; raises CorruptFile."""
     at = HEAD_BYTES
     data_at = table_end = at + head.table_bytes
     unpack, name_at, row_bytes = ROW.unpack_from, ROW.size + _KEY.size - 1, ROW.size

@@ -26,11 +26,7 @@ def encode_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> UUID:
-    """Decode the topic id.
-
-    Raises:
-        CorruptFile: the version or the topic id is invalid.
-    """
+    """Decode the topic id; raises CorruptFile."""
     lines = data.decode("latin-1").rstrip("\n").split("\n")
     if (
         len(lines) != 2

@@ -55,11 +55,7 @@ def encode_snapshot(entries: list[SnapshotEntry], version: int = SNAPSHOT_VERSIO
 
 
 def decode_snapshot(data: bytes, version: int = SNAPSHOT_VERSION) -> list[SnapshotEntry]:
-    """Decode the entries.
-
-    Raises:
-        CorruptFile: version, size or checksum is wrong.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         found, checksum, count = _HEAD.unpack_from(data)
     except struct.error as error:

@@ -56,7 +56,7 @@ class TransactionIndex:
         return AbortedTransaction(*fields)
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Return the entries with batches in [start, end), and whether no later entry can have
+        """Return the entries with batches in [start, end), and whether no later one can have
         any."""
         found = []
         for place in range(self._first_from(start), len(self)):

@@ -56,11 +56,7 @@ class PartitionFiles:
 
 
 def find_roots(path: Path) -> list[str]:
-    """Return the directories of partitions at or one level below a path.
-
-    Raises:
-        OSError: the path cannot be listed.
-    """
+    """Return the directories of partitions at or one level below a path; raises OSError."""
     if _is_root(path):
         return [str(path)]
     below = sorted(child for child in path.iterdir() if child.is_dir())
@@ -75,7 +71,6 @@ def _is_root(path: Path) -> bool:
 
 
 def is_partition(path: Path) -> bool:
-    """Return whether a directory is that of one partition."""
     return (
         parse_directory_name(path.name) is not None
         and path.is_dir()

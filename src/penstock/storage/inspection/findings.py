@@ -66,13 +66,11 @@ class BatchVerifier:
         return True
 
     def found(self, finding: Finding) -> None:
-        """Count and keep an error."""
         self.wrong += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
     def note(self, finding: Finding) -> None:
-        """Count and keep a note."""
         self.noted += 1
         if len(self.notes) < FINDINGS_MAX:
             self.notes.append(finding)

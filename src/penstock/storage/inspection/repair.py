@@ -122,11 +122,7 @@ class PartitionRepair:
         self.steps = 0
 
     def run(self) -> None:
-        """Check the partition, and repair the findings.
-
-        Raises:
-            OSError: the repair is incomplete.
-        """
+        """Check the partition, and repair the findings; raises OSError."""
         found = BatchVerifier()
         PartitionCheck(self._files, found, advance=self._advance).run()
         if found.wrong > len(found.findings):
@@ -164,7 +160,6 @@ class PartitionRepair:
     # -- segments ----------------------------------------------------------------------------
 
     def _rewrite(self, base: int) -> None:
-        """Rewrite a segment without its unreadable batches."""
         path = self._files.file(base, LOG)
         kept = dropped = 0
         size_bytes = MACHINE_FILES.size_of(path)
@@ -208,7 +203,6 @@ class PartitionRepair:
     # -- producers ---------------------------------------------------------------------------
 
     def _make_producers(self, wrong: set[str]) -> None:
-        """Rebuild transaction indexes and snapshots by a walk over the whole log."""
         producers = ProducerStates()
         snapshots = list(self._files.snapshots)
         if self._files.segments:

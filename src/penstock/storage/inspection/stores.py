@@ -38,7 +38,7 @@ from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
 from penstock.storage.inspection.verification import (
     Advance,
     PartitionCheck,
-    Settled,
+    Synced,
     opened,
 )
 from penstock.storage.names import (
@@ -71,11 +71,7 @@ def journal_files(root: str) -> list[str]:
 
 
 def entries_of_journal(path: str) -> Iterator[Entry]:
-    """Yield all entries of a journal file, including those of earlier uses.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Yield all entries of a journal file, including those of earlier uses; raises OSError."""
     with opened(path) as file:
         position, end = 0, MACHINE_FILES.size(file)
         while position < end:
@@ -115,15 +111,15 @@ def verify_store(
     if checkpoint is not None:
         clean = checkpoint.clean
     for files in partitions_of(root, wanted):
-        settled = None
+        synced = None
         known = checkpoint and checkpoint.points.get((files.where.topic, files.where.partition))
         complete = not known[1].has_holes if known else False
         if live or clean is False:
             last = files.segments[-1] if files.segments else 0
-            settled = Settled(last, 0)
+            synced = Synced(last, 0)
             if known:
-                settled = min(settled, Settled(known[1].segment_base, known[1].position))
-        PartitionCheck(files, verifier, settled=settled, complete=complete, advance=advance).run()
+                synced = min(synced, Synced(known[1].segment_base, known[1].position))
+        PartitionCheck(files, verifier, synced=synced, complete=complete, advance=advance).run()
     if checkpoint is not None and not live:
         _compare_points(root, checkpoint, wanted, verifier)
         if not checkpoint.clean:

@@ -51,7 +51,7 @@ _VERSIONS: Final = {SNAPSHOT: SNAPSHOT_VERSION}
 Advance = Callable[[int], object]
 
 
-class Settled(NamedTuple):
+class Synced(NamedTuple):
     """Position up to which a partition's files must be whole; a start recovers the rest."""
 
     segment_base: int
@@ -99,8 +99,7 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def next_batch(path: str, base_offset: int, after: int, above: int) -> int | None:
-    """Return the position, by the index, of the next valid batch behind a byte with offsets from
-    `above`; None without one."""
+    """Return the next valid indexed batch behind `after` with offsets from `above`, or None."""
     data = read_if_there(path[: -len(LOG)] + INDEX) or b""
     for offset, position in entries_of(data, OFFSET_ENTRIES).tolist():
         if position <= after or base_offset + offset < above:
@@ -115,9 +114,9 @@ def next_batch(path: str, base_offset: int, after: int, above: int) -> int | Non
 
 
 class PartitionCheck:
-    """Check of one partition that reports to a verifier. `settled` is None if all must be whole.
+    """Check of one partition that reports to a verifier. `synced` is None if all must be whole.
 
-    With `complete` the store states that no settled offset lacks a batch.
+    With `complete` the store states that no synced offset lacks a batch.
     """
 
     def __init__(
@@ -125,13 +124,13 @@ class PartitionCheck:
         files: PartitionFiles,
         verifier: BatchVerifier,
         *,
-        settled: Settled | None = None,
+        synced: Synced | None = None,
         complete: bool = False,
         advance: Advance = lambda size: None,
     ) -> None:
         self._files = files
         self._verifier = verifier
-        self._settled = settled
+        self._synced = synced
         self._complete = complete and not files.quarantined
         self._advance = advance
         self._producers = ProducerStates()
@@ -147,11 +146,7 @@ class PartitionCheck:
         """Producer id by offset, of this segment's abort markers."""
 
     def run(self) -> None:
-        """Run all checks.
-
-        Raises:
-            OSError: a file that is there cannot be read.
-        """
+        """Run all checks; raises OSError."""
         self._verifier.partitions += 1
         self._small_files()
         for name in self._files.quarantined:
@@ -257,7 +252,7 @@ class PartitionCheck:
 
     def _unreadable(self, path: str, base: int, error: CorruptLog) -> bool:
         """Report unreadable bytes; return False if they are a torn end."""
-        if self._settled is not None and (base, error.position) >= self._settled:
+        if self._synced is not None and (base, error.position) >= self._synced:
             self._note("batch", f"{path}, byte {error.position}", f"a torn end: {error.reason}")
             return False
         self._whole, self._unread = False, True
@@ -267,8 +262,8 @@ class PartitionCheck:
     def _gap(self, base: int, position: int, offset: int) -> None:
         self._whole = False
         place = f"{self._files.file(base, LOG)}, byte {position}"
-        settled = self._settled is None or (base, position) < self._settled
-        if self._complete and settled and not self._unread:
+        synced = self._synced is None or (base, position) < self._synced
+        if self._complete and synced and not self._unread:
             reason = "no batch has these offsets, and the log was never compacted: they are lost"
             self._found("offsets", place, reason, self._following, offset - 1)
             return
@@ -276,7 +271,7 @@ class PartitionCheck:
         self._note("offsets", place, reason, self._following, offset - 1)
 
     def _entry(self, base: int, suffix: str, byte: int, reason: str) -> None:
-        report = self._found if self._settled is None or base < self._settled[0] else self._note
+        report = self._found if self._synced is None or base < self._synced[0] else self._note
         report(_KINDS[suffix], f"{self._files.file(base, suffix)}, byte {byte}", reason, base)
 
     def _doubtful(self, suffix: str, base: int, byte: int, reason: str) -> None:
@@ -350,7 +345,7 @@ class PartitionCheck:
 
     def _compare_epoch(self, header: BatchHeader, place: str) -> None:
         epoch = header.partition_leader_epoch
-        if self._epochs is None or epoch < 0 or self._settled is not None:
+        if self._epochs is None or epoch < 0 or self._synced is not None:
             return
         stored = self._epochs.epoch_at(header.base_offset)
         if stored != epoch and stored >= 0:  # -1 below the log's start

@@ -47,11 +47,7 @@ class SegmentCopy:
         next_offset: int,
         interval_bytes: int,
     ) -> None:
-        """Open the bytes [position, end) of a file, which are all batches of [base, next offset).
-
-        Raises:
-            OSError: the file cannot be opened.
-        """
+        """Open the bytes [position, end), all of [base, next offset); raises OSError."""
         self._files = files
         self._path = path
         self._descriptor = files.open(path)
@@ -74,11 +70,7 @@ class SegmentCopy:
         return self._made.max_timestamp
 
     def piece(self) -> memoryview | None:
-        """Return the next batches; None at the end, or where another leader epoch begins.
-
-        Raises:
-            CorruptLog: the stored bytes are damaged.
-        """
+        """Return the next batches; None at the end, or before another epoch; raises CorruptLog."""
         wanted = min(PIECE_BYTES, self._end - self._position)
         while wanted:
             data = memoryview(read_range(self._files, self._descriptor, wanted, self._position))
@@ -99,7 +91,6 @@ class SegmentCopy:
         return self._checked(memoryview(b""))
 
     def _checked(self, data: memoryview) -> memoryview:
-        """Return batches together with the fillers between them."""
         if self._fillers:
             parts, begun = list[Buffer](), 0
             for at, filler in self._fillers:
@@ -117,7 +108,6 @@ class SegmentCopy:
             self._made.add(header, header.base_offset, self._interval_bytes)
 
     def indexes(self) -> tuple[bytes, bytes]:
-        """Return the offset index and the time index, once everything is read."""
         self._made.close_index()
         index = self._index()
         return bytes(index.offsets), bytes(index.times)
@@ -126,8 +116,7 @@ class SegmentCopy:
         self._files.close(self._descriptor)
 
     def _take(self, data: memoryview) -> tuple[int, int]:
-        """Verify and index whole batches; return their bytes, and the bytes that the next one
-        needs."""
+        """Verify and index whole batches; return their bytes, and those that the next one needs."""
         at = 0
         while len(data) - at >= HEADER_BYTES:
             header = self._header(data, at)

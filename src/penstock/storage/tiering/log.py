@@ -35,7 +35,6 @@ class TieredLog(TransactionalLog):
 
     @property
     def files(self) -> Files:
-        """File system of the log."""
         return self._parts.segment_files.files
 
     def closed_segments(self, offset: int) -> list[ClosedSegment]:
@@ -64,11 +63,7 @@ class TieredLog(TransactionalLog):
         return segment.max_timestamp
 
     def position_in(self, segment: ClosedSegment, offset: int) -> int:
-        """Return the position of the batch that holds an offset in a fully written segment.
-
-        Raises:
-            CorruptLog: the segment is damaged.
-        """
+        """Return the position in a written segment of an offset's batch; raises CorruptLog."""
         self.write_segments()
         if offset <= segment.base_offset:
             return 0
@@ -79,11 +74,7 @@ class TieredLog(TransactionalLog):
         return segment.size_bytes if place is None else place.position
 
     def aborted_within(self, start: int, end: int) -> bytes:
-        """Return the transaction index of a segment with [start, end): of the markers in it.
-
-        Raises:
-            CorruptLog: the transaction indexes are damaged.
-        """
+        """Return the index of the aborts with markers in [start, end); raises CorruptLog."""
         index = TransactionIndex()
         for txn in sorted(self.aborted(start, end), key=attrgetter("last_offset")):
             if start <= txn.last_offset < end:
