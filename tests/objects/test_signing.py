@@ -103,7 +103,7 @@ def test_keys_may_be_named_in_all_ways_that_the_store_takes(
         ("s3://bucket", REGION, "instance metadata"),
     ],
 )
-def test_what_cannot_be_signed_is_said(url: str, options: dict[str, str], said: str) -> None:
+def test_unsupported_credentials_are_rejected(url: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(StoreRefused, match=said) as caught:
         signer_of(url, options, {})
     assert url in str(caught.value)

@@ -109,7 +109,7 @@ async def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(
         await read(partition, 7)
 
 
-async def test_what_is_refused_at_once_has_not_happened(partition: Partition) -> None:
+async def test_rejected_appends_change_nothing(partition: Partition) -> None:
     broken = batch()
     broken[70] ^= 1
     with pytest.raises(CorruptBatch):

@@ -292,7 +292,7 @@ def test_a_base_offset_that_no_index_can_tell(tmp_path: Path, written: Stored) -
     damaged_at_a_start(tmp_path, written, ".log", Blow("flip", 0.404296875, 1), 1)
 
 
-def test_an_epoch_that_nobody_has_begun(tmp_path: Path, written: Stored) -> None:
+def test_an_epoch_above_the_newest_known_one(tmp_path: Path, written: Stored) -> None:
     """A segment of one batch, whose header alone would not be believed."""
     blow = Blow("flip", 0.8125, 4)
     damaged_at_a_start(tmp_path, written, "leader-epoch-checkpoint", blow, 0)

@@ -168,7 +168,7 @@ def test_segments_that_cannot_be_written_wait_in_memory_and_journal(tmp_path: Pa
     harness.store.close()
 
 
-def test_what_segments_cannot_take_is_bounded_and_retried(tmp_path: Path) -> None:
+def test_unwritten_appends_are_bounded_and_retried(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.full = lambda path: path.endswith(".log")
     harness = Harness(tmp_path, files=files, pending_bytes_max=1 << 20)
@@ -318,7 +318,7 @@ def test_a_small_journal_makes_room_by_checkpoints(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_waits_is_bounded(tmp_path: Path) -> None:
+def test_queued_appends_are_bounded(tmp_path: Path) -> None:
     harness = Harness(tmp_path, pending_bytes_max=1 << 20)
     for _ in range(2):
         harness.append(batch(size=500_000))

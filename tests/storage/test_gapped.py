@@ -148,7 +148,7 @@ def test_epochs_begin_where_their_leaders_say(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cut", [3, 4, 5, 7, 9, 15, 20, 21, 25, 30, 35, 42, 45, 60, 101, 102, 250])
-def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
+def test_a_log_cut_within_a_gap_is_readable_to_its_end(
     tmp_path: Path, way: Callable[[Harness], None], cut: int
 ) -> None:
     harness = Harness(tmp_path, config=ROLLING)
@@ -179,7 +179,7 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
     assert verified(harness).findings == []
 
 
-def test_a_cut_takes_back_what_waits_for_the_journal(tmp_path: Path) -> None:
+def test_a_cut_takes_back_queued_appends(tmp_path: Path) -> None:
     for cut, end in ((301, 301), (150, 102), (102, 102), (60, 45), (44, 44), (0, 0)):
         harness = Harness(tmp_path / str(cut))
         harness.log().append_replica(memoryview(b"".join(HOLED)), now_ms=1)
@@ -192,7 +192,7 @@ def test_a_cut_takes_back_what_waits_for_the_journal(tmp_path: Path) -> None:
         harness.store.close()
 
 
-def test_what_stands_for_no_records_is_shortened(tmp_path: Path) -> None:
+def test_an_empty_batch_below_the_end_is_shortened(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, stamped(5, 0, 1))
     assert replicate(harness, empty_batch(3, 9, 1), stamped(1, 12, 1)) == 13
@@ -208,7 +208,7 @@ def test_what_stands_for_no_records_is_shortened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sequences_go_on_behind_what_was_compacted(
+def test_sequences_continue_after_a_compaction(
     tmp_path: Path, way: Callable[[Harness], None]
 ) -> None:
     harness = Harness(tmp_path)
@@ -270,7 +270,7 @@ def test_offsets_of_a_log_that_was_never_compacted_are_lost(tmp_path: Path) -> N
     assert "never compacted" in verifier.findings[0].reason
 
 
-def test_an_append_behind_a_hole_is_placed_there(tmp_path: Path) -> None:
+def test_an_append_behind_a_gap_keeps_its_offsets(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, *HOLED)
     assert harness.log().truncate(250, floor=0) == 250
@@ -284,7 +284,7 @@ def test_an_append_behind_a_hole_is_placed_there(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_goes_to_the_archive_has_every_offset(tmp_path: Path) -> None:
+def test_archived_segments_have_every_offset(tmp_path: Path) -> None:
     harness = Harness(tmp_path, config=ROLLING)
     replicate(harness, *HOLED)
     log = harness.log()

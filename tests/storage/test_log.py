@@ -91,7 +91,7 @@ def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written:
     harness.store.close()
 
 
-def test_reads_outside_of_the_log_say_what_it_holds(tmp_path: Path) -> None:
+def test_reads_outside_of_the_log_report_its_range(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     log = harness.log()
     harness.put(batch(5))
@@ -393,7 +393,7 @@ def test_a_topics_older_life_is_not_replayed_into_the_new_one(tmp_path: Path) ->
     harness.store.close()
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_second_process_is_locked_out(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     with pytest.raises(StoreLocked):
         Harness(tmp_path)
@@ -401,7 +401,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     Harness(tmp_path).store.close()
 
 
-def test_an_owner_is_told_of_another_start_and_epoch(tmp_path: Path) -> None:
+def test_an_owner_is_notified_of_a_new_start_and_epoch(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     harness.put(batch(4))
     seen: list[object] = []
@@ -414,7 +414,7 @@ def test_an_owner_is_told_of_another_start_and_epoch(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_commits_call_back_in_order_and_tell_what_advanced(tmp_path: Path) -> None:
+def test_commits_call_back_in_order_and_report_advanced_owners(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     seen: list[object] = []
     harness.append(batch(), 0)

@@ -80,7 +80,7 @@ def test_any_log_of_the_store_may_be_concerned(tmp_path: Path, number: int, at: 
     harness.store.close()
 
 
-def test_who_does_not_know_what_is_replicated_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_store_is_rejected_if_replication_is_unknown(tmp_path: Path) -> None:
     write(tmp_path)
     damage(tmp_path, 1)
     for _ in range(2):

@@ -122,7 +122,7 @@ def test_a_log_for_whose_bytes_there_is_no_room_is_tried_again(tmp_path: Path) -
     harness.store.close()
 
 
-def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts(tmp_path: Path) -> None:
+def test_unsynced_bytes_of_a_killed_process_are_synced_first(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     files = FaultyFiles(root=root)

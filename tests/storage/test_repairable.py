@@ -126,7 +126,7 @@ def test_nothing_else_is_put_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "gone"])
-def test_power_lost_while_it_is_mended(tmp_path: Path, how: str) -> None:
+def test_power_lost_during_a_repair(tmp_path: Path, how: str) -> None:
     root = tmp_path / "root"
     batches = written(root)
     base = bases(root)[1]

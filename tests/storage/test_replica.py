@@ -36,7 +36,7 @@ def replicate(harness: Harness, data: memoryview, partition: int = 0) -> int:
     return end
 
 
-def test_what_the_leader_stamped_is_kept_byte_for_byte(tmp_path: Path) -> None:
+def test_a_leaders_batches_are_stored_byte_for_byte(tmp_path: Path) -> None:
     config = LogConfig(message_timestamp_type="LogAppendTime", max_message_bytes=1)
     harness = Harness(tmp_path, config=config)
     first = joined(stamped(2, 0, 3, timestamp=5), stamped(1, 2, 3, timestamp=9))
@@ -83,7 +83,7 @@ def test_each_epoch_begins_a_segment(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_does_not_go_there_is_refused_whole(tmp_path: Path) -> None:
+def test_appends_that_do_not_follow_are_rejected_whole(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, joined(stamped(2, 0, 3), stamped(2, 2, 5)))
     log = harness.log()
@@ -246,7 +246,7 @@ def test_a_cut_never_goes_below_the_floor_or_the_start(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_waits_for_the_journal_is_taken_back_without_a_row(tmp_path: Path) -> None:
+def test_queued_appends_are_taken_back_without_a_row(tmp_path: Path) -> None:
     harness = filled(tmp_path, 3)
     log = harness.log()
     run = joined(stamped(2, 6, 1), stamped(2, 8, 1), stamped(2, 10, 1, producer_id=8, epoch=0,
@@ -316,7 +316,7 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     harness.store.close()
 
 
-def test_a_checkpoint_while_a_cut_waits_keeps_what_was_durable(tmp_path: Path) -> None:
+def test_a_checkpoint_during_a_cut_keeps_durable_bytes(tmp_path: Path) -> None:
     for end in (0, 4, 10):
         harness = filled(tmp_path / str(end))
         whole = content(harness)
@@ -356,7 +356,7 @@ def test_a_deleted_log_forgets_its_cut(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_replay_of_a_cut_twice_and_over_what_came_after(tmp_path: Path) -> None:
+def test_replay_of_a_cut_is_idempotent_over_later_appends(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     harness.log().truncate(6, floor=0)
     replicate(harness, stamped(2, 6, 5))
@@ -403,7 +403,7 @@ def test_promise_and_limbo_are_kept_without_any_record(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_a_promise_costs_a_sync_only_when_it_says_something_new(tmp_path: Path) -> None:
+def test_only_a_new_promise_costs_a_sync(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     logs = [harness.log(partition) for partition in range(10)]
@@ -493,7 +493,7 @@ def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> Non
     harness.store.close()
 
 
-def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
+def test_an_index_has_no_entries_of_cut_batches(tmp_path: Path) -> None:
     config = LogConfig(index_interval_bytes=100, retention_ms=-1)
     for way in (Harness.reopen, Harness.crash, checkpoint_and_crash):
         harness = Harness(tmp_path / way.__name__, config=config)
@@ -515,7 +515,7 @@ def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
         harness.store.close()
 
 
-def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
+def test_snapshots_of_cut_offsets_are_removed(tmp_path: Path) -> None:
     """A second cut must not load a snapshot of producers from before the first one."""
     for way in (nothing, Harness.crash, Harness.reopen):
         harness = Harness(tmp_path / way.__name__, files=Unsynced())
@@ -534,7 +534,7 @@ def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expires", [(0, -1), (-1, 0)])
-def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[int, int]) -> None:
+def test_retention_keeps_uncommitted_records(tmp_path: Path, expires: tuple[int, int]) -> None:
     harness = filled(tmp_path, log_retention_check_interval_ms=1)
     log = harness.log()
     log.promise(3)
@@ -561,9 +561,7 @@ def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[in
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_log_that_is_made_again_has_nothing_of_the_one_before(
-    tmp_path: Path, checkpointed: bool
-) -> None:
+def test_a_recreated_log_has_nothing_of_the_deleted_one(tmp_path: Path, checkpointed: bool) -> None:
     """The journal has entries and standing of the first log; the second one is killed."""
     harness = Harness(tmp_path)
     log = harness.log()

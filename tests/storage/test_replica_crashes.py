@@ -313,12 +313,12 @@ def crash_at(tmp_path: Path, seed: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_replica_is_what_some_commit_made_of_it(tmp_path: Path, seed: int) -> None:
+def test_a_replica_recovers_to_the_state_of_a_commit(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 40)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 108))
-def test_a_replica_is_what_some_commit_made_of_it_everywhere(tmp_path: Path, seed: int) -> None:
+def test_a_replica_recovers_to_the_state_of_a_commit_everywhere(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 2)

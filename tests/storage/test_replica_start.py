@@ -23,7 +23,9 @@ def begin(harness: Harness, offset: int, producers: bytes = b"") -> None:
 @pytest.mark.parametrize("before", range(len(BEFORE)))
 @pytest.mark.parametrize("after", range(len(AFTER)))
 @pytest.mark.parametrize("offset", [13, 18, 30])
-def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offset: int) -> None:
+def test_a_restart_leaves_nothing_of_the_old_log(
+    tmp_path: Path, before: int, after: int, offset: int
+) -> None:
     harness = filled(tmp_path, files=Unsynced())
     log = harness.log()
     log.promise(3)
@@ -55,7 +57,7 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
     harness.store.close()
 
 
-def test_what_producers_had_sent_below_is_known_after_cuts_and_checkpoints(tmp_path: Path) -> None:
+def test_carried_producers_survive_cuts_and_checkpoints(tmp_path: Path) -> None:
     leader = filled(tmp_path / "leader")
     harness = filled(tmp_path / "copy", count=2)
     begin(harness, 12, leader.log().producers_below(12))
@@ -120,7 +122,7 @@ def test_a_start_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> 
     harness.store.close()
 
 
-def test_a_checkpoint_while_a_start_waits_keeps_what_was_durable(tmp_path: Path) -> None:
+def test_a_checkpoint_during_a_restart_keeps_durable_bytes(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     whole = content(harness)
     begin(harness, 10)

@@ -102,7 +102,7 @@ async def test_cuts_in_between(tmp_path: Path, seed: int) -> None:
     replicas.harness.store.close()
 
 
-async def test_a_cut_of_what_fails_under_way(tmp_path: Path) -> None:
+async def test_a_cut_of_appends_that_fail(tmp_path: Path) -> None:
     """The group that is with the thread finds no room: what was cut of it is gone either way."""
     replicas = Replicas(tmp_path, 0)
     harness, log = replicas.harness, replicas.harness.log()

@@ -136,7 +136,7 @@ def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int)
             if header.size_bytes != size_bytes or header.last_offset_delta + 1 != count:
                 raise CorruptBatch(
                     f"the batch of offset {offset} should have {size_bytes} bytes and {count}"
-                    f" offsets, its header says {header.size_bytes} and"
+                    f" offsets, its header states {header.size_bytes} and"
                     f" {header.last_offset_delta + 1}"
                 )
             verify_crc(target, header, position)

@@ -303,7 +303,9 @@ class Committer:
                     item.perform()
                 except OSError as error:
                     where = item.log.topic_partition
-                    failure = StorageFailed(f"{where} cannot be cut as the journal says: {error}")
+                    failure = StorageFailed(
+                        f"cannot apply a cut of the journal to {where}: {error}"
+                    )
                     return appends, failure
         return appends, None
 

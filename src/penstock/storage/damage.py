@@ -230,7 +230,7 @@ class Survey:
             if len(data) < HEADER_BYTES:
                 if position + wanted >= self._end:
                     break
-                position += wanted  # what the disk cannot read
+                position += wanted  # skip bytes that the disk fails to read
             else:
                 position += last + 1
             wanted = _SEARCH_BYTES

@@ -485,7 +485,7 @@ class _Loading:
 
     def _drop(self, segments: list[Segment], place: int) -> None:
         for segment in segments[place:]:
-            logger.warning("%s lies beyond a torn end: removed", segment.path)
+            logger.warning("%s is removed: it is beyond a torn end", segment.path)
             self.descriptors.forget(segment.path)
             for path in segment.path, segment.sibling(TXN_INDEX):
                 with suppress(FileNotFoundError):

@@ -266,7 +266,7 @@ class LogMaintenance:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
-                self._changes.of(log)  # or a log that nobody writes to keeps its last segment
+                self._changes.of(log)  # otherwise an idle log keeps its last segment
                 self._checkpointer.start()
                 self._sweep[log.topic_partition] = None
             if count:

@@ -259,7 +259,7 @@ class _Reader:
                     Path(path),
                     where,
                     f"journal entry {self.sequence + 1} is damaged or gone; entry "
-                    f"{head.sequence} in {file.path} says that entries up to "
+                    f"{head.sequence} in {file.path} states that entries up to "
                     f"{head.durable_sequence} were synced",
                 )
         return lost

@@ -52,7 +52,9 @@ class StorageSettings:
         " slot, three slots of four used. Logs with more keys take several passes.", 1 << 20,
         LONG_MAX,
     )  # fmt: skip
-    log_cleaner_enable: bool = setting(True, "Compact the topics whose cleanup.policy says so.")
+    log_cleaner_enable: bool = setting(
+        True, "Compact the topics whose cleanup.policy includes compact."
+    )
     log_cleaner_io_buffer_size: int = setting(
         4 << 20, "Bytes that compaction reads at once, of all threads together; a larger batch is"
         " read as a whole.", 1 << 14, INT_MAX,

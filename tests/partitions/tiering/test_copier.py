@@ -156,7 +156,7 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("effect", [False, True], ids=["before", "after"])
-async def test_a_crash_at_any_call_leaves_no_hole_and_nothing_twice(
+async def test_a_crash_at_any_call_leaves_no_gap_and_no_duplicate(
     tmp_path: Path, effect: bool
 ) -> None:
     doomed = 0
@@ -203,7 +203,7 @@ class BadStore(MemoryStore):
 
 
 @pytest.mark.parametrize("fault", ["truncates", "damages", "refuses"])
-async def test_what_is_not_there_is_never_committed(tmp_path: Path, fault: str) -> None:
+async def test_missing_objects_are_never_committed(tmp_path: Path, fault: str) -> None:
     world = World(tmp_path, BadStore(fault))
     await world.begin()
     part = await world.copy()
@@ -228,7 +228,7 @@ async def test_damage_is_not_archived(memory: World) -> None:
     assert part.tiered_end == segment.base_offset
 
 
-async def test_another_leader_goes_on_within_its_own_segments(tmp_path: Path) -> None:
+async def test_a_new_leader_continues_within_its_own_segments(tmp_path: Path) -> None:
     world = World(tmp_path, MemoryStore())
     whole = await world.begin(20)
     await world.copy()

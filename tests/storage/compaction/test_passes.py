@@ -75,7 +75,7 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     assert [record.offset for record in place.check()] == [4, 6, 7, 8]
 
 
-def test_what_is_deleted_in_the_batch_that_a_log_starts_amid_stays_deleted(tmp_path: Path) -> None:
+def test_records_below_a_start_within_a_batch_stay_deleted(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.send([(b"first", b""), (b"gone", b"value"), (b"gone", None), (b"key", b"value")])
     place.log.delete_records(1)
@@ -195,7 +195,7 @@ def test_a_small_map_takes_several_passes(tmp_path: Path) -> None:
     assert len(place.check()) == count
 
 
-def test_what_is_too_young_is_left(tmp_path: Path) -> None:
+def test_young_records_are_not_compacted(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.configure(min_compaction_lag_ms=5000)
     for number in range(20):
@@ -207,7 +207,7 @@ def test_what_is_too_young_is_left(tmp_path: Path) -> None:
     assert len(place.check()) == 5
 
 
-def test_what_is_overdue_is_compacted_however_little_it_is(tmp_path: Path) -> None:
+def test_overdue_records_are_compacted_however_few(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.configure(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=10_000)
     for number in range(3):

@@ -68,7 +68,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_appends_and_readers_go_on_during_passes(tmp_path: Path, seed: int) -> None:
+async def test_appends_and_reads_continue_during_passes(tmp_path: Path, seed: int) -> None:
     busy = Busy(tmp_path, seed)
     await busy.work(60)
     await busy.settle()
@@ -124,7 +124,7 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [True, False])
-def test_a_cut_ends_a_pass_that_has_read_what_is_cut(tmp_path: Path, changes: bool) -> None:
+def test_a_cut_stops_a_pass_that_read_beyond_it(tmp_path: Path, changes: bool) -> None:
     """Also one that would leave all as it is: it would call clean what comes after the cut."""
     place = Keyed(tmp_path)
     place.configure(segment_bytes=250)

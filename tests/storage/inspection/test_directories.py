@@ -150,7 +150,7 @@ REPAIRED = (
 )  # fmt: skip
 
 
-def test_nothing_is_wrong_with_what_a_store_has_closed(root: Path) -> None:
+def test_a_cleanly_closed_store_has_no_findings(root: Path) -> None:
     found = verified(root)
     assert (found.findings, found.notes) == ([], [])
     (files,) = partitions_of(str(root), everything)
@@ -205,7 +205,7 @@ def test_a_repaired_log_is_read_around_the_gap(root: Path, plant: Callable[[Path
     assert verified(root).findings == []
 
 
-def test_rot_in_the_newest_segment_is_set_aside_and_the_log_goes_on(root: Path) -> None:
+def test_rot_in_the_newest_segment_is_quarantined_and_appends_continue(root: Path) -> None:
     path = sorted((root / "orders-0").glob("*.log"))[-1]
     last = split_batches(path.read_bytes())[-1]
     flip(path, path.stat().st_size - 3)
@@ -238,7 +238,7 @@ def test_a_repair_that_is_broken_off_is_run_again(root: Path, steps: int) -> Non
     harness.store.close()
 
 
-def test_what_is_lost_is_found(root: Path) -> None:
+def test_lost_batches_are_found(root: Path) -> None:
     segments = sorted((root / "orders-0").glob("*.log"))
     os.truncate(segments[-1], segments[-1].stat().st_size - 1)
     assert {finding.kind for finding in verified(root).findings} >= {"batch", "checkpoint"}
