@@ -454,12 +454,12 @@ PLANTS = {
     "swap-not-decided": Plant(
         what="a compacted segment is put in place, and nothing says that it replaces others",
         scenario="compaction",
-        patches=[(cleaner, "decide", _nothing), (cleaner, "settle", _sync_names)],
+        patches=[(cleaner, "decide", _nothing), (cleaner, "release", _sync_names)],
     ),
     "swap-forgotten-early": Plant(
         what="a swap is forgotten before its names are synced",
         scenario="compaction",
-        patches=[(cleaner, "settle", _forget_first)],
+        patches=[(cleaner, "release", _forget_first)],
     ),
     "cleaned-not-synced": Plant(
         what="a compacted segment is put in place before its bytes are synced",

@@ -80,7 +80,7 @@ def test_bytes_that_are_missing_are_no_answer() -> None:
     assert isinstance(failure, CorruptObject)
 
 
-def test_other_batches_than_the_index_says_are_no_answer() -> None:
+def test_batches_that_contradict_the_index_are_rejected() -> None:
     piece, _ = whole(0)
     _, other = stored(0, [[b"abcdefg"], *VALUES[1:]])
     same_size = piece._replace(size_bytes=len(other))
@@ -89,7 +89,7 @@ def test_other_batches_than_the_index_says_are_no_answer() -> None:
     assert "should have" in str(failure)
 
 
-def test_what_precedes_a_failure_is_answered_and_nothing_after_it() -> None:
+def test_only_pieces_before_a_failure_are_returned() -> None:
     first, first_data = whole(0)
     second, second_data = whole(6)
     third, third_data = whole(12)

@@ -1,4 +1,4 @@
-"""Trimming extents to batches, and merging what lies in one object."""
+"""Trimming of extents to batches, and merging of close ranges of an object."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TWO = [extent(10, [(100, 5), (200, 5), (300, 10)]), extent(30, [(400, 1)], key="
 
 def shapes(pieces: list[Piece]) -> list[tuple[str, int, int, int, int]]:
     return [
-        (one.extent.key, one.start, one.size_bytes, one.base_offset, one.next_offset)
-        for one in pieces
+        (piece.extent.key, piece.start, piece.size_bytes, piece.base_offset, piece.next_offset)
+        for piece in pieces
     ]
 
 
@@ -62,7 +62,7 @@ def test_ranges_of_one_object_that_are_close_become_one() -> None:
         *trim([extent(0, [(100, 1)], byte_offset=9000)], 0, max_bytes=500, at_least_one=True),
     ]
     plan = merge(pieces, gap_bytes=900)
-    assert [tuple(one) for one in plan.ranges] == [
+    assert [tuple(part) for part in plan.ranges] == [
         ("o1", 32, 1068),
         ("o1", 9000, 100),
         ("o2", 32, 50),
@@ -84,9 +84,9 @@ def test_random_plans_cover_their_pieces() -> None:
         ]
         pieces = [
             piece
-            for one in extents
+            for extent in extents
             for piece in trim(
-                [one], one.base_offset, max_bytes=dice.randrange(2000), at_least_one=True
+                [extent], extent.base_offset, max_bytes=dice.randrange(2000), at_least_one=True
             )
         ]
         plan = merge(pieces, gap_bytes=dice.randrange(1000))
@@ -118,9 +118,9 @@ def test_random_trims_are_what_a_walk_over_all_batches_gives() -> None:
         limit, first = dice.randrange(1500), dice.random() < 0.5
         expected: list[tuple[int, int]] = []
         left, ended = limit, False
-        for one in extents:
-            at = one.base_offset
-            for size, count in layout_of(one):
+        for span in extents:
+            at = span.base_offset
+            for size, count in layout_of(span):
                 if at + count > offset and not ended:
                     if size <= left or (first and not expected):
                         expected.append((at, size))

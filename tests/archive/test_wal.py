@@ -49,7 +49,7 @@ RANGES = ranges_of((ONE, 0, [(61, 1), (70, 12)]), (TWO, 5, [(100, 3)]), (ONE, 1,
 OBJECT = whole(RANGES)
 
 
-def test_a_header_says_who_wrote_the_object() -> None:
+def test_a_header_names_the_writer() -> None:
     header = WalHeader(2**63 - 1, 2**31 - 1)
     assert decode_header(encode_header(header)) == header
     assert decode_header(encode_header(header) + b"bodies") == header
@@ -83,7 +83,7 @@ def test_a_footer_comes_back_from_the_whole_object_and_from_its_end() -> None:
     assert [item.batches for item in RANGES] == [2, 1, 1]
 
 
-def test_a_tail_that_is_too_short_says_how_much_is_needed() -> None:
+def test_a_short_tail_reports_the_needed_bytes() -> None:
     footer_bytes = len(encode_footer(RANGES))
     for size in range(TRAILER_BYTES, footer_bytes):
         with pytest.raises(CutFooter) as caught:

@@ -84,13 +84,13 @@ class Clock:
         return self.seconds
 
     async def pause(self, seconds: float) -> None:
-        """What the paths wait with: the time passes at once."""
+        """Record the pause, and advance the time at once."""
         self.pauses.append(seconds)
         self.seconds += seconds
         await turns(1)
 
 
 async def turns(count: int = 20) -> None:
-    """Let everything that can go on go on."""
+    """Yield to the event loop `count` times, so that all ready tasks run."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -57,7 +57,7 @@ def test_every_event_in_every_state(
     assert after.loading == 0
 
 
-def test_one_load_however_many_ask() -> None:
+def test_all_callers_share_one_load() -> None:
     blocks = cache()
     answers = [blocks.ask(A, f"asker {number}", 0) for number in range(100)]
     assert answers == [Pending.LOAD] + [Pending.WAIT] * 99
@@ -75,7 +75,7 @@ def test_a_failed_load_is_begun_again_by_the_next() -> None:
     assert list(blocks.loaded(A, CONTENT, 0)) == ["second"]
 
 
-def test_what_is_kept_answers_those_who_wait_for_its_load() -> None:
+def test_a_kept_object_answers_waiting_callers() -> None:
     blocks = cache()
     blocks.ask(A, "first", 0)
     assert [list(askers) for _, askers in blocks.keep("a", CONTENT, 0)] == [["first"]]
@@ -95,7 +95,7 @@ def test_objects_are_cut_at_multiples_of_the_block() -> None:
     assert list(blocks.blocks("a", 249, 1)) == [Block("a", 2)]
 
 
-def test_room_is_made_of_what_was_not_asked_for_the_longest_time() -> None:
+def test_the_least_recently_used_block_is_evicted() -> None:
     blocks = cache(blocks=2)
     blocks.loaded(A, CONTENT, 0)
     blocks.loaded(B, CONTENT, 1)

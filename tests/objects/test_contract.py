@@ -1,4 +1,4 @@
-"""What every form of the object store must do, as the port says."""
+"""Contract of the object store port, run over every implementation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def put_all(store: ObjectStore, keys: Sequence[str]) -> None:
     ],
     ids=["one", "kinds", "many"],
 )
-async def test_what_is_put_is_read(store: ObjectStore, pieces: list[Buffer]) -> None:
+async def test_put_objects_are_readable(store: ObjectStore, pieces: list[Buffer]) -> None:
     await store.put("wal/1/a", pieces)
     assert bytes(await store.get("wal/1/a", 0, len(CONTENT))) == CONTENT
 
@@ -60,7 +60,7 @@ async def _pieces(*pieces: Buffer, failing: Exception | None = None) -> AsyncIte
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000, limits.UPLOAD_PART_BYTES * 2 + 17])
-async def test_what_is_uploaded_in_pieces_is_read(store: ObjectStore, size: int) -> None:
+async def test_uploaded_objects_are_readable(store: ObjectStore, size: int) -> None:
     content = memoryview((CONTENT * (size // len(CONTENT) + 1))[:size])
     step = 3_000_001
     pieces = [content[at : at + step] for at in range(0, size, step)]
@@ -130,7 +130,7 @@ async def test_an_empty_object_has_no_range(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize(("start", "size"), [(-1, 2), (0, 0), (0, -1)])
-async def test_what_is_no_range_is_refused(store: ObjectStore, start: int, size: int) -> None:
+async def test_invalid_ranges_are_rejected(store: ObjectStore, start: int, size: int) -> None:
     await store.put("a", [CONTENT])
     with pytest.raises(InvalidRange):
         await store.get("a", start, size)
@@ -154,7 +154,7 @@ async def test_of_many_that_put_one_key_one_succeeds(store: ObjectStore) -> None
     assert bytes(await store.get("race", 0, 1000)) == bytes([winner]) * 1000
 
 
-async def test_what_is_not_there(store: ObjectStore) -> None:
+async def test_missing_objects(store: ObjectStore) -> None:
     with pytest.raises(ObjectNotFound, match="a/b"):
         await store.get("a/b", 0, 1)
     with pytest.raises(ObjectNotFound):
@@ -203,7 +203,7 @@ async def test_list_is_in_the_order_of_keys(store: ObjectStore) -> None:
             assert await keys_of(store, prefix, after=after) == left
 
 
-async def test_list_says_size_and_time(store: ObjectStore) -> None:
+async def test_list_returns_size_and_time(store: ObjectStore) -> None:
     await store.put("a/b", [CONTENT])
     assert [info async for info in store.list("a")] == [await store.head("a/b")]
 
@@ -213,7 +213,7 @@ async def test_list_says_size_and_time(store: ObjectStore) -> None:
     ["", "/", "/a", "a/", "a//b", "..", "a/../b", "../a", ".", ".partial/a", "a/.b", "a b", "ä",
      "a\x00", "a\n", "a\\b", "x" * 513, "x" * 256],
 )  # fmt: skip
-async def test_what_is_no_key_is_refused(store: ObjectStore, key: str) -> None:
+async def test_invalid_keys_are_rejected(store: ObjectStore, key: str) -> None:
     with pytest.raises(InvalidKey):
         await store.put(key, [b"x"])
     with pytest.raises(InvalidKey):

@@ -102,7 +102,7 @@ async def test_more_pieces_than_one_call_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["sync_file", "sync_directory"])
-async def test_a_failed_sync_is_final_until_the_store_is_opened_anew(
+async def test_a_failed_sync_is_final_until_the_store_is_reopened(
     tmp_path: Path, call: str
 ) -> None:
     files = FaultyFiles()
@@ -160,7 +160,7 @@ async def test_a_failed_put_leaves_nothing_and_the_next_may_succeed(
     await store.close()
 
 
-async def test_a_full_disk_is_said_by_a_real_one() -> None:
+async def test_a_real_full_disk_is_reported() -> None:
     if not os.path.exists("/dev/full"):
         pytest.fail("this machine has no /dev/full")
 
@@ -226,7 +226,7 @@ def test_no_free_descriptor_is_a_clear_error_and_passes(tmp_path: Path) -> None:
 
 
 def opened(root: Path) -> int:
-    """How many descriptors of this process are of files below a root, or of the root."""
+    """Return the number of open descriptors at or below a root."""
     found = 0
     for number in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # others close theirs meanwhile

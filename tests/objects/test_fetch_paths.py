@@ -118,7 +118,7 @@ async def test_a_range_beyond_the_end_is_truncated_on_both_paths(paths: Paths, s
             assert answers[1] == CONTENT[1:3]
 
 
-async def test_what_is_no_range_is_an_answer_on_both_paths(paths: Paths) -> None:
+async def test_invalid_ranges_are_errors_on_both_paths(paths: Paths) -> None:
     wanted = [part("a", 0, 0), part("a", 0, 1), part("a", -1, 5)]
     for answers in (await paths.recent(*wanted), await paths.lagging(*wanted)):
         assert [type(answer) for answer in answers] == [InvalidRange, memoryview, InvalidRange]
@@ -126,7 +126,7 @@ async def test_what_is_no_range_is_an_answer_on_both_paths(paths: Paths) -> None
     assert await paths.lagging() == []
 
 
-async def test_a_hundred_askers_share_one_load(paths: Paths) -> None:
+async def test_a_hundred_callers_share_one_load(paths: Paths) -> None:
     paths.hot.gate.clear()
     asked = [asyncio.ensure_future(paths.recent(part("a", at, 7))) for at in range(100)]
     await turns()
@@ -137,7 +137,7 @@ async def test_a_hundred_askers_share_one_load(paths: Paths) -> None:
     assert (paths.metric("cache_misses_total"), paths.metric("cache_shared_loads_total")) == (1, 99)
 
 
-async def test_a_hundred_askers_share_one_failure_and_the_next_load_is_new(paths: Paths) -> None:
+async def test_a_hundred_callers_share_one_failure_and_the_next_load_is_new(paths: Paths) -> None:
     paths.hot.fail = lambda _number, _get: StoreRefused("no")
     paths.hot.gate.clear()
     asked = [asyncio.ensure_future(paths.recent(part("a", at, 7))) for at in range(100)]
@@ -188,7 +188,7 @@ async def test_bytes_just_written_are_not_read_again(paths: Paths) -> None:
     assert paths.hot.gets == []
 
 
-async def test_what_is_kept_answers_a_load_that_runs(paths: Paths) -> None:
+async def test_a_kept_object_answers_a_running_load(paths: Paths) -> None:
     paths.hot.gate.clear()
     asked = asyncio.ensure_future(paths.recent(part("a", 0, 7)))
     await turns()
@@ -244,7 +244,7 @@ async def test_old_data_bypasses_the_cache_and_never_fills_it(paths: Paths) -> N
 async def test_one_bounding_range_per_object(paths: Paths) -> None:
     wanted = [part("a", 500, 10), part("b", 3, 4), part("a", 20, 10), part("a", 505, 10)]
     answers = await paths.lagging(*wanted)
-    assert answers == [CONTENT[one.start : one.start + one.size_bytes] for one in wanted]
+    assert answers == [CONTENT[item.start : item.start + item.size_bytes] for item in wanted]
     assert paths.cold.gets == [Get("a", 20, 495), Get("b", 3, 4)]
 
 
@@ -303,7 +303,7 @@ async def test_a_flood_of_old_data_does_not_touch_recent_data() -> None:
     for at in range(100):
         assert await asyncio.wait_for(paths.recent(part("a", at, 7)), 60) == [CONTENT[at : at + 7]]
     assert len(paths.hot.gets) == 1
-    rejected = [one.result()[0] for one in flood if one.done()]
+    rejected = [task.result()[0] for task in flood if task.done()]
     assert len(rejected) == 3000 - 16 - 1600
     assert all(isinstance(answer, LaggingConsumerRejected) for answer in rejected)
     paths.cold.gate.set()

@@ -1,4 +1,4 @@
-"""Which store a URL names, and which names none."""
+"""Stores that URLs name, and URLs that are rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_memory_is_shared_by_name() -> None:
     "url",
     ["", "x", "/tmp/x", "http://127.0.0.1/x", "ftp://x/y", "file://relative/x", "file://", "s3://"],
 )
-def test_what_names_no_store(url: str) -> None:
+def test_invalid_urls_are_rejected(url: str) -> None:
     with pytest.raises(InvalidSetting, match=r"diskless\.storage\.url"):
         open_store(url)
 

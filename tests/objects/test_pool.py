@@ -1,4 +1,4 @@
-"""Who runs, who waits, who is rejected."""
+"""Admission of jobs: running, waiting, rejected."""
 
 from __future__ import annotations
 

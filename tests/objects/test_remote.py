@@ -31,7 +31,7 @@ CONTENT = bytes(number % 251 for number in range(1 << 20))
 
 
 class Remote:
-    """One store twice: straight to the server and through the proxy."""
+    """Store with two clients: one straight to the server, one through the proxy."""
 
     def __init__(self, server: S3Server, proxy: FaultProxy, timeout_ms: int) -> None:
         self.proxy = proxy
@@ -58,7 +58,7 @@ async def remote(server: S3Server, *, timeout_ms: int = 10_000) -> AsyncIterator
 
 
 async def every_call(store: ObjectStore) -> list[BaseException | Any]:
-    """What each kind of call ends with."""
+    """Return the outcome of each kind of call."""
     calls: list[Callable[[], Any]] = [
         lambda: store.put("new", [b"1"]),
         lambda: store.get("a", 0, 5),
@@ -92,7 +92,7 @@ async def _awaited(call: Callable[[], Any]) -> Any:
     ],
     ids=["503", "429", "500", "502", "403", "401", "400", "reset", "lost", "late"],
 )
-async def test_what_an_answer_means(
+async def test_responses_map_to_errors(
     s3: S3Server, fault: Fault, expected: type[PenstockError]
 ) -> None:
     async with remote(s3, timeout_ms=200 if fault.latency_seconds else 20_000) as pair:
@@ -196,7 +196,7 @@ async def test_a_missing_bucket_and_wrong_credentials_are_refused(s3: S3Server) 
         await store.close()
 
 
-async def test_nobody_there(s3: S3Server) -> None:
+async def test_an_unreachable_server_is_unavailable(s3: S3Server) -> None:
     options = s3.options("http://127.0.0.1:1")
     store = open_store("s3://penstock/x", options=options, request_timeout_ms=1000)
     for outcome in await every_call(store):
@@ -339,7 +339,7 @@ async def test_closing_during_loads_that_hang(s3: S3Server) -> None:
         hold.set()
 
 
-async def test_an_object_that_is_gone_is_said_for_it_alone(s3: S3Server) -> None:
+async def test_a_missing_object_fails_alone(s3: S3Server) -> None:
     async with fetching(s3, through) as (paths, pair):
         await pair.straight.delete(["object-1"])
         for newest_ms in (0, now_ms()):

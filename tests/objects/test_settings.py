@@ -27,7 +27,7 @@ def test_names_and_defaults_are_those_of_the_source() -> None:
         assert settings[PREFIX + name] == value
 
 
-def test_the_threshold_is_the_lifespan_unless_said_otherwise() -> None:
+def test_the_threshold_defaults_to_the_lifespan() -> None:
     assert FetchSettings().threshold_ms == 60_000
     assert FetchSettings(cache_lifespan_seconds=5).threshold_ms == 5000
     assert FetchSettings(lagging_threshold_ms=60_000).threshold_ms == 60_000
@@ -50,7 +50,7 @@ def test_a_threshold_below_the_lifespan_is_refused(threshold: int) -> None:
         ("diskless.consume.cache.max.bytes", 1 << 20),
     ],
 )
-def test_what_cannot_be_is_refused(name: str, value: int) -> None:
+def test_contradictory_settings_are_rejected(name: str, value: int) -> None:
     with pytest.raises(InvalidSetting, match="diskless"):
         load(FetchSettings, {name: value})
 

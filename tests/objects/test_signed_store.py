@@ -74,7 +74,7 @@ async def reading(*ranges: SignedRange, timeout_ms: int = 20_000) -> AsyncIterat
 
 
 def ask(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    """What the server answers to anyone."""
+    """Return the server's response to a client without credentials."""
     parts = urlsplit(url)
     with closing(http.client.HTTPConnection(parts.netloc)) as connection:
         connection.request("GET", f"{parts.path}?{parts.query}", headers=headers)
@@ -135,7 +135,7 @@ async def test_a_url_ends(s3: S3Server) -> None:
         assert "X-Amz" not in str(e.value)
 
 
-async def test_what_is_not_there(s3: S3Server) -> None:
+async def test_missing_objects(s3: S3Server) -> None:
     async with signed(s3) as made:
         beyond, end = made.range(len(CONTENT), 10), made.range(len(CONTENT) - 4, 10)
         async with reading(made.range(0, 10, key="wal/8"), beyond, end) as store:
@@ -162,7 +162,7 @@ async def test_what_is_not_there(s3: S3Server) -> None:
     ],
     ids=["503", "429", "500", "403", "bucket", "307", "reset", "lost", "half", "late"],
 )
-async def test_what_an_answer_means(
+async def test_responses_map_to_errors(
     s3: S3Server, fault: Fault, expected: type[PenstockError]
 ) -> None:
     async with FaultProxy("127.0.0.1", s3.port) as proxy, signed(s3, proxy.endpoint) as made:

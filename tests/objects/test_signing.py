@@ -1,4 +1,4 @@
-"""Signatures are those that botocore makes, and who signs is whoever obstore would have sign."""
+"""Signatures equal botocore's, and the signer is the one that obstore uses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_signatures_are_those_of_botocore(
 def test_a_signature_is_of_one_range_of_one_object() -> None:
     signing = signer_of("s3://bucket", AT_ENDPOINT, {}).signing(now_ms=1, lifetime_ms=60_000)
     wanted = [("a", 0, 5), ("a", 0, 6), ("a", 1, 5), ("b", 0, 5)]
-    assert len({signing.url(*one).rpartition("=")[2] for one in wanted}) == len(wanted)
+    assert len({signing.url(*parts).rpartition("=")[2] for parts in wanted}) == len(wanted)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_keys_may_be_named_in_all_ways_that_the_store_takes(
         ("s3://bucket", REGION, "instance metadata"),
     ],
 )
-def test_what_cannot_be_signed_is_said(url: str, options: dict[str, str], said: str) -> None:
+def test_unsupported_credentials_are_rejected(url: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(StoreRefused, match=said) as caught:
         signer_of(url, options, {})
     assert url in str(caught.value)

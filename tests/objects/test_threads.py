@@ -55,7 +55,7 @@ async def test_a_cancelled_call_runs_to_its_end() -> None:
     assert ended.is_set()
 
 
-async def test_closing_waits_for_what_runs_and_refuses_more() -> None:
+async def test_closing_waits_for_running_calls_and_rejects_new_ones() -> None:
     threads = Threads("test", threads_max=1, waiting_max=9)
     gate = threading.Event()
     calls = [asyncio.ensure_future(threads.run(gate.wait)) for _ in range(3)]

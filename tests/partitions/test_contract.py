@@ -1,4 +1,4 @@
-"""What every kind of partition does alike, on a broker that has both."""
+"""Contract of partitions, run over every kind on a broker that has both."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def append(partition: Partition, data: memoryview, *, acks: int = -1) -> A
 
 
 async def read(partition: Partition, offset: int, *, max_bytes: int = 1 << 20) -> bytes:
-    """What there is from an offset on, loaded where it must be."""
+    """Read everything from an offset, loading it where necessary."""
     async with asyncio.timeout(SECONDS):
         while True:
             found = partition.read(
@@ -109,7 +109,7 @@ async def test_a_read_gives_whole_batches_from_the_one_that_holds_the_offset(
         await read(partition, 7)
 
 
-async def test_what_is_refused_at_once_has_not_happened(partition: Partition) -> None:
+async def test_rejected_appends_change_nothing(partition: Partition) -> None:
     broken = batch()
     broken[70] ^= 1
     with pytest.raises(CorruptBatch):

@@ -1,4 +1,4 @@
-"""What consumers may read, by what is committed and which transactions are open."""
+"""High watermark and last stable offset, by commits and open transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def marks(state: ReplicaState) -> tuple[int, int]:
     return state.high_watermark, state.last_stable_offset
 
 
-def test_what_is_committed_may_be_read() -> None:
+def test_committed_records_are_readable() -> None:
     state = ReplicaState(5, OpenTransactions())
     assert marks(state) == (5, 5)
     assert state.committed_to(8)
@@ -20,7 +20,7 @@ def test_what_is_committed_may_be_read() -> None:
     assert marks(state) == (7, 7)
 
 
-def test_open_transactions_hold_back_what_is_stable() -> None:
+def test_open_transactions_bound_the_last_stable_offset() -> None:
     transactions = OpenTransactions()
     state = ReplicaState(10, transactions)
     transactions.began(10)
@@ -39,7 +39,7 @@ def test_open_transactions_hold_back_what_is_stable() -> None:
     assert marks(state) == (23, 23)
 
 
-def test_what_is_taken_back_holds_back_as_before() -> None:
+def test_an_undone_marker_bounds_the_last_stable_offset_again() -> None:
     transactions = OpenTransactions([4, 9])
     state = ReplicaState(20, transactions)
     state.committed_to(20)

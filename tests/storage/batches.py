@@ -86,7 +86,7 @@ def stamped(count: int, offset: int, leader_epoch: int, **options: int) -> memor
 
 
 class Owner:
-    """Writes down what it is told."""
+    """Log owner that records its notifications."""
 
     def __init__(self, seen: list[object]) -> None:
         self._seen = seen
@@ -169,7 +169,7 @@ class Harness:
 
 
 def abandon(store: LogStore) -> None:
-    """What kill -9 leaves: the files as they are, the lock free, no checkpoint."""
+    """Simulate kill -9: the files stay as they are, the lock is free, no checkpoint."""
     store._journal.close()
     store._parts.segment_files.descriptors.close()
     store._closed = True

@@ -43,7 +43,7 @@ def thinned(
     header: BatchHeader, batch: bytes, wanted: Callable[[Record], bool], *, last: bool
 ) -> bytes | None:
     """A batch with those of its records that are wanted; without any only if it is the last."""
-    records = tuple(one for one in read(batch) if wanted(one))
+    records = tuple(record for record in read(batch) if wanted(record))
     if not records and not last:
         return None
     return encode(

@@ -5,7 +5,7 @@
 With STEPS it makes no more turns than that, begins when a line comes, and has retention.
 
 One line per group: partition, first sequence, count and base offset of each append in it, after the
-store's callback. Producers are idempotent; sequences go on from what the log remembers.
+store's callback. Producers are idempotent; sequences continue those of the log.
 
 One more partition is a replica. A line `+ NUMBER KIND VALUE FILL` comes before each thing that is
 done to it: `append` VALUE records in a batch filled with FILL, `cut` at offset VALUE, `promise`
@@ -83,7 +83,7 @@ def step_of_transaction(log: ReplicaLog, dice: random.Random) -> None:
     if dice.random() < 0.4:
         log.append_marker(Marker(producer_id, 0, 0, dice.random() < 0.5), now_ms=1)
         return
-    last = {one.producer_id: one.last_sequence for one in log.producers()}
+    last = {producer.producer_id: producer.last_sequence for producer in log.producers()}
     data = batch(
         dice.randint(1, 3), size=dice.choice([40, 9000]), producer_id=producer_id, epoch=0,
         sequence=last.get(producer_id, -1) + 1, attributes=TRANSACTIONAL_FLAG,

@@ -106,7 +106,7 @@ def test_a_duplicate_has_the_original_offsets() -> None:
     assert (original.first_offset, original.last_offset) == (0, 2)
 
 
-def test_undo_restores_what_was() -> None:
+def test_undo_restores_the_state_before() -> None:
     states = fed((1, 0, 1), (1, 1, 1))
     before = states.snapshot()
     first = states.append(header(1, 2), 2, 9)
@@ -137,7 +137,7 @@ def test_expiry_counts_from_the_last_append() -> None:
     assert [entry.producer_id for entry in states.describe()] == [2]
 
 
-def test_what_expired_meanwhile_can_be_taken_back() -> None:
+def test_an_expired_producer_can_be_undone() -> None:
     """A disk is full for as long as it likes: the group is refused when producers are gone."""
     states = ProducerStates()
     undos = [states.append(header(1, number), number, 1000) for number in range(2)]
@@ -186,7 +186,8 @@ def expired(
     asked: list[int] | None = None,
     **changes: int,
 ) -> int:
-    """How many of (next offset, size, highest timestamp) go; whose times were `asked`."""
+    """Return how many of (next offset, size, highest timestamp) expire; `asked` collects the
+    timestamps that were read."""
     arguments = {"log_start_offset": 0, "committed_offset": 100, "most": 100} | {
         name: value for name, value in changes.items() if not name.startswith("retention")
     }

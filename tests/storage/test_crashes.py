@@ -1,4 +1,4 @@
-"""What a crash leaves behind, at every point: torn entries, torn segments, rot, old journals."""
+"""Recovery after crashes at every point: torn entries, torn segments, rot, old journals."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_checkpoint_then_crash_then_replay_twice(tmp_path: Path) -> None:
     assert offsets(results[0]) == [(0, 2), (2, 5)]
 
 
-def test_replaying_over_what_is_there_changes_nothing(tmp_path: Path) -> None:
+def test_replaying_over_existing_bytes_changes_nothing(tmp_path: Path) -> None:
     """The crash comes after the segments were written, and again in mid-recovery."""
     harness = Harness(tmp_path)
     for number in range(5):
@@ -102,7 +102,7 @@ def test_an_entry_torn_at_every_byte_is_as_if_it_had_not_been(tmp_path: Path) ->
         shutil.rmtree(directory)
 
 
-def test_a_segment_torn_at_every_byte_is_mended_from_the_journal(tmp_path: Path) -> None:
+def test_a_segment_torn_at_every_byte_is_restored_from_the_journal(tmp_path: Path) -> None:
     source = tmp_path / "source"
     harness = Harness(source)
     harness.put(batch(2, fill=1))
@@ -227,7 +227,7 @@ def test_garbage_in_a_segment_is_named_when_it_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "garbage", "ahead", "older"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_doubtful_indexes_are_made_anew(tmp_path: Path, damage: str, suffix: str) -> None:
+def test_doubtful_indexes_are_rebuilt(tmp_path: Path, damage: str, suffix: str) -> None:
     harness = Harness(tmp_path, config=LogConfig(index_interval_bytes=150))
     for number in range(30):
         harness.put(batch(2, fill=number, timestamp=1000 + number))
@@ -256,7 +256,7 @@ def test_doubtful_indexes_are_made_anew(tmp_path: Path, damage: str, suffix: str
     again.store.close()
 
 
-def test_lost_small_files_are_made_anew(tmp_path: Path) -> None:
+def test_lost_small_files_are_rebuilt(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     log = harness.log()
     harness.put(batch(producer_id=5, epoch=0, sequence=0))
@@ -302,7 +302,7 @@ def test_a_lost_topic_id_is_known_to_the_checkpoint(tmp_path: Path, content: byt
     again.store.close()
 
 
-def test_a_directory_that_nobody_knows_is_set_aside(tmp_path: Path) -> None:
+def test_a_directory_of_an_unknown_topic_is_set_aside(tmp_path: Path) -> None:
     harness = Harness(tmp_path, log_flush_policy="os")
     harness.put(batch(3))
     abandon(harness.store)

@@ -25,7 +25,7 @@ SECONDS_MS = 1_000
 
 
 class Truth(NamedTuple):
-    """What was written: batches by their base offsets, aborted transactions, epochs, the end."""
+    """Written content: batches by base offset, aborted transactions, epochs, the end."""
 
     batches: dict[int, bytes]
     aborted: list[tuple[int, int, int]]
@@ -44,7 +44,7 @@ def truth_of(log: ReplicaLog) -> Truth:
         batches[header.base_offset] = data[at : at + header.size_bytes]
         at += header.size_bytes
     end = log.durable_offset
-    aborted = [(one.producer_id, one.first_offset, one.last_offset) for one in log.aborted(0, end)]
+    aborted = [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in log.aborted(0, end)]
     return Truth(batches, aborted, list(log.epochs.entries), end)
 
 
@@ -86,10 +86,8 @@ def write(directory: Path) -> tuple[Harness, Truth]:
 
 
 def check(log: ReplicaLog, truth: Truth) -> set[int]:
-    """Whatever can be read is what was written; the offsets that cannot, which are whole batches.
-
-    Each offset by itself, and all that follow it.
-    """
+    """Check that every readable batch is as written; return the unreadable offsets, which are
+    whole batches."""
     refused: set[int] = set()
     for offset in range(log.log_start_offset, truth.end):
         for max_bytes in (1, 700, 1 << 20):
@@ -130,7 +128,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Stored:
     harness.store.close()
     assert len(truth.aborted) == 3
     assert len([path for path in (root / "orders-0").iterdir() if path.suffix == ".log"]) > 4
-    files = {str(one.relative_to(root)): one.read_bytes() for one in files_of(root)}
+    files = {str(file.relative_to(root)): file.read_bytes() for file in files_of(root)}
     return Stored(files, truth)
 
 
@@ -148,7 +146,7 @@ def put(files: dict[str, bytes], root: Path) -> None:
 
 
 class Blow(NamedTuple):
-    """What is done to a file: a byte is changed, or it is cut there, or it goes."""
+    """Damage to a file: a changed byte, a truncation, or its removal."""
 
     kind: str
     where: float
@@ -193,14 +191,14 @@ def choose(root: Path, suffix: str, dice: random.Random) -> Path:
 
 
 def others_hold(log: ReplicaLog, truth: Truth) -> None:
-    """What is no record but made of them: aborted transactions, epochs, times, the producer."""
+    """Check data derived from records: aborted transactions, epochs, timestamps, the producer."""
     for offset in range(truth.end):
         epoch = max(epoch for epoch, start in truth.epochs if start <= offset)
         assert log.latest_epoch_at(offset) == epoch
     for start in range(0, truth.end, 3):
         aborted = log.aborted(start, truth.end)
-        found = {(one.producer_id, one.first_offset, one.last_offset) for one in aborted}
-        assert found == {one for one in truth.aborted if one[2] >= start}
+        found = {(txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted}
+        assert found == {txn for txn in truth.aborted if txn[2] >= start}
     for data in truth.batches.values():
         header = split_batches(data)[0]
         position = log.offset_for_timestamp(header.base_timestamp)
@@ -296,7 +294,7 @@ def test_a_base_offset_that_no_index_can_tell(tmp_path: Path, written: Stored) -
     damaged_at_a_start(tmp_path, written, ".log", Blow("flip", 0.404296875, 1), 1)
 
 
-def test_an_epoch_that_nobody_has_begun(tmp_path: Path, written: Stored) -> None:
+def test_an_epoch_above_the_newest_known_one(tmp_path: Path, written: Stored) -> None:
     """A segment of one batch, whose header alone would not be believed."""
     blow = Blow("flip", 0.8125, 4)
     damaged_at_a_start(tmp_path, written, "leader-epoch-checkpoint", blow, 0)

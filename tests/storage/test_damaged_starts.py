@@ -1,5 +1,5 @@
-"""Journals and checkpoints that are damaged when a store starts: it starts, all is there that is
-whole anywhere, the rest is told as damaged, and nothing is there that was never written."""
+"""Starts with a damaged journal or checkpoint: all intact records are kept, and the rest is
+reported as damaged."""
 
 from __future__ import annotations
 
@@ -100,14 +100,15 @@ def refused(log: ReplicaLog, batches: dict[int, bytes], end: int, start: int) ->
         except CorruptLog:
             missing.add(base)
             continue
-        assert b"".join(bytes(one) for one in read.buffers) == data
+        assert b"".join(bytes(buffer) for buffer in read.buffers) == data
     return missing
 
 
 def check(
     harness: Harness, written: Written, *, starts: tuple[int, ...] = (0, 1)
 ) -> list[set[int]]:
-    """What of each log is refused; appends go on at its end, and all is so after a restart too."""
+    """Return the damaged offsets of each log; check that appends continue at its end, also after
+    a restart."""
     found: list[set[int]] = []
     for turn in range(2):
         for partition in range(LOGS):
@@ -176,7 +177,6 @@ def test_power_is_lost_and_the_journal_is_whole(tmp_path: Path, crashed: Written
 def test_power_is_lost_and_a_batch_of_the_journal_is_damaged(
     tmp_path: Path, crashed: Written, number: int, partition: int
 ) -> None:
-    """That batch alone cannot be read, though its entry has another one, and others follow."""
     without_unsynced(crashed, tmp_path)
     journal = tmp_path / "journal" / "00000000.journal"
     data = journal.read_bytes()
@@ -297,7 +297,7 @@ def test_a_deleted_log_does_not_come_back(tmp_path: Path) -> None:
 
 
 def struck(root: Path, written: Written, blow: Blow, seed: int) -> None:
-    """One file of any kind is damaged."""
+    """Damage one file of any kind."""
     written.put(root)
     path = random.Random(seed).choice([root / name for name in written.files])
     blow.strike(path)
@@ -336,7 +336,7 @@ def test_many_times_one_file_is_damaged(
 def test_several_files_are_damaged(
     tmp_path_factory: pytest.TempPathFactory, crashed: Written, blows: list[tuple[Blow, int]]
 ) -> None:
-    """Whatever is read is what was written."""
+    """Check that all readable records are as written."""
     root = tmp_path_factory.getbasetemp() / "several"
     crashed.put(root)
     for blow, seed in blows:
@@ -353,5 +353,5 @@ def test_several_files_are_damaged(
                 read = log.read(base, max_bytes=1, end_offset=1 << 60)
             except CorruptLog:
                 continue
-            assert b"".join(bytes(one) for one in read.buffers) == data
+            assert b"".join(bytes(buffer) for buffer in read.buffers) == data
     harness.store.close()

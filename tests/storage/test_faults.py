@@ -168,7 +168,7 @@ def test_segments_that_cannot_be_written_wait_in_memory_and_journal(tmp_path: Pa
     harness.store.close()
 
 
-def test_what_segments_cannot_take_is_bounded_and_retried(tmp_path: Path) -> None:
+def test_unwritten_appends_are_bounded_and_retried(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.full = lambda path: path.endswith(".log")
     harness = Harness(tmp_path, files=files, pending_bytes_max=1 << 20)
@@ -217,10 +217,12 @@ def test_a_large_append_is_written_once(tmp_path: Path) -> None:
     harness.append(batch(3, size=1_000_000, fill=3), partition=1)
     assert harness.commit() is None
     assert harness.store._journal.written_bytes == 4096
-    expected = [read_all(harness.log(one), max_bytes=4 << 20) for one in range(2)]
+    expected = [read_all(harness.log(partition), max_bytes=4 << 20) for partition in range(2)]
     harness.crash()
     assert harness.store._recovered_entries == 1
-    assert [read_all(harness.log(one), max_bytes=4 << 20) for one in range(2)] == expected
+    assert [
+        read_all(harness.log(partition), max_bytes=4 << 20) for partition in range(2)
+    ] == expected
     harness.store.close()
 
 
@@ -316,7 +318,7 @@ def test_a_small_journal_makes_room_by_checkpoints(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_waits_is_bounded(tmp_path: Path) -> None:
+def test_queued_appends_are_bounded(tmp_path: Path) -> None:
     harness = Harness(tmp_path, pending_bytes_max=1 << 20)
     for _ in range(2):
         harness.append(batch(size=500_000))
@@ -411,7 +413,6 @@ class SlowSyncer(FaultyFiles):
 
 
 async def test_deleting_while_a_checkpoint_waits_for_the_segments(tmp_path: Path) -> None:
-    """What the deletion waits for ends the checkpoint's first step, and begins its second."""
     harness = Harness(tmp_path, files=SlowSyncer())
     await attached(harness)
     harness.append(batch(size=400_000))
@@ -522,7 +523,7 @@ for _ in range(5):
 
 
 def test_eio_from_the_kernel(tmp_path: Path) -> None:
-    """`strace` makes one fdatasync of the process fail; the log must not go on."""
+    """Inject EIO into one fdatasync of the process with `strace`; the log must stop."""
     strace = system_tool("strace", "strace")
     root = Path(__file__).resolve().parents[2]
     command = [
@@ -543,9 +544,9 @@ def test_eio_from_the_kernel(tmp_path: Path) -> None:
     again.store.close()
 
 
-async def test_a_checkpoint_does_not_cover_a_group_that_is_not_settled(tmp_path: Path) -> None:
-    """The thread has synced a group, and the loop has not heard of it: its segments are not
-    written, so the journal has to keep it when the power fails after the checkpoint."""
+async def test_a_checkpoint_does_not_cover_a_group_that_is_not_applied(tmp_path: Path) -> None:
+    """The thread has synced a group that is not applied to the loop's logs: its segments are not
+    written, so the journal must keep it if the power fails after the checkpoint."""
     root = tmp_path / "root"
     root.mkdir()
     files = FaultyFiles(root=root)

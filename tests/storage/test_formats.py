@@ -153,7 +153,7 @@ def test_a_checkpoint_of_the_version_before_is_read() -> None:
             decode_checkpoint(data[:size])
 
 
-def test_a_recovery_point_is_cut_to_what_is_still_so() -> None:
+def test_a_cut_limits_a_recovery_point() -> None:
     point = RecoveryPoint(5, 100, 64, 4096, 8192, 3, 1)
     assert point.cut(100, 64, 4096) is point
     assert point.cut(70, 64, 99) == point._replace(recovery_offset=70, position=99)
@@ -265,7 +265,7 @@ def test_a_doubtful_index_is_noticed() -> None:
 
 
 def test_an_entry_that_a_crash_has_torn_is_not_taken_for_an_older_one() -> None:
-    """Of what was written and not synced, either half of an entry may be there."""
+    """Return the states after an unsynced write, in which either half of an entry may exist."""
     for offset, position in ((9, 0x100), (2, 0x118)):
         index = SparseIndex(42)
         index.add_offset(43, 90)

@@ -29,17 +29,12 @@ Batches = tuple[tuple[int, int, int], ...]
 
 
 def left(batches: Batches, start: int) -> Batches:
-    """What retention has not let go of."""
-    return tuple(one for one in batches if one[1] > start)
+    """Return the appends that retention has kept."""
+    return tuple(batch for batch in batches if batch[1] > start)
 
 
 class Replica:
-    """What the replica may be: its batches and its promise after each thing done.
-
-    A cut takes back appends and cuts that still wait for the journal, newest first, until the log
-    ends low enough; a promise between them stays. So before a cut is durable, the log may be what
-    it was without those.
-    """
+    """Possible states of the replica: its batches and its promise after each step."""
 
     def __init__(self) -> None:
         self.batches: Batches = ()
@@ -67,14 +62,14 @@ class Replica:
             self.batches = (*self.batches, (self.end, self.end + value, int(fill)))
         elif kind == "cut":
             self.take_back(value)
-            self.batches = tuple(one for one in self.batches if one[1] <= value)
+            self.batches = tuple(batch for batch in self.batches if batch[1] <= value)
         else:
             self.promised = value
         self.states.append({(self.batches, self.promised)})
         self.seen.append((self.end, self.promised))
 
     def take_back(self, end: int) -> None:
-        """What came after any of the things may have been taken back, but for promises."""
+        """Add the states in which later steps were taken back, except promises."""
         last = len(self.states)
         for done in range(last - 1, self.acknowledged - 1, -1):
             for later in range(done + 1, last):
@@ -84,7 +79,7 @@ class Replica:
                 return
 
     def check(self, harness: Harness) -> None:
-        """The log is one of the states; the next process goes on from it."""
+        """Check that the log is in one of the states, from which the next process continues."""
         log = harness.log(REPLICA)
         data = read_all(log, max_bytes=1 << 20)
         batches, position = list[tuple[int, int, int]](), 0
@@ -124,7 +119,7 @@ def run_and_kill(
 
 
 def parse(lines: list[str], replica: Replica) -> list[tuple[int, int, int, int]]:
-    """What the lines of a process say was acknowledged; the replica is told of its own."""
+    """Parse a process's acknowledged appends; pass the replica's lines to `replica`."""
     acknowledged = []
     for line in lines:
         if not line.endswith("\n"):
@@ -164,7 +159,9 @@ def check(directory: Path, acknowledged: set[tuple[int, int, int, int]], replica
         for partition in range(PARTITIONS):
             start = harness.log(partition).log_start_offset
             acknowledged = {
-                one for one in acknowledged if one[0] != partition or one[3] + one[2] > start
+                append
+                for append in acknowledged
+                if append[0] != partition or append[3] + append[2] > start
             }
             data = read_all(harness.log(partition), max_bytes=1 << 20)
             expected, position = None, 0

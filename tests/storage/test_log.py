@@ -79,11 +79,11 @@ def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written:
         for max_bytes in (0, size - 1, size, 5 * size, 5 * size + 3, 1000 * size):
             for end in (80, 41, 40, offset + 1):
                 read = log.read(offset, max_bytes=max_bytes, end_offset=end)
-                got = offsets(b"".join(bytes(one) for one in read.buffers))
+                got = offsets(b"".join(bytes(buffer) for buffer in read.buffers))
                 first = offset // 2
                 count = max(1, max_bytes // size)
                 wanted = [(2 * n, 2 * n + 2) for n in range(first, first + count)]
-                wanted = [one for one in wanted if one[1] <= min(end, 80)]
+                wanted = [row for row in wanted if row[1] <= min(end, 80)]
                 assert got == wanted, (offset, max_bytes, end)
                 assert read.next_offset == (got[-1][1] if got else offset)
     none = log.read(3, max_bytes=size - 1, end_offset=80, at_least_one=False)
@@ -91,7 +91,7 @@ def test_reads_return_whole_batches_within_their_bounds(tmp_path: Path, written:
     harness.store.close()
 
 
-def test_reads_outside_of_the_log_say_what_it_holds(tmp_path: Path) -> None:
+def test_reads_outside_of_the_log_report_its_range(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     log = harness.log()
     harness.put(batch(5))
@@ -393,7 +393,7 @@ def test_a_topics_older_life_is_not_replayed_into_the_new_one(tmp_path: Path) ->
     harness.store.close()
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
+def test_a_second_process_is_locked_out(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     with pytest.raises(StoreLocked):
         Harness(tmp_path)
@@ -401,7 +401,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     Harness(tmp_path).store.close()
 
 
-def test_an_owner_is_told_of_another_start_and_epoch(tmp_path: Path) -> None:
+def test_an_owner_is_notified_of_a_new_start_and_epoch(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     harness.put(batch(4))
     seen: list[object] = []
@@ -414,7 +414,7 @@ def test_an_owner_is_told_of_another_start_and_epoch(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_commits_call_back_in_order_and_tell_what_advanced(tmp_path: Path) -> None:
+def test_commits_call_back_in_order_and_report_advanced_owners(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     seen: list[object] = []
     harness.append(batch(), 0)
@@ -424,7 +424,7 @@ def test_commits_call_back_in_order_and_tell_what_advanced(tmp_path: Path) -> No
     for partition, owner in enumerate(owners):
         harness.log(partition).owner = owner
     harness.store.on_advance = lambda risen: seen.append(
-        [owners.index(cast("Owner", one)) for one in risen]
+        [owners.index(cast("Owner", owner)) for owner in risen]
     )
     for name in "ab":
 

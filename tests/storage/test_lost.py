@@ -1,4 +1,4 @@
-"""What the disk has lost of replicated logs: said until it is dealt with."""
+"""Losses of replicated logs: reported until the owner handles them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def everything(where: TopicPartition) -> bool:
 
 
 def write(directory: Path) -> list[int]:
-    """One entry per commit: appends to the first log, a cut, more; its end without each and what
-    follows it."""
+    """Write one journal entry per commit: appends, a cut, more; return the log's ends without
+    each entry."""
     harness = Harness(directory, replicated=everything)
     harness.log(0)
     harness.log(1).promise(2)
@@ -43,7 +43,7 @@ def write(directory: Path) -> list[int]:
 
 
 def entry_offset(number: int) -> int:
-    """Where an entry of `write` is: the promise has the first place."""
+    """Return the position of an entry of `write`; the promise comes first."""
     return (number + 1) * ALIGNMENT_BYTES
 
 
@@ -62,7 +62,7 @@ def test_any_log_of_the_store_may_be_concerned(tmp_path: Path, number: int, at: 
     harness = Harness(tmp_path, replicated=everything)
     for way in (harness.crash, harness.reopen, harness.crash):
         assert set(harness.store.lost) == {WHERE, OTHER}
-        assert "may be gone" in harness.store.lost[WHERE]
+        assert "may be lost" in harness.store.lost[WHERE]
         assert (harness.log(0).log_end_offset, harness.log(1).promised) == (end, 2)
         way()
     harness.log(0).set_limbo(4)
@@ -80,7 +80,7 @@ def test_any_log_of_the_store_may_be_concerned(tmp_path: Path, number: int, at: 
     harness.store.close()
 
 
-def test_who_does_not_know_what_is_replicated_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_store_is_rejected_if_replication_is_unknown(tmp_path: Path) -> None:
     write(tmp_path)
     damage(tmp_path, 1)
     for _ in range(2):

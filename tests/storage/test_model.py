@@ -71,8 +71,8 @@ class LogMachine(RuleBasedStateMachine):
         return batches[-1].next_offset if batches else 0
 
     def last_sequence(self, partition: int) -> int:
-        known = [one.last_sequence for one in self.accepted[partition]]
-        return next((one for one in reversed(known) if one is not None), -1)
+        known = [append.last_sequence for append in self.accepted[partition]]
+        return next((sequence for sequence in reversed(known) if sequence is not None), -1)
 
     @rule(
         partition=st.integers(0, 1),
@@ -135,7 +135,7 @@ class LogMachine(RuleBasedStateMachine):
         log = self.harness.log(partition)
         start = log.log_start_offset
         offset = start + int((self.end(partition) - start) * share)
-        kept = [one for one in self.accepted[partition] if one.next_offset <= offset]
+        kept = [append for append in self.accepted[partition] if append.next_offset <= offset]
         end = kept[-1].next_offset if kept else 0
         if end < start:
             with pytest.raises(BugError):
@@ -228,7 +228,7 @@ class LogMachine(RuleBasedStateMachine):
             durable, accepted = self.durable[partition], self.accepted[partition]
             # While a cut waits, what will be cut can be read no more.
             both = zip(durable, accepted, strict=False)
-            readable = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
+            readable = [append for append, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
             assert log.damage is None
             assert log.durable_offset == (readable[-1].next_offset if readable else 0)
             assert log.log_end_offset == self.end(partition)
@@ -242,7 +242,9 @@ class LogMachine(RuleBasedStateMachine):
                 after = position + header.size_bytes
                 found.append((header.base_offset, header.next_offset, data[position + 17 : after]))
                 position = after
-            expected = [one[:3] for one in readable if one.next_offset > log.log_start_offset]
+            expected = [
+                append[:3] for append in readable if append.next_offset > log.log_start_offset
+            ]
             assert found == expected
             self.epochs_never_fall(data)
             self.epochs_are_those_of_the_records(log, data)

@@ -20,7 +20,8 @@ LOGS = REPLAYED_LOGS_MAX * 2 + 5
 
 
 def crashed(directory: Path, logs: int = LOGS) -> list[bytes]:
-    """A process is killed whose logs have records of before and after a checkpoint; all records."""
+    """Kill a process whose logs have records from before and after a checkpoint; return all
+    records."""
     harness = Harness(directory)
     for after in range(2):
         for partition in range(logs):
@@ -42,7 +43,7 @@ def test_no_segment_is_touched_until_its_log_is_needed(tmp_path: Path) -> None:
         files = FaultyFiles(lambda number, name, arguments: seen.append(str(arguments[0])))
         seen.clear()
         harness = Harness(tmp_path, files=files)
-        assert {Path(one).name for one in seen if "/orders-" in one} == {"partition.metadata"}
+        assert {Path(path).name for path in seen if "/orders-" in path} == {"partition.metadata"}
         assert files.calls.count("sync_file") < 5
         for partition, data in enumerate(held):
             log = harness.log(partition)
@@ -121,7 +122,7 @@ def test_a_log_for_whose_bytes_there_is_no_room_is_tried_again(tmp_path: Path) -
     harness.store.close()
 
 
-def test_what_a_killed_process_had_not_synced_is_synced_before_it_counts(tmp_path: Path) -> None:
+def test_unsynced_bytes_of_a_killed_process_are_synced_first(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     files = FaultyFiles(root=root)

@@ -36,7 +36,7 @@ def replicate(harness: Harness, data: memoryview, partition: int = 0) -> int:
     return end
 
 
-def test_what_the_leader_stamped_is_kept_byte_for_byte(tmp_path: Path) -> None:
+def test_a_leaders_batches_are_stored_byte_for_byte(tmp_path: Path) -> None:
     config = LogConfig(message_timestamp_type="LogAppendTime", max_message_bytes=1)
     harness = Harness(tmp_path, config=config)
     first = joined(stamped(2, 0, 3, timestamp=5), stamped(1, 2, 3, timestamp=9))
@@ -83,7 +83,7 @@ def test_each_epoch_begins_a_segment(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_does_not_go_there_is_refused_whole(tmp_path: Path) -> None:
+def test_appends_that_do_not_follow_are_rejected_whole(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, joined(stamped(2, 0, 3), stamped(2, 2, 5)))
     log = harness.log()
@@ -214,7 +214,7 @@ def test_a_cut_at_any_offset(tmp_path: Path, before: int, after: int) -> None:
         whole = [(n, n + 2) for n in range(0, end, 2)]
         assert content(harness) == whole
         assert log.latest_epoch_at(17) == (1 + (end - 2) // 6 if end else -1)
-        sequences = [one.last_sequence for one in log.producers()]
+        sequences = [producer.last_sequence for producer in log.producers()]
         assert sequences == ([end - 1] if end else [])
         assert replicate(harness, stamped(3, end, 9, fill=77)) == end + 3
         for _ in range(2):
@@ -232,7 +232,7 @@ def test_a_cut_never_goes_below_the_floor_or_the_start(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     log = harness.log()
     for offset, floor in ((5, 6), (6, 8), (7, 7), (17, 17)):
-        with pytest.raises(BugError, match="below its commit mark"):
+        with pytest.raises(BugError, match="below its committed offset"):
             log.truncate(offset, floor=floor)
     assert log.truncate(99, floor=18) == 18
     log.delete_records(9)
@@ -246,7 +246,7 @@ def test_a_cut_never_goes_below_the_floor_or_the_start(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_what_waits_for_the_journal_is_taken_back_without_a_row(tmp_path: Path) -> None:
+def test_queued_appends_are_taken_back_without_a_row(tmp_path: Path) -> None:
     harness = filled(tmp_path, 3)
     log = harness.log()
     run = joined(stamped(2, 6, 1), stamped(2, 8, 1), stamped(2, 10, 1, producer_id=8, epoch=0,
@@ -256,7 +256,7 @@ def test_what_waits_for_the_journal_is_taken_back_without_a_row(tmp_path: Path) 
     assert log.truncate(9, floor=6) == 8
     assert log.log_end_offset == 8
     assert [item.size_bytes for item in harness.store._parts.queue.pending] == [len(run) // 3]
-    assert [one.producer_id for one in log.producers()] == [7]
+    assert [producer.producer_id for producer in log.producers()] == [7]
     log.append_replica(stamped(5, 8, 5), now_ms=1)
     assert harness.commit() is None
     expected = [(0, 2), (2, 4), (4, 6), (6, 8), (8, 13)]
@@ -305,7 +305,7 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     assert (log.log_end_offset, log.durable_offset) == (18, 18)
     # The epoch that was begun stays, without a record, as it would without a cut.
     assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
-    assert [one.last_sequence for one in log.producers()] == [17]
+    assert [producer.last_sequence for producer in log.producers()] == [17]
     assert replicate(harness, stamped(1, 18, 3)) == 19
     harness.crash()
     assert content(harness) == [*whole, (18, 19)]
@@ -316,7 +316,7 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     harness.store.close()
 
 
-def test_a_checkpoint_while_a_cut_waits_keeps_what_was_durable(tmp_path: Path) -> None:
+def test_a_checkpoint_during_a_cut_keeps_durable_bytes(tmp_path: Path) -> None:
     for end in (0, 4, 10):
         harness = filled(tmp_path / str(end))
         whole = content(harness)
@@ -326,7 +326,7 @@ def test_a_checkpoint_while_a_cut_waits_keeps_what_was_durable(tmp_path: Path) -
         harness.crash()
         assert content(harness) == whole
         assert harness.log().latest_epoch_at(17) == 3
-        assert [one.last_sequence for one in harness.log().producers()] == [17]
+        assert [producer.last_sequence for producer in harness.log().producers()] == [17]
         harness.store.close()
 
 
@@ -356,7 +356,7 @@ def test_a_deleted_log_forgets_its_cut(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_replay_of_a_cut_twice_and_over_what_came_after(tmp_path: Path) -> None:
+def test_replay_of_a_cut_is_idempotent_over_later_appends(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     harness.log().truncate(6, floor=0)
     replicate(harness, stamped(2, 6, 5))
@@ -367,7 +367,7 @@ def test_replay_of_a_cut_twice_and_over_what_came_after(tmp_path: Path) -> None:
     for _ in range(3):
         again = Harness(tmp_path, config=ROLLING)
         assert read_all(again.log()) == expected
-        assert [one.partition_leader_epoch for one in split_batches(expected)] == [1, 1, 1, 5]
+        assert [header.partition_leader_epoch for header in split_batches(expected)] == [1, 1, 1, 5]
         abandon(again.store)
         (tmp_path / "partitions.checkpoint").write_bytes(checkpoint)
 
@@ -403,7 +403,7 @@ def test_promise_and_limbo_are_kept_without_any_record(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_a_promise_costs_a_sync_only_when_it_says_something_new(tmp_path: Path) -> None:
+def test_only_a_new_promise_costs_a_sync(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
     logs = [harness.log(partition) for partition in range(10)]
@@ -493,8 +493,7 @@ def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> Non
     harness.store.close()
 
 
-def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
-    """What was cut had many small batches where a large one lies now."""
+def test_an_index_has_no_entries_of_cut_batches(tmp_path: Path) -> None:
     config = LogConfig(index_interval_bytes=100, retention_ms=-1)
     for way in (Harness.reopen, Harness.crash, checkpoint_and_crash):
         harness = Harness(tmp_path / way.__name__, config=config)
@@ -509,15 +508,15 @@ def test_an_index_has_nothing_of_what_was_cut(tmp_path: Path) -> None:
             whole = read_all(harness.log(), max_bytes=9000)
             for size in range(100, len(whole), 150):
                 read = harness.log().read(0, max_bytes=size, end_offset=99)
-                ends = list(accumulate(one.size_bytes for one in split_batches(whole)))
+                ends = list(accumulate(header.size_bytes for header in split_batches(whole)))
                 fits = max(end for end in ends if end <= max(size, ends[0]))
                 assert b"".join(map(bytes, read.buffers)) == whole[:fits]
             way(harness)
         harness.store.close()
 
 
-def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
-    """A second cut looks for the newest snapshot of producers, and must not find one of before."""
+def test_snapshots_of_cut_offsets_are_removed(tmp_path: Path) -> None:
+    """A second cut must not load a snapshot of producers from before the first one."""
     for way in (nothing, Harness.crash, Harness.reopen):
         harness = Harness(tmp_path / way.__name__, files=Unsynced())
         for number in range(5):
@@ -528,14 +527,14 @@ def test_snapshots_have_nothing_of_what_was_cut(tmp_path: Path) -> None:
             assert harness.log().truncate(step, floor=0) == step
             assert harness.commit() is None
             way(harness)
-            assert [one.last_sequence for one in harness.log().producers()] == [3]
+            assert [producer.last_sequence for producer in harness.log().producers()] == [3]
             while harness.log().log_end_offset < 20:
                 replicate(harness, stamped(2, harness.log().log_end_offset, 2))
         harness.store.close()
 
 
 @pytest.mark.parametrize("expires", [(0, -1), (-1, 0)])
-def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[int, int]) -> None:
+def test_retention_keeps_uncommitted_records(tmp_path: Path, expires: tuple[int, int]) -> None:
     harness = filled(tmp_path, log_retention_check_interval_ms=1)
     log = harness.log()
     log.promise(3)
@@ -555,17 +554,15 @@ def test_retention_keeps_what_is_not_committed(tmp_path: Path, expires: tuple[in
         whole = max(base for base in bases if base <= max(committed, log.log_start_offset))
         assert start_after_upkeep() == whole
     harness.crash()
-    assert start_after_upkeep() == 12, "nobody has told yet what is committed"
+    assert start_after_upkeep() == 12, "the committed offset is unknown"
     harness.log().committed_offset = 18
     assert start_after_upkeep() == 18
     harness.store.close()
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_log_that_is_made_again_has_nothing_of_the_one_before(
-    tmp_path: Path, checkpointed: bool
-) -> None:
-    """The journal has what the first one held and was told; the second one is killed."""
+def test_a_recreated_log_has_nothing_of_the_deleted_one(tmp_path: Path, checkpointed: bool) -> None:
+    """The journal has entries and standing of the first log; the second one is killed."""
     harness = Harness(tmp_path)
     log = harness.log()
     log.promise(7)

@@ -30,7 +30,7 @@ PRODUCER = 7
 
 
 class Replica(NamedTuple):
-    """What a replica's disk is. `epoch` is the script's alone: the one that it appends in."""
+    """Durable state of a replica. `epoch` is the script's: the epoch of its appends."""
 
     batches: tuple[bytes, ...] = ()
     start: int = 0
@@ -46,8 +46,8 @@ class Replica(NamedTuple):
 
     @property
     def held(self) -> tuple[object, ...]:
-        """What can be seen of it."""
-        batches = tuple(one for one in self.batches if next_offset(one) > self.start)
+        """Return the observable part of the state."""
+        batches = tuple(batch for batch in self.batches if next_offset(batch) > self.start)
         return batches, self.start, self.end, self.promised, self.limbo
 
 
@@ -56,15 +56,17 @@ def next_offset(batch: bytes) -> int:
 
 
 def last_sequence(batches: Sequence[bytes]) -> int:
-    headers = [split_batches(one)[0] for one in batches]
-    return max([one.last_sequence for one in headers if one.producer_id == PRODUCER], default=-1)
+    headers = [split_batches(batch)[0] for batch in batches]
+    return max(
+        [header.last_sequence for header in headers if header.producer_id == PRODUCER], default=-1
+    )
 
 
 State = tuple[Replica, ...]
 
 
 class Commit(NamedTuple):
-    """What the disk holds from some call on, at the latest after `after`."""
+    """State of the disk from call `before` on, at the latest after call `after`."""
 
     before: int
     after: int
@@ -85,7 +87,7 @@ def opened(directory: Path, files: FaultyFiles) -> Harness:
 
 
 class Script:
-    """One run over a directory, as the dice will have it."""
+    """Random run over a directory."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -154,7 +156,7 @@ class Script:
         partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         offset = self.dice.randint(0, replica.end)
-        kept = [one for one in replica.batches if next_offset(one) <= offset]
+        kept = [batch for batch in replica.batches if next_offset(batch) <= offset]
         left = replica._replace(batches=tuple(kept))
         if (next_offset(kept[-1]) if kept else 0) < replica.start:
             return
@@ -162,7 +164,7 @@ class Script:
         self.put(partition, left)
 
     def begin(self) -> None:
-        """Anew, at the end or behind it, with what a producer had sent below."""
+        """Restart the log at its end or behind it, with a producer's earlier batches."""
         partition = self.dice.randrange(PARTITIONS - 1)
         replica = self.state[partition]
         start = replica.end + self.dice.randint(0, 3)
@@ -214,7 +216,7 @@ class Script:
 
 
 def found(harness: Harness) -> State:
-    """What the logs hold, looked at in every way there is."""
+    """Read the logs in every possible way."""
     state = []
     for partition in range(PARTITIONS):
         log = harness.log(partition)
@@ -229,7 +231,7 @@ def found(harness: Harness) -> State:
                 assert log.latest_epoch_at(offset) == header.partition_leader_epoch
         assert log.durable_offset == end
         begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
-        assert begun == sorted({one.partition_leader_epoch for one in split_batches(data)})
+        assert begun == sorted({batch.partition_leader_epoch for batch in split_batches(data)})
         for offset in range(start, end):
             (buffer,) = log.read(offset, max_bytes=1, end_offset=end).buffers
             base, following = offsets(bytes(buffer))[0]
@@ -243,24 +245,24 @@ def found(harness: Harness) -> State:
 def remembered(harness: Harness) -> list[int]:
     """The producer's last sequence in each log, -1 for none."""
     return [
-        max([one.last_sequence for one in harness.log(partition).producers()], default=-1)
+        max([producer.last_sequence for producer in harness.log(partition).producers()], default=-1)
         for partition in range(PARTITIONS)
     ]
 
 
 def check(directory: Path, commits: list[Commit], count: int, dice: random.Random) -> None:
-    """Recover what a crash after so many calls has left, twice, and go on with it."""
+    """Recover from a crash after `count` calls, twice, and continue."""
     acknowledged = [commit for commit in commits if commit.after <= count][-1]
-    allowed = [one.state for one in commits if one.before < count < one.after]
+    allowed = [commit.state for commit in commits if commit.before < count < commit.after]
     allowed.append(acknowledged.state)
     files = FaultyFiles(root=directory)
     harness = opened(directory, files)
     state = found(harness)
-    held = [one.held for one in state]
-    match = [one for one in allowed if [replica.held for replica in one] == held]
+    held = [replica.held for replica in state]
+    match = [candidate for candidate in allowed if [replica.held for replica in candidate] == held]
     assert match, f"power lost after call {count}"
     for sequence, replica in zip(remembered(harness), match[0], strict=True):
-        below = [one for one in replica.batches if next_offset(one) <= replica.start]
+        below = [batch for batch in replica.batches if next_offset(batch) <= replica.start]
         expected = max(replica.carried, last_sequence(replica.batches))
         assert sequence == expected or expected == last_sequence(below)
     broken_off(directory, files, state, dice)
@@ -311,12 +313,12 @@ def crash_at(tmp_path: Path, seed: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_replica_is_what_some_commit_made_of_it(tmp_path: Path, seed: int) -> None:
+def test_a_replica_recovers_to_the_state_of_a_commit(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 40)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 108))
-def test_a_replica_is_what_some_commit_made_of_it_everywhere(tmp_path: Path, seed: int) -> None:
+def test_a_replica_recovers_to_the_state_of_a_commit_everywhere(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 2)

@@ -1,4 +1,4 @@
-"""A log that begins anew at an offset: nothing of before is left, but what producers had sent."""
+"""Restart of a log at an offset: only the earlier state of producers is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def begin(harness: Harness, offset: int, producers: bytes = b"") -> None:
 @pytest.mark.parametrize("before", range(len(BEFORE)))
 @pytest.mark.parametrize("after", range(len(AFTER)))
 @pytest.mark.parametrize("offset", [13, 18, 30])
-def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offset: int) -> None:
+def test_a_restart_leaves_nothing_of_the_old_log(
+    tmp_path: Path, before: int, after: int, offset: int
+) -> None:
     harness = filled(tmp_path, files=Unsynced())
     log = harness.log()
     log.promise(3)
@@ -40,7 +42,7 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
     log = harness.log()
     assert log.latest_epoch_at(offset) == -1
     last = min(offset, 18) - 1
-    assert [one.last_sequence for one in log.producers()] == [last - (last + 1) % 2]
+    assert [producer.last_sequence for producer in log.producers()] == [last - (last + 1) % 2]
     with pytest.raises(ReplicaOverlap):
         log.append_replica(stamped(1, offset - 1, 9), now_ms=1)
     assert replicate(harness, stamped(3, offset, 2, fill=77)) == offset + 3
@@ -50,12 +52,12 @@ def test_nothing_of_before_is_left(tmp_path: Path, before: int, after: int, offs
         assert harness.log().promised == max(harness.log().promised, -1)
         harness.crash()
     assert harness.log().log_start_offset == offset
-    names = sorted(one.name for one in Path(harness.log().directory).glob("*.log"))
+    names = sorted(path.name for path in Path(harness.log().directory).glob("*.log"))
     assert names == [f"{offset:020d}.log"]
     harness.store.close()
 
 
-def test_what_producers_had_sent_below_is_known_after_cuts_and_checkpoints(tmp_path: Path) -> None:
+def test_carried_producers_survive_cuts_and_checkpoints(tmp_path: Path) -> None:
     leader = filled(tmp_path / "leader")
     harness = filled(tmp_path / "copy", count=2)
     begin(harness, 12, leader.log().producers_below(12))
@@ -77,8 +79,8 @@ def test_what_producers_had_sent_below_is_known_after_cuts_and_checkpoints(tmp_p
         with pytest.raises(OutOfOrderSequence):
             harness.log().producer_states.check(header)
     assert harness.log().log_end_offset == 12
-    for one in (leader, harness):
-        one.store.close()
+    for owner in (leader, harness):
+        owner.store.close()
 
 
 def test_it_never_begins_below_the_floor_or_the_start_nor_with_nonsense(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_start_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> 
     files.room = None
     assert (log.log_start_offset, log.log_end_offset, log.durable_offset) == (0, 18, 18)
     assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
-    assert [one.last_sequence for one in log.producers()] == [17]
+    assert [producer.last_sequence for producer in log.producers()] == [17]
     assert replicate(harness, stamped(1, 18, 9)) == 19
     harness.crash()
     assert content(harness) == [*whole, (18, 19)]
@@ -120,7 +122,7 @@ def test_a_start_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> 
     harness.store.close()
 
 
-def test_a_checkpoint_while_a_start_waits_keeps_what_was_durable(tmp_path: Path) -> None:
+def test_a_checkpoint_during_a_restart_keeps_durable_bytes(tmp_path: Path) -> None:
     harness = filled(tmp_path)
     whole = content(harness)
     begin(harness, 10)

@@ -57,7 +57,9 @@ class Replicas:
         offset = max(0, end - self.dice.randint(0, 12))
         log = self.harness.log(partition)
         kept = [
-            one for one in self.batches[partition] if split_batches(one)[0].next_offset <= offset
+            batch
+            for batch in self.batches[partition]
+            if split_batches(batch)[0].next_offset <= offset
         ]
         self.batches[partition] = kept
         assert log.truncate(offset, floor=0) == self.end(partition)
@@ -100,7 +102,7 @@ async def test_cuts_in_between(tmp_path: Path, seed: int) -> None:
     replicas.harness.store.close()
 
 
-async def test_a_cut_of_what_fails_under_way(tmp_path: Path) -> None:
+async def test_a_cut_of_appends_that_fail(tmp_path: Path) -> None:
     """The group that is with the thread finds no room: what was cut of it is gone either way."""
     replicas = Replicas(tmp_path, 0)
     harness, log = replicas.harness, replicas.harness.log()

@@ -152,10 +152,9 @@ def closed_segments(directory: Path, batches: int = 400) -> Harness:
     return harness
 
 
-def test_a_log_waits_once_and_loses_what_is_old_once(
+def test_a_log_is_queued_once_and_expires_segments_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look may take no more than it does, and one segment waits for a checkpoint."""
     monkeypatch.setattr(maintenance, "HOUSEKEEPING_SEGMENTS_MAX", 1)
     harness = closed_segments(tmp_path)
     log, upkeep = harness.log(), harness.store._maintenance
@@ -288,7 +287,7 @@ def attached(harness: Harness) -> Loop:
     return loop
 
 
-def test_nobody_waits_for_a_checkpoint_to_delete_a_partition(tmp_path: Path) -> None:
+def test_deleting_a_partition_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
     files = Held()
     harness = Harness(tmp_path, files=files)
     log = harness.log()

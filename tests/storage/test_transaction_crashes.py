@@ -78,12 +78,12 @@ def crash_at(tmp_path: Path, seed: int, step: int) -> None:
 
 
 @pytest.mark.parametrize("seed", sample(range(4), 2))
-def test_what_is_there_is_known(tmp_path: Path, seed: int) -> None:
+def test_recovery_finds_every_transaction(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 25)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 106))
-def test_what_is_there_is_known_everywhere(tmp_path: Path, seed: int) -> None:
+def test_recovery_finds_every_transaction_everywhere(tmp_path: Path, seed: int) -> None:
     crash_at(tmp_path, seed, 2)

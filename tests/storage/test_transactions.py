@@ -57,7 +57,7 @@ def test_whatever_happens_the_log_knows_its_transactions(tmp_path: Path, seed: i
 
 
 @pytest.mark.parametrize("policy", ["group", "os"])
-def test_a_damaged_index_is_made_anew(tmp_path: Path, policy: str) -> None:
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, policy: str) -> None:
     place = Transactional(tmp_path, log_flush_policy=policy)
     for number in range(30):
         place.put(number % 4)
@@ -92,11 +92,11 @@ def test_kafkas_entries() -> None:
     index.cut(30)
     assert len(index) == 1
     assert TransactionIndex(bytes(34 * 2)).doubt(0) is not None
-    assert TransactionIndex(bytes(33)).doubt(0) == "33 bytes are no whole entries of 34"
+    assert TransactionIndex(bytes(33)).doubt(0) == "33 bytes are not whole entries of 34"
     assert TransactionIndex(b"\1" + bytes(33)).doubt(0) == "an entry has version 256, not 0"
 
 
-def test_what_the_log_refuses(tmp_path: Path) -> None:
+def test_the_log_rejects_invalid_markers(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     log = harness.log()
     sent = batch(producer_id=3, epoch=2, sequence=0, attributes=TRANSACTIONAL_FLAG)
@@ -126,7 +126,7 @@ def test_what_the_log_refuses(tmp_path: Path) -> None:
     harness.store.close()
 
 
-def test_nothing_of_what_did_not_become_durable_is_remembered(tmp_path: Path) -> None:
+def test_failed_appends_leave_no_transaction_state(tmp_path: Path) -> None:
     files = FaultyFiles()
     place = Transactional(tmp_path, files=files)
     place.harness.config = LogConfig()
@@ -158,13 +158,13 @@ def test_idle_producers_with_an_open_transaction_are_kept(tmp_path: Path) -> Non
     place.end(2, commit=True)
     place.harness.clock.ms += 30 * DAY_MS
     place.harness.store.housekeeping(place.harness.clock.ms)
-    assert [one.producer_id for one in place.log.producers()] == [1]
+    assert [producer.producer_id for producer in place.log.producers()] == [1]
     place.check()
     place.harness.store.close()
 
 
-def test_a_replica_knows_what_its_leader_knows(tmp_path: Path) -> None:
-    """It is fed the stamped batches, and reads markers where they stand."""
+def test_a_replica_has_its_leaders_transaction_state(tmp_path: Path) -> None:
+    """Mirror a log's open transactions from its stamped batches and markers."""
     leader = Transactional(tmp_path / "leader")
     for number in range(40):
         leader.put(number % 5, 2)
@@ -174,7 +174,7 @@ def test_a_replica_knows_what_its_leader_knows(tmp_path: Path) -> None:
     follower = Transactional(tmp_path / "follower")
     follower.history = leader.history
     for header in split_batches(data):
-        start = sum(one.size_bytes for one in split_batches(data) if one < header)
+        start = sum(earlier.size_bytes for earlier in split_batches(data) if earlier < header)
         one = memoryview(data)[start : start + header.size_bytes]
         follower.log.append_replica(one, now_ms=leader.harness.clock.ms)
     assert follower.harness.commit() is None
@@ -188,7 +188,7 @@ def test_a_replica_knows_what_its_leader_knows(tmp_path: Path) -> None:
     follower.harness.store.close()
 
 
-def test_who_begins_anew_is_told_what_is_open(tmp_path: Path) -> None:
+def test_a_restarted_log_receives_open_transactions(tmp_path: Path) -> None:
     leader = Transactional(tmp_path / "leader")
     leader.put(1)
     leader.put(2)
@@ -199,7 +199,9 @@ def test_who_begins_anew_is_told_what_is_open(tmp_path: Path) -> None:
     follower.log.start_at(start, producers=told, floor=0)
     assert follower.harness.commit() is None
     for _ in range(2):
-        known = {one.producer_id: one.txn_start_offset for one in follower.log.producers()}
+        known = {
+            producer.producer_id: producer.txn_start_offset for producer in follower.log.producers()
+        }
         assert known == {1: 0, 2: -1}
         follower.harness.crash()
     leader.harness.store.close()

@@ -27,25 +27,25 @@ class Sent(NamedTuple):
 def open_in(history: list[Sent]) -> dict[int, int]:
     """First offsets of open transactions, by producer."""
     first: dict[int, int] = {}
-    for one in history:
-        if one.commit is None:
-            first.setdefault(one.producer_id, one.offset)
+    for step in history:
+        if step.commit is None:
+            first.setdefault(step.producer_id, step.offset)
         else:
-            first.pop(one.producer_id, None)
+            first.pop(step.producer_id, None)
     return first
 
 
 def aborted_in(history: list[Sent], start: int, end: int) -> list[AbortedTransaction]:
-    """What was aborted with batches there."""
+    """Return the aborted transactions with batches in the range."""
     found, first = [], dict[int, int]()
-    for one in history:
-        if one.commit is None:
-            first.setdefault(one.producer_id, one.offset)
+    for step in history:
+        if step.commit is None:
+            first.setdefault(step.producer_id, step.offset)
             continue
-        began = first.pop(one.producer_id, None)
-        if began is not None and not one.commit and one.offset >= start and began < end:
-            stable = min(first.values(), default=one.next_offset)
-            found.append(AbortedTransaction(one.producer_id, began, one.offset, stable))
+        began = first.pop(step.producer_id, None)
+        if began is not None and not step.commit and step.offset >= start and began < end:
+            stable = min(first.values(), default=step.next_offset)
+            found.append(AbortedTransaction(step.producer_id, began, step.offset, stable))
     return sorted(found, key=lambda each: each.first_offset)
 
 
@@ -61,7 +61,7 @@ class Transactional:
         return self.harness.log()
 
     def put(self, producer_id: int, count: int = 1, *, commit: bool = True) -> int:
-        last = {one.producer_id: one.last_sequence for one in self.log.producers()}
+        last = {producer.producer_id: producer.last_sequence for producer in self.log.producers()}
         sequence = last.get(producer_id, -1) + 1
         data = batch(
             count,
@@ -87,7 +87,7 @@ class Transactional:
     def cut(self, offset: int) -> None:
         end = self.log.truncate(offset, floor=0)
         assert self.harness.commit() is None
-        self.history = [one for one in self.history if one.next_offset <= end]
+        self.history = [batch for batch in self.history if batch.next_offset <= end]
 
     def check(self) -> None:
         assert end_of(self.history) == self.log.log_end_offset
@@ -117,9 +117,9 @@ def check(log: TransactionalLog, history: list[Sent]) -> None:
     """The log knows of its transactions what these batches and markers say."""
     log.load()
     known = {
-        one.producer_id: one.txn_start_offset
-        for one in log.producers()
-        if one.txn_start_offset >= 0
+        producer.producer_id: producer.txn_start_offset
+        for producer in log.producers()
+        if producer.txn_start_offset >= 0
     }
     assert known == open_in(history)
     transactions = log.producer_states.transactions

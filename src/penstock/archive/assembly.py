@@ -1,12 +1,11 @@
-"""From the bytes of objects to batches that a consumer takes: checked, copied, stamped.
+"""Assembly of object bytes into batches for consumers: checked, copied, stamped.
 
-The bytes of a write-ahead object are as producers sent them. A reader gives every batch its base
-offset and the partition's leader epoch, in a copy, and the time of its append where the topic wants
-it, which renews the checksum. Before that, what was read must be what the batch index says: sizes
-and offsets of every header as in the layout, and the checksum, since bytes from a store may be
-damaged.
+A write-ahead object holds the bytes as producers sent them. The reader copies every batch and
+stamps its base offset and leader epoch, and the append time where the topic demands it, which
+renews the checksum. Before that, sizes and offsets of every header must match the batch index, and
+the checksum must be right, since bytes from a store may be damaged.
 
-No record is opened. One `Run` is what a partition answers: batches back to back.
+No record is decoded. A `Run` is the result for a partition: batches back to back.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from penstock.records import (
 from penstock.records.aborted import OFFSET_MAX
 
 LEADER_EPOCH = 0
-"""Of partitions that were always diskless: none of the brokers leads, so it never changes."""
+"""Leader epoch of partitions that were always diskless: no broker leads, so it never changes."""
 
 Result = memoryview | PenstockError
 
 
 class Run:
-    """Adjacent batches in memory, as a consumer gets them, from `base_offset` to `next_offset`.
+    """Adjacent batches in memory, from `base_offset` to `next_offset`, as consumers receive them.
 
-    `offsets[n]` is the base offset of batch n, `ends[n]` the byte after it.
+    `offsets[n]` is the base offset of batch n, `ends[n]` the position after it.
     """
 
     __slots__ = ("base_offset", "data", "ends", "next_offset", "offsets")
@@ -60,11 +59,10 @@ class Run:
     def part(
         self, offset: int, *, max_bytes: int, at_least_one: bool, end_offset: int = OFFSET_MAX
     ) -> tuple[memoryview, int]:
-        """Whole batches from the one that holds `offset`, up to `max_bytes`; the offset after them.
+        """Return whole batches from the one that holds `offset`, and the offset after them.
 
-        None that begins at `end_offset` or behind it.
-
-        The first even if it is larger, with `at_least_one`; `offset` must be of this run.
+        Returns up to `max_bytes`, with `at_least_one` the first batch even if it is larger; no
+        batch that begins at or behind `end_offset`. `offset` must be of this run.
         """
         first = bisect_right(self.offsets, offset) - 1
         start = self.ends[first - 1] if first else 0
@@ -80,7 +78,7 @@ class Run:
 
 
 def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:
-    """The bytes of each piece, or why there are none, from the answers to the ranges of a plan."""
+    """Return the bytes of each piece, or its error, from the results of a plan's ranges."""
     results: list[Result] = []
     for piece, (index, offset) in zip(pieces, plan.places, strict=True):
         answer = answers[index]
@@ -94,10 +92,10 @@ def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -
 def assemble(
     pieces: Sequence[Piece], results: Sequence[Result], leader_epoch: int = LEADER_EPOCH
 ) -> tuple[Run | None, PenstockError | None]:
-    """The run of adjacent pieces, up to the first that failed, and why that one failed.
+    """Return the run of adjacent pieces up to the first failed one, and its error.
 
-    `results` has the bytes of each piece, or an error, in the order of the pieces. A consumer that
-    read the partition before it was diskless takes a lower epoch than its last for the older one.
+    `results` has the bytes or the error of each piece. `leader_epoch` must not fall: a consumer
+    that read the partition before it was diskless would take a lower epoch for an older one.
     """
     view = memoryview(bytearray(sum(piece.size_bytes for piece in pieces)))
     offsets: list[int] = []
@@ -126,7 +124,7 @@ def assemble(
 
 
 def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int) -> None:
-    """Copy the batches and give them offsets and epoch, after a check against the layout."""
+    """Copy the batches and stamp offsets and epoch, after a check against the layout."""
     if len(data) != piece.size_bytes:
         raise CorruptObject(f"{_where(piece)} has {piece.size_bytes} bytes, {len(data)} were read")
     target[:] = data
@@ -138,7 +136,7 @@ def _copy(piece: Piece, data: memoryview, target: memoryview, leader_epoch: int)
             if header.size_bytes != size_bytes or header.last_offset_delta + 1 != count:
                 raise CorruptBatch(
                     f"the batch of offset {offset} should have {size_bytes} bytes and {count}"
-                    f" offsets, its header says {header.size_bytes} and"
+                    f" offsets, its header states {header.size_bytes} and"
                     f" {header.last_offset_delta + 1}"
                 )
             verify_crc(target, header, position)

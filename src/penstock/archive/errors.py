@@ -1,4 +1,4 @@
-"""What can be wrong with what lies in a store, with Kafka's name for it on the wire."""
+"""Errors of archived data, each with Kafka's error name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CorruptObject(CorruptError):
 
 
 class CutFooter(CorruptObject):
-    """The footer begins before the bytes that were given; `needed_bytes` of the end are needed."""
+    """The footer begins before the given bytes; the object's last `needed_bytes` are needed."""
 
     def __init__(self, given_bytes: int, needed_bytes: int) -> None:
         super().__init__(f"the footer takes {needed_bytes} bytes, {given_bytes} are there")

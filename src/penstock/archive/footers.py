@@ -1,4 +1,4 @@
-"""Reading the footer of a write-ahead object from a store."""
+"""Reading of a write-ahead object's footer from a store."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from penstock.objects import ObjectStore
 
 
 async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFooter:
-    """The footer of an object of this size: one read, a second one where it is long.
+    """Return the footer of an object of this size, with one read, or two for a long footer.
 
     Raises:
-        CorruptObject: the object is no whole write-ahead object, or of another size.
-        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: as the store says.
+        CorruptObject: the object is not a whole write-ahead object, or has another size.
+        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: raised by the store.
     """
     if size_bytes < TRAILER_BYTES:
-        raise CorruptObject(f"{key} has {size_bytes} bytes, which is no object")
+        raise CorruptObject(f"{key} has {size_bytes} bytes, too few for an object")
     tail_bytes = min(size_bytes, FOOTER_TAIL_BYTES)
     tail = await store.get(key, size_bytes - tail_bytes, tail_bytes)
     try:
@@ -26,7 +26,7 @@ async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFoote
             raise CorruptObject(f"{key} has {size_bytes} bytes: {cut}") from None
         footer = _decode(key, await store.get(key, size_bytes - cut.needed_bytes, cut.needed_bytes))
     if footer.size_bytes != size_bytes:
-        raise CorruptObject(f"{key} has {size_bytes} bytes, its footer says {footer.size_bytes}")
+        raise CorruptObject(f"{key} has {size_bytes} bytes, its footer states {footer.size_bytes}")
     return footer
 
 

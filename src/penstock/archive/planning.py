@@ -1,8 +1,8 @@
-"""Which bytes of which objects a fetch needs: extents are trimmed to batches, ranges are merged.
+"""Planning of a fetch: extents are trimmed to batches, byte ranges are merged.
 
-Each partition's extents are cut to the batches from the wanted offset up to its limit, by what the
-batch index knows of their sizes (`layout`), so that no byte is read to find out where a batch ends.
-What lies in one object close together is read as one range.
+Each partition's extents are cut to the batches from the fetch offset up to its limit, with the
+sizes in the batch index (`layout`), so that no byte is read to find the end of a batch. Close
+ranges of one object are read as one.
 
     extents of a partition    [b b b b][b b b]          wanted: from here ─┐
     pieces                      └ trimmed: [· b b b][b b ·]  <─────────────┘
@@ -24,11 +24,11 @@ from penstock.archive.limits import MERGE_GAP_BYTES
 from penstock.records.extents import Extent
 
 LAYOUT = "<ii"
-"""Of each batch: its bytes, and the offsets that it takes."""
+"""Bytes and number of offsets of each batch."""
 
 
 class Piece(NamedTuple):
-    """Adjacent batches of one extent: where they lie, and what each must look like."""
+    """Adjacent batches of one extent: their position, and the layout that they must match."""
 
     extent: Extent
     start: int
@@ -47,34 +47,30 @@ class Range(NamedTuple):
 
 
 class RangeLocation(NamedTuple):
-    """Where a piece lies: in which range, and how far into it."""
+    """Location of a piece: its range, and the offset into it."""
 
     range_index: int
     offset: int
 
 
 class Plan(NamedTuple):
-    """Ranges to read, and where in them each of the pieces lies, in the order of the pieces."""
+    """Ranges to read, and the location of each piece in them, in the order of the pieces."""
 
     ranges: list[Range]
     places: list[RangeLocation]
 
 
 def layout_of(extent: Extent) -> list[tuple[int, int]]:
-    """The batches of an extent as (bytes, offsets)."""
     return list(iter_unpack(LAYOUT, extent.layout))
 
 
 def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
-    """The bytes and the offsets of each batch, a row per batch."""
+    """Return the bytes and the offsets of each batch, a row per batch."""
     return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
 
 
 def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
-    """The extent without batches outside of [start, end), as far as they are known.
-
-    None if it holds no offset of the range.
-    """
+    """Return the extent without batches outside of [start, end); None if nothing is left."""
     if start >= end or end <= extent.base_offset or start >= extent.next_offset:
         return None
     whole = start <= extent.base_offset and end >= extent.next_offset
@@ -103,9 +99,10 @@ def trim(
     max_bytes: int,
     at_least_one: bool,
 ) -> list[Piece]:
-    """The batches from the one that holds `offset` on, up to `max_bytes`; extents are adjacent.
+    """Return the batches from the one that holds `offset`, up to `max_bytes`; extents are adjacent.
 
-    The first batch even if it is larger, with `at_least_one`. Ends at a gap between extents.
+    With `at_least_one` the first batch is returned even if it is larger. Stops at a gap between
+    extents.
     """
     pieces: list[Piece] = []
     left = max_bytes
@@ -124,7 +121,7 @@ def trim(
 def _trimmed(
     extent: Extent, offset: int, left: int, at_least_one: bool
 ) -> tuple[Piece | None, bool]:
-    """The part of one extent, and whether it reaches to the extent's end."""
+    """Return the part of one extent, and whether it reaches to the extent's end."""
     position = extent.byte_offset
     base = extent.base_offset
     start, first_offset, size_bytes = position, base, 0
@@ -149,7 +146,7 @@ def _trimmed(
 
 
 def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
-    """Ranges that cover all pieces: grouped by object, those close together as one."""
+    """Return ranges that cover all pieces, grouped by object; close ones are merged."""
     by_key: dict[str, list[int]] = {}
     for index, piece in enumerate(pieces):
         by_key.setdefault(piece.extent.key, []).append(index)
@@ -171,11 +168,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
 
 
 def newest_timestamp(pieces: Iterable[Piece]) -> int:
-    """The newest timestamp of all batches of a request; -1 without any.
-
-    A time of the append counts as the batches' own, which it replaces. The marker of a transaction
-    that lies alone has none.
-    """
+    """Return the newest timestamp, or append time, of all batches of a request; -1 if none."""
     return max(
         (max(piece.extent.max_timestamp, piece.extent.append_time_ms) for piece in pieces),
         default=-1,

@@ -1,9 +1,9 @@
-"""Making a sealed segment of write-ahead extents: read, checked, stamped for good, written.
+"""Building of sealed segments from write-ahead extents: read, checked, stamped, written.
 
-A segment is a plain Kafka segment file (`.log`): batches back to back, each with its base offset
-and leader epoch, and with the time of its append where the topic wants that. Nothing else in a
-batch changes; its checksum is renewed only where the append time came in. So consumers get the
-same bytes as before, and whoever reads segment files can read it.
+A segment is a plain Kafka segment file (`.log`): batches back to back, each with its base offset,
+leader epoch and, where the topic demands it, append time. Nothing else in a batch changes; its
+checksum is renewed only for an append time. So consumers get the same bytes as before, and any
+reader of segment files can read it.
 
     extents   [a a a][b b][c c c c]      of different objects, adjacent by offset
     chunks    |──────────|─────────|     read a few at a time, assembled as for a consumer
@@ -41,7 +41,7 @@ from penstock.records import BatchHeader, decode_header, empty_batches, verify_c
 from penstock.records.extents import Extent
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
-"""Key, start, bytes: as `ObjectStore.get`."""
+"""Arguments key, start and bytes, as of `ObjectStore.get`."""
 
 
 class SegmentPart(NamedTuple):
@@ -56,14 +56,14 @@ class SegmentPart(NamedTuple):
 
 
 class SealedSegment(NamedTuple):
-    """The bytes of a segment, in pieces, and what is in them, by offset."""
+    """Bytes of a segment, in pieces, and its parts, by offset."""
 
     pieces: list[memoryview]
     size_bytes: int
     parts: tuple[SegmentPart, ...]
 
     def extents(self, lease: ObjectLease) -> tuple[Extent, ...]:
-        """The parts as extents of an object. Times are in the batches, so none is to be stamped."""
+        """Return the parts as extents of an object, without append times, as batches have them."""
         return tuple(
             Extent(
                 lease.object_id, lease.key, "segment", part.byte_offset, part.size_bytes,
@@ -75,7 +75,7 @@ class SealedSegment(NamedTuple):
     def swap(
         self, key: PartitionKey, replaced: Sequence[Extent], lease: ObjectLease
     ) -> SegmentSwap:
-        """What puts the segment, written under a lease, in the place of what it was made of."""
+        """Return the swap that replaces extents with this segment, written under a lease."""
         return SegmentSwap(
             topic_id=key[0],
             partition=key[1],
@@ -87,11 +87,11 @@ class SealedSegment(NamedTuple):
 
 
 async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey) -> SealedSegment:
-    """Make a segment of adjacent extents of one partition, which are read with `read`.
+    """Build a segment from adjacent extents of one partition, read with `read`.
 
     Raises:
-        CorruptObject: an object does not hold what the index says; nothing is made of it.
-        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: as `read` says.
+        CorruptObject: an object contradicts the batch index; no segment is built.
+        ObjectNotFound, ObjectTruncated, StoreUnavailable, StoreRefused: raised by `read`.
     """
     for extent, following in pairwise(extents):
         if extent.next_offset != following.base_offset:
@@ -107,11 +107,7 @@ async def build_segment(read: Read, extents: Sequence[Extent], key: PartitionKey
 
 
 async def runs_of(read: Read, extents: Sequence[Extent]) -> AsyncIterator[Run]:
-    """The batches of adjacent extents, a bounded number of bytes at a time; checked and stamped.
-
-    Raises:
-        PenstockError: as `build_segment`.
-    """
+    """Yield runs of the verified batches of adjacent extents; raises as `build_segment`."""
     for chunk in _chunks(extents):
         size_bytes = sum([extent.size_bytes for extent in chunk])
         pieces = trim(chunk, chunk[0].base_offset, max_bytes=size_bytes, at_least_one=True)
@@ -129,9 +125,9 @@ async def write_segment(
     key: PartitionKey,
     lease: ObjectLease,
 ) -> SegmentSwap:
-    """Build a segment and write it under a leased key; the answer is for `swap_extents`.
+    """Build a segment and write it under a leased key; return the swap for `swap_extents`.
 
-    After an error the key is not to be used again.
+    After an error the key must not be used again.
 
     Raises:
         PenstockError: as `build_segment`, and as `ObjectStore.put`.
@@ -156,11 +152,11 @@ def _chunks(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
 
 
 async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
-    """The bytes of pieces, or why there are none, in their order."""
+    """Return the bytes or the error of each piece, in their order."""
     plan = merge(pieces)
     turns = asyncio.Semaphore(READS_AT_ONCE)
 
-    async def one(key: str, start: int, size_bytes: int) -> Result:
+    async def read_range(key: str, start: int, size_bytes: int) -> Result:
         async with turns:
             try:
                 return await read(key, start, size_bytes)
@@ -168,14 +164,14 @@ async def _fetched(read: Read, pieces: Sequence[Piece]) -> list[Result]:
                 return error
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(*item)) for item in plan.ranges]
+        tasks = [group.create_task(read_range(*item)) for item in plan.ranges]
     return results_of(pieces, plan, [task.result() for task in tasks])
 
 
 class GrowingSegment:
-    """A segment that grows by batches, from an offset on; it has every offset up to its end.
+    """Segment that grows by batches from an offset, and has every offset up to its end.
 
-    Where batches leave offsets out, as compaction does, batches without records are put there.
+    Offset gaps, as compaction leaves them, are filled with batches without records.
     """
 
     def __init__(self, base_offset: int) -> None:
@@ -187,11 +183,11 @@ class GrowingSegment:
         self._part: GrowingPart | None = None
 
     def add(self, view: memoryview, *, verify: bool = False) -> None:
-        """Add whole batches by rising offsets; they are kept as they lie.
+        """Add whole batches by rising offsets, without a copy.
 
         Raises:
-            CorruptBatch: bytes that are none; with `verify`, a checksum is wrong.
-            BugError: one begins below where the last one ended, and it is not the first.
+            CorruptBatch: the bytes are not batches; with `verify`, a checksum is wrong.
+            BugError: a batch, except the first, begins below its predecessor's end.
         """
         begun = position = 0
         while position < len(view):
@@ -210,7 +206,6 @@ class GrowingSegment:
         self._pieces.append(view[begun:])
 
     def fill(self, offset: int) -> None:
-        """Let there be batches without records up to an offset."""
         for filler in empty_batches(self.next_offset, offset, self._epoch):
             self._pieces.append(memoryview(filler))
             self._note(decode_header(filler))
@@ -226,14 +221,14 @@ class GrowingSegment:
         self.size_bytes += header.size_bytes
 
     def sealed(self) -> SealedSegment:
-        """What has grown, which must be something; nothing can be added any more."""
+        """Return the segment, which must not be empty; nothing may be added afterwards."""
         if self._part is not None:
             self._parts.append(self._part.done())
         return SealedSegment(self._pieces, self.size_bytes, tuple(self._parts))
 
 
 class GrowingPart:
-    """A part that grows by batches."""
+    """Part of a segment that grows by batches."""
 
     __slots__ = ("_base_offset", "_byte_offset", "_max_timestamp", "_next", "_size", "layout")
 
@@ -251,7 +246,7 @@ class GrowingPart:
         )
 
     def add(self, header: BatchHeader) -> None:
-        """Add a batch; the time of a marker counts for nothing, as no record has it."""
+        """Add a batch; a marker's timestamp does not count, as it has no record."""
         self.layout += LAYOUT.pack(header.size_bytes, header.next_offset - self._next)
         self._size += header.size_bytes
         self._next = header.next_offset

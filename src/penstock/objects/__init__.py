@@ -1,4 +1,4 @@
-"""Objects in a store: the port, its forms, the range cache, hot and cold fetch paths."""
+"""Object stores: the port, its implementations, the range cache, hot and cold fetch paths."""
 
 from penstock.objects.directory import DirectoryStore
 from penstock.objects.errors import (

@@ -1,7 +1,4 @@
-"""Blocks of recent objects in memory, and who waits for those that are being loaded.
-
-An object is cut into blocks at multiples of the block's size; its last block ends where it ends. A
-block is absent, being loaded, or present:
+"""Cache of recent objects' blocks, and the callers that wait for blocks being loaded.
 
 | state   | asked                | loaded             | failed            | kept (just written)  |
 |---------|----------------------|--------------------|-------------------|----------------------|
@@ -9,9 +6,9 @@ block is absent, being loaded, or present:
 | loading | joins: `WAIT`        | → present, answers | → absent, answers | → present, answers   |
 | present | the bytes; it is new | (the first stay)   | —                 | (the first stay)     |
 
-So there is one load per block however many ask. Present blocks stand in the order in which they
-were last written or asked for: the first ones are those that expire (after the lifespan) and those
-that make room. Bytes never change under a key, so nothing is ever invalidated.
+So each block is loaded once for all callers. Present blocks are ordered by their last write or
+request: the first ones expire after the lifespan, and are evicted for room. Bytes never change
+under a key, so nothing is ever invalidated.
 """
 
 from __future__ import annotations
@@ -27,14 +24,12 @@ A = TypeVar("A")
 
 
 class Block(NamedTuple):
-    """One block of an object, numbered from 0."""
-
     key: str
     number: int
 
 
 class Pending(Enum):
-    """The block is not there: the asker waits, and has it loaded first or not."""
+    """State of a missing block: the caller waits, and must start the load or not."""
 
     LOAD = auto()
     WAIT = auto()
@@ -46,7 +41,7 @@ class _Entry(NamedTuple):
 
 
 class BlockCache(Generic[A]):
-    """Present blocks, bounded in bytes and time, and the askers (`A`) of those being loaded."""
+    """Cached blocks, bounded in bytes and time, and the callers (`A`) that wait for loads."""
 
     def __init__(self, *, block_bytes: int, bytes_max: int, lifespan_ms: int) -> None:
         self.block_bytes = block_bytes
@@ -69,19 +64,18 @@ class BlockCache(Generic[A]):
         return len(self._loading)
 
     def blocks(self, key: str, start: int, size_bytes: int) -> Iterator[Block]:
-        """The blocks that hold a range."""
         first, last = start // self.block_bytes, (start + size_bytes - 1) // self.block_bytes
         return (Block(key, number) for number in range(first, last + 1))
 
     def peek(self, block: Block, now_ms: int) -> memoryview | None:
-        """A present block, without counting or touching it."""
+        """Return a cached block, without counting or touching it."""
         entry = self._present.get(block)
         if entry is None or self._expired(entry, now_ms):
             return None
         return entry.content
 
     def ask(self, block: Block, asker: A, now_ms: int) -> memoryview | Pending:
-        """The block's bytes; or the asker is remembered until `loaded`, `failed` or `keep`."""
+        """Return the block's bytes, or register the caller until `loaded`, `failed` or `keep`."""
         entry = self._present.get(block)
         if entry is not None:
             if not self._expired(entry, now_ms):
@@ -100,21 +94,18 @@ class BlockCache(Generic[A]):
         return Pending.LOAD
 
     def loaded(self, block: Block, content: memoryview, now_ms: int) -> Sequence[A]:
-        """A load has ended well; who is to be answered with `content`."""
+        """Store a loaded block; return the callers that wait for it."""
         self._store(block, content, now_ms)
         return self._loading.pop(block, ())
 
     def failed(self, block: Block) -> Sequence[A]:
-        """A load has failed; who is to be told. The next to ask has it loaded again."""
+        """Record a failed load; return the callers that wait for it."""
         return self._loading.pop(block, ())
 
     def keep(
         self, key: str, content: memoryview, now_ms: int
     ) -> Sequence[tuple[memoryview, Sequence[A]]]:
-        """Cut a whole object into present blocks; each with those who waited for it.
-
-        Blocks of an object that has several own their bytes, so that each can be dropped.
-        """
+        """Store an object in blocks that own their bytes; return each with its waiting callers."""
         kept: list[tuple[memoryview, Sequence[A]]] = []
         for number, start in enumerate(range(0, len(content), self.block_bytes)):
             cut = content[start : start + self.block_bytes]
@@ -124,7 +115,7 @@ class BlockCache(Generic[A]):
         return kept
 
     def expire(self, now_ms: int) -> int:
-        """Drop what was not touched for the lifespan; how many blocks."""
+        """Evict the blocks that were not used for the lifespan; return their number."""
         dropped = 0
         while self._present:
             block, entry = next(iter(self._present.items()))
@@ -136,7 +127,6 @@ class BlockCache(Generic[A]):
         return dropped
 
     def clear(self) -> Sequence[A]:
-        """Drop everything; who waited."""
         self._present.clear()
         self.size_bytes = 0
         askers = [asker for waiting in self._loading.values() for asker in waiting]

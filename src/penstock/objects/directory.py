@@ -1,15 +1,15 @@
-"""Objects as files of a directory: local for one broker, or shared by all of them.
+"""Object store in a directory: local to one broker, or shared by all of them.
 
 A put writes `.partial/<name>`, syncs it, links it to its key's path and syncs the directory of the
-link (and, once each, the directories above it): a key is seen whole or not at all, and an object
-is on disk when `put` returns. A link never replaces. What a crash leaves in `.partial` is removed
-at an opening, by age, since other brokers may be writing there.
+link (and, once each, the directories above it): an object is visible only as a whole, and is on
+disk when `put` returns. A link never replaces an object. Leftovers of a crash in `.partial` are
+removed at the next opening, if they are old enough that no other broker can be writing them.
 
-All paths are walked from the root by open directories and without following symlinks. A sync that
-fails with anything but "no room" is final: the kernel may have dropped the bytes and a second sync
-would pass (the "fsyncgate" of 2018), so the store takes no more objects until it is opened anew.
+Paths are opened directory by directory from the root, without following symlinks. A failed sync,
+except for a full disk, is final: the kernel may have dropped the bytes and a second sync would
+succeed (the "fsyncgate" of 2018), so the store accepts no objects until it is reopened.
 
-Directories of objects that were deleted stay. Keys that differ in `a` and `a/b` cannot both exist.
+Empty directories of deleted objects stay. Keys `a` and `a/b` cannot both exist.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _REFUSED: Final = frozenset(
 
 
 class DirectoryStore:
-    """The store of one root directory, which is made when it is not there.
+    """Object store of one root directory, which is created if missing.
 
     Raises:
-        StoreRefused: the root cannot be made or opened.
+        StoreRefused: the root cannot be created or opened.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DirectoryStore:
         return size
 
     async def _whole(self, job: Callable[[], T]) -> T:
-        """Run a job on a thread; one that is cancelled is waited for, as it uses a file."""
+        """Run a job on a thread; after a cancellation wait for its end, as it uses a file."""
         task = asyncio.ensure_future(self._threads.run(job))
         try:
             return await asyncio.shield(task)
@@ -179,7 +179,7 @@ class DirectoryStore:
             return write_all(self._files, file, position, views)
 
     def _finish(self, key: str, file: int, size: int) -> None:
-        """Sync a whole file, and look whether it is."""
+        """Sync a whole file, and check its size."""
         with self._errors("write", key):
             self._sync(lambda: self._files.sync_file(file), f"object {key}")
             written = self._files.size(file)
@@ -199,7 +199,7 @@ class DirectoryStore:
             try:
                 self._files.link(name, target, self._partial, directory)
             except FileExistsError:
-                # A file server that repeats a call whose answer was lost finds its own link.
+                # A file server that repeats a call after a lost response finds its own link.
                 if os.stat(name, dir_fd=self._partial, follow_symlinks=False).st_nlink < 2:
                     raise ObjectExists(key) from None
             self._sync(lambda: self._files.sync_directory(directory), f"the directory of {key}")
@@ -228,7 +228,6 @@ class DirectoryStore:
             self._delete_of(list(group))
 
     def _delete_of(self, keys: Sequence[str]) -> None:
-        """Delete files of one directory."""
         with (
             self._errors("delete", keys[0]),
             suppress(FileNotFoundError),
@@ -240,8 +239,7 @@ class DirectoryStore:
             self._files.sync_directory(directory)
 
     def _walk(self, parent: str, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """Objects below a directory in the order of their keys, which is that of names where a
-        directory's name ends with its slash."""
+        """Yield objects below a directory, sorted by key; directory names end with a slash."""
         for key, entry in self._entries(parent):
             if entry is None:
                 if key.startswith(prefix) and key + "\x7f" > after:
@@ -250,7 +248,6 @@ class DirectoryStore:
                 yield ObjectInfo(key, entry.st_size, entry.st_mtime_ns // 1_000_000)
 
     def _entries(self, parent: str) -> Sequence[tuple[str, os.stat_result | None]]:
-        """What is in one directory, sorted: directories with a slash and without a stat."""
         found: list[tuple[str, os.stat_result | None]] = []
         try:
             with self._directory(parent + "-") as (directory, _), os.scandir(directory) as entries:
@@ -270,7 +267,7 @@ class DirectoryStore:
 
     @contextmanager
     def _directory(self, key: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The open directory of a key, walked to from the root, and the last part of the key."""
+        """Yield the open directory of a key, opened from the root, and the last part of the key."""
         *parts, name = key.split("/")
         directory = os.dup(self._root)
         try:
@@ -286,7 +283,7 @@ class DirectoryStore:
             self._files.close(directory)
 
     def _make(self, directory: int, part: str, path: str) -> None:
-        """Make a directory durable, whoever made it: another writer may not have synced it yet."""
+        """Make a directory durable, even if another writer created it and did not sync it yet."""
         with suppress(FileExistsError):
             self._files.make_directory(part, directory)
         self._sync(lambda: self._files.sync_directory(directory), f"the directory of {path}")
@@ -320,7 +317,7 @@ class DirectoryStore:
 
     @contextmanager
     def _errors(self, doing: str, key: str, *, absent: str | None = None) -> Iterator[None]:
-        """Turn OSErrors into this package's; `absent` is the key that a missing file means."""
+        """Convert OSErrors to this package's errors; `absent` is the key of a missing file."""
         try:
             yield
         except OSError as error:
@@ -331,7 +328,7 @@ class DirectoryStore:
     def _error(self, error: OSError, what: str) -> StoreUnavailable | StoreRefused:
         reason = error.strerror or str(error)
         if error.errno == errno.ENOENT:
-            self._durable.clear()  # Someone removes directories under us: make them again.
+            self._durable.clear()  # Directories were removed from outside: create them again.
         if error.errno in _NO_ROOM:
             return StoreFull(f"{what}: {reason}")
         if error.errno in _NO_DESCRIPTORS:

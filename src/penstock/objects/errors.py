@@ -1,8 +1,8 @@
-"""What can go wrong with objects, each with Kafka's name for it on the wire.
+"""Errors of object stores, each with Kafka's error name.
 
-Three answers matter to a caller of a store: try again (`StoreUnavailable`: the outcome of a write
-is unknown, so a write is tried again under another key), do not try again (`StoreRefused`), and
-what is said of one object (`ObjectNotFound`, `ObjectExists`, `ObjectTruncated`).
+Callers distinguish three kinds: retry (`StoreUnavailable`: the outcome of a write is unknown, so it
+is retried under another key), do not retry (`StoreRefused`), and errors of one object
+(`ObjectNotFound`, `ObjectExists`, `ObjectTruncated`).
 """
 
 from __future__ import annotations
@@ -18,42 +18,40 @@ from penstock.base.errors import (
 )
 
 THROTTLED_STATUS: Final = frozenset({429, 503})
-"""Of HTTP: too many requests."""
+"""HTTP status codes of too many requests."""
 
 
 class StoreUnavailable(RetriableError):
-    """The store did not answer, or not with a result; a write may have taken effect or not."""
+    """The store did not respond, or failed; a write may have taken effect."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StoreThrottled(StoreUnavailable):
-    """The store asks for fewer requests."""
+    """The store demands fewer requests."""
 
 
 class StoreFull(StoreUnavailable):
-    """The store has no room; nothing of the object is visible."""
+    """The store is full; nothing of the object is visible."""
 
 
 class StoreRefused(UnavailableError):
-    """The store will not do it as it is set up: credentials, bucket, permissions."""
+    """The store rejects the request because of its setup: credentials, bucket, permissions."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StoreFailed(StoreRefused):
-    """A sync failed: what the disk holds is unknown, and the store takes no more objects."""
+    """A sync failed: the disk's content is unknown, and the store accepts no objects."""
 
 
 class StoreClosed(FencedError):
-    """The store, or the fetch paths over it, have been closed."""
+    """The store, or the fetch paths over it, are closed."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class InvalidKey(InvalidError):
-    """A key that no object can have."""
-
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"object key {key[:80]!r}: {reason}")
         self.key = key
@@ -61,18 +59,16 @@ class InvalidKey(InvalidError):
 
 
 class InvalidRange(InvalidError):
-    """A range that no object can have."""
-
     def __init__(self, key: str, start: int, size_bytes: int) -> None:
         super().__init__(
-            f"object {key}: {size_bytes} bytes from byte {start} are no range; "
+            f"object {key}: {size_bytes} bytes from byte {start} are not a valid range; "
             "a range has at least one byte and starts at byte 0 or above"
         )
         self.key = key
 
 
 class ObjectNotFound(InvalidError):
-    """There is no object of this key; keys are written once, so there will be none."""
+    """No object has this key; keys are written once, so none will."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -82,7 +78,7 @@ class ObjectNotFound(InvalidError):
 
 
 class ObjectExists(InvalidError):
-    """There is an object of this key, and objects are never replaced."""
+    """An object with this key exists, and objects are never replaced."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -92,9 +88,9 @@ class ObjectExists(InvalidError):
 
 
 class ObjectTruncated(CorruptError):
-    """An object ends before a range that it should hold.
+    """An object ends before the end of the requested range.
 
-    `content` is what it has of the range, where some of it came with the store's answer.
+    `content` holds the existing part of the range, if the store returned it.
     """
 
     code: ClassVar[str] = "kafka_storage_error"
@@ -110,7 +106,7 @@ class ObjectTruncated(CorruptError):
     ) -> None:
         super().__init__(
             f"object {key} has {object_size_bytes} bytes, "
-            f"and [{start}, {start + size_bytes}) was asked of it"
+            f"and [{start}, {start + size_bytes}) was requested"
         )
         self.key = key
         self.start = start
@@ -120,6 +116,6 @@ class ObjectTruncated(CorruptError):
 
 
 class LaggingConsumerRejected(RetriableError):
-    """The queue of the cold path is full, or the paths are closing; the consumer backs off."""
+    """The cold path's queue is full, or the paths are closing; the consumer should back off."""
 
     code: ClassVar[str] = "kafka_storage_error"

@@ -1,7 +1,7 @@
-"""Reading ranges of objects: recent data through the cache, old data past it.
+"""Fetch paths for ranges of objects: recent data through the cache, old data past it.
 
-The age of the newest data of a request decides, not the consumer's lag:
-`max(0, now − newest timestamp) > threshold` is the cold path.
+The age of the newest data of a request decides, not the consumer's lag: `max(0, now − newest
+timestamp) > threshold` selects the cold path.
 
 - **Hot path**: whole blocks, kept in the cache, one load per block however many ask, a pool of its
   own and no rate limit. What this broker wrote is in the cache from the start (`keep`).
@@ -9,8 +9,8 @@ The age of the newest data of a request decides, not the consumer's lag:
   lagging consumer reads is of no use to the others. One bounding range per object and call, its own
   client of the store, its own bounded pool, a rate limit. A full queue rejects at once.
 
-Nothing here blocks: what cannot be let in is an error at once, and errors are values, one per
-range, so that a caller serves what precedes the first failure.
+Nothing here blocks: a request that exceeds a bound fails at once, and errors are values, one per
+range, so that a caller can return the bytes before the first failure.
 
 Source: the hot and cold path separation of Inkless (Aiven's diskless Kafka), December 2025.
 """
@@ -44,7 +44,7 @@ from penstock.objects.store_path import Future, Pause, Result, StorePath
 
 
 class ObjectRange(NamedTuple):
-    """Bytes of an object; its size is -1 where it is not known."""
+    """Bytes of an object; `object_size_bytes` is -1 if unknown."""
 
     key: str
     start: int
@@ -53,7 +53,7 @@ class ObjectRange(NamedTuple):
 
 
 class FetchPaths:
-    """The hot and the cold path of one broker. The stores stay the caller's, who closes them."""
+    """Hot and cold path of one broker. The caller owns the stores, and closes them."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class FetchPaths:
     async def fetch(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview | PenstockError]:
-        """Read ranges; one answer per range, in their order, bytes or the error.
+        """Read ranges; return bytes or an error per range, in their order.
 
-        `newest_timestamp_ms` is the newest of all batches asked for; it decides the path. Store
-        errors are never raised. Cancelling ends requests of the cold path; loads of blocks go on,
-        for those that ask next.
+        `newest_timestamp_ms` is that of all requested batches, and selects the path. Store errors
+        are never raised. A cancellation ends requests of the cold path; loads of blocks continue,
+        for later callers.
         """
         now_ms = self._clock.now_ms()
         if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
@@ -118,8 +118,7 @@ class FetchPaths:
     def cached(
         self, ranges: Sequence[ObjectRange], *, newest_timestamp_ms: int
     ) -> list[memoryview] | None:
-        """The bytes of recent ranges that are all in the cache, without waiting; else None, and
-        nothing is counted or loaded."""
+        """Return the bytes of ranges that are all cached, else None; never wait or load."""
         now_ms = self._clock.now_ms()
         if self._settings.lagging(now_ms=now_ms, newest_timestamp_ms=newest_timestamp_ms):
             return None
@@ -136,7 +135,6 @@ class FetchPaths:
         return found
 
     def keep(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Put an object that was just written into the cache; the pieces are copied."""
         if self._closed:
             return
         content = memoryview(b"".join(pieces))
@@ -145,7 +143,7 @@ class FetchPaths:
         self._watch_expiry()
 
     async def close(self) -> None:
-        """End all requests; those who wait are told. Idempotent."""
+        """End all requests with an error. Idempotent."""
         self._closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -159,7 +157,6 @@ class FetchPaths:
         _answer(self._cache.clear(), closed)
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics of both paths and the cache."""
         self._cache.expire(self._monotonic_ms())
         yield from metrics.samples(
             cache=self._cache,
@@ -182,12 +179,11 @@ class FetchPaths:
         return [self._assemble(wanted, parts) for wanted, parts in zip(ranges, asked, strict=True)]
 
     def _ask(self, wanted: ObjectRange) -> list[Result | Future]:
-        """The blocks of a range: bytes, or futures of what is being loaded."""
         if self._closed:
             return [StoreClosed("the fetch paths are closed")]
-        refusal = _refusal(wanted)
-        if refusal is not None:
-            return [refusal]
+        error = _range_error(wanted)
+        if error is not None:
+            return [error]
         loop = asyncio.get_running_loop()
         parts: list[Result | Future] = []
         for block in self._cache.blocks(wanted.key, wanted.start, wanted.size_bytes):
@@ -219,7 +215,6 @@ class FetchPaths:
             self._watch_expiry()
 
     def _assemble(self, wanted: ObjectRange, parts: Sequence[Result | Future]) -> Result:
-        """Cut a range out of its blocks; the first error is its answer."""
         contents: list[memoryview] = []
         for part in parts:
             result = part.result() if isinstance(part, asyncio.Future) else part
@@ -235,7 +230,7 @@ class FetchPaths:
         return cut
 
     async def _fetch_cold(self, ranges: Sequence[ObjectRange]) -> list[Result]:
-        answers: list[Result | None] = [_refusal(wanted) for wanted in ranges]
+        answers: list[Result | None] = [_range_error(wanted) for wanted in ranges]
         waiting: list[tuple[_Span, Future]] = []
         for span in bounding(ranges, [n for n, answer in enumerate(answers) if answer is None]):
             self._lagging_requests += 1
@@ -271,7 +266,7 @@ class FetchPaths:
         return int(self._clock.monotonic() * 1000)
 
     def _watch_expiry(self) -> None:
-        """Look through the cache from time to time while there is something in it."""
+        """Schedule expiry checks while the cache is not empty."""
         if self._expiry is None and len(self._cache) and not self._closed:
             seconds = self._settings.cache_lifespan_seconds / limits.CACHE_EXPIRY_CHECKS
             self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
@@ -283,7 +278,7 @@ class FetchPaths:
 
 
 class _Span(NamedTuple):
-    """A bounding range [start, end) of one object, and which ranges lie in it."""
+    """Bounding range [start, end) of one object, and the indexes of the ranges in it."""
 
     key: str
     start: int
@@ -292,8 +287,7 @@ class _Span(NamedTuple):
 
 
 def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[_Span]:
-    """One bounding range per object for the ranges at `indexes`; more than one where it would
-    exceed LAGGING_RANGE_BYTES_MAX."""
+    """Yield a bounding range per object, more than one beyond LAGGING_RANGE_BYTES_MAX."""
     by_key: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for index in indexes:
         wanted = ranges[index]
@@ -312,8 +306,8 @@ def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[
         yield _Span(key, start, end, inside)
 
 
-def _refusal(wanted: ObjectRange) -> PenstockError | None:
-    """Why a range can never be read, without asking the store."""
+def _range_error(wanted: ObjectRange) -> PenstockError | None:
+    """Return the error of a range that no store can return, or None."""
     key, start, size, object_size = wanted
     if start < 0 or size < 1:
         return InvalidRange(key, start, size)

@@ -1,8 +1,8 @@
-"""When a slow request is made a second time: after the observed 99th percentile, and seldom.
+"""Hedging: a slow request is sent again after the observed 99th percentile, within a budget.
 
-The percentile is that of the last latencies, so that it follows the store. A budget bounds the
-second requests to a share of the first ones: when the store is slow for everybody they would only
-make it slower.
+The percentile is that of the latest requests, so that it follows the store. The budget bounds
+hedges to a share of the requests: while the store is slow as a whole, they would only make it
+slower.
 
 Source: Dean and Barroso, "The Tail at Scale" (2013), hedged requests.
 """
@@ -15,7 +15,7 @@ from penstock.objects import limits
 
 
 class Hedging:
-    """The latencies and the budget of one path's requests."""
+    """Latencies and hedging budget of one path."""
 
     __slots__ = ("_budget", "_delay", "_fresh", "_latencies")
 
@@ -27,11 +27,11 @@ class Hedging:
 
     @property
     def delay(self) -> float | None:
-        """Seconds after which a request is slow; None while too few are known."""
+        """Seconds after which a request is slow; None before enough latencies are known."""
         return self._delay
 
     def observe(self, seconds: float) -> None:
-        """A request was answered after so long; each earns a part of a hedge."""
+        """Record a response's latency; each earns a part of a hedge."""
         self._latencies.append(seconds)
         self._budget = min(limits.HEDGES_SAVED_MAX, self._budget + limits.HEDGE_SHARE)
         self._fresh += 1
@@ -45,7 +45,7 @@ class Hedging:
             self._delay = max(limits.HEDGE_DELAY_MIN_SECONDS, slow)
 
     def spend(self) -> bool:
-        """Whether a slow request may be hedged now; it counts as hedged then."""
+        """Return whether a slow request may be hedged now, and count it as hedged."""
         if self._budget < 1.0:
             return False
         self._budget -= 1.0

@@ -1,7 +1,7 @@
-"""What an object's key may be: one rule for all stores, so that none is led astray.
+"""Rules for object keys, equal for all stores.
 
-A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=`
-or `-` and goes on with these or dots. So no part is `.` or `..`, none is empty, and none hides what
+A key is a relative path of parts between `/`; every part begins with a letter, a digit, `_`, `=` or
+`-` and continues with these or dots. So no part is empty, `.`, `..`, or hidden like the files that
 a directory store keeps beside the objects.
 """
 
@@ -19,11 +19,7 @@ _PREFIX: Final = re.compile(rf"(?:{_PART}/)*(?:{_PART})?", re.ASCII)
 
 
 def check_key(key: str) -> None:
-    """Refuse what is no key.
-
-    Raises:
-        InvalidKey: says which rule it breaks.
-    """
+    """Reject an invalid key; raises InvalidKey."""
     if len(key) > limits.KEY_BYTES_MAX:
         limit = limits.KEY_BYTES_MAX
         raise InvalidKey(key, f"has {len(key)} characters, the limit is {limit}")
@@ -35,22 +31,13 @@ def check_key(key: str) -> None:
 
 
 def check_prefix(prefix: str) -> None:
-    """Refuse what no key can begin with; the empty prefix is one of all keys.
-
-    Raises:
-        InvalidKey: as `check_key`.
-    """
+    """Reject a prefix that no key can begin with; the empty prefix is valid; raises InvalidKey."""
     if len(prefix) > limits.KEY_BYTES_MAX or _PREFIX.fullmatch(prefix) is None:
         raise InvalidKey(prefix, "is not what a key can begin with")
 
 
 def check_range(key: str, start: int, size_bytes: int) -> None:
-    """Refuse empty and negative ranges.
-
-    Raises:
-        InvalidKey: the key is none.
-        InvalidRange: the range is none.
-    """
+    """Reject an invalid key or range; raises InvalidKey, InvalidRange."""
     check_key(key)
     if start < 0 or size_bytes < 1:
         raise InvalidRange(key, start, size_bytes)

@@ -1,4 +1,4 @@
-"""Objects in memory: for tests, simulations and trials, gone with the process."""
+"""Object store in memory, for tests, simulations and trials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.objects.port import Buffer, ObjectInfo
 
 
 class MemoryStore:
-    """A dictionary behind the port; several users of one see the same objects."""
+    """Dictionary behind the port; all users of one instance share its objects."""
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class MemoryStore:
                 yield ObjectInfo(key, len(found[0]), found[1])
 
     async def close(self) -> None:
-        """Nothing to end; the objects stay for others that hold the store."""
+        """Do nothing; other users of the store keep its objects."""
 
     def _content(self, key: str) -> tuple[bytes, int]:
         found = self._objects.get(key)

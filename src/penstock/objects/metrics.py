@@ -1,7 +1,7 @@
-"""The metrics of reading objects; values are read from the paths when they are asked for.
+"""Metrics of object reads, computed at scrape time.
 
 The first four are Inkless's RecentDataRequestRate, LaggingConsumerRequestRate,
-LaggingConsumerRejectedRate and LaggingRateLimitWaitTime, in our manner.
+LaggingConsumerRejectedRate and LaggingRateLimitWaitTime, in our naming.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECENT_REQUESTS: Final = _metric(
 LAGGING_REQUESTS: Final = _metric(
     "counter",
     "lagging_consumer_requests_total",
-    "Requests for old data, per object: the cold path, rejected ones too.",
+    "Requests for old data, per object: the cold path, including rejected ones.",
 )
 LAGGING_REJECTED: Final = _metric(
     "counter",
@@ -36,7 +36,7 @@ LAGGING_REJECTED: Final = _metric(
 RATE_LIMIT_WAIT: Final = _metric(
     "histogram",
     "lagging_rate_limit_wait_seconds",
-    "What requests of the cold path waited for the rate limit, those that did not wait too.",
+    "Time that requests of the cold path waited for the rate limit, including zero waits.",
 )
 CACHE_HITS: Final = _metric("counter", "cache_hits_total", "Blocks found in the cache.")
 CACHE_MISSES: Final = _metric("counter", "cache_misses_total", "Blocks that had to be loaded.")
@@ -45,12 +45,15 @@ CACHE_JOINS: Final = _metric(
 )
 CACHE_EVICTIONS: Final = _metric("counter", "cache_evictions_total", "Blocks dropped for room.")
 CACHE_EXPIRATIONS: Final = _metric(
-    "counter", "cache_expirations_total", "Blocks dropped because nobody asked for them."
+    "counter", "cache_expirations_total", "Blocks dropped because they were not requested."
 )
 CACHE_BYTES: Final = _metric("gauge", "cache_bytes", "Memory that cached blocks take.")
 CACHE_BLOCKS: Final = _metric("gauge", "cache_blocks", "Blocks in the cache.")
 SECONDS: Final = _metric(
-    "histogram", "fetch_seconds", "Latency of successful requests, retries and waits too.", "path"
+    "histogram",
+    "fetch_seconds",
+    "Latency of successful requests, including retries and waits.",
+    "path",
 )
 READ_BYTES: Final = _metric("counter", "fetch_bytes_total", "Bytes read from the store.", "path")
 FAILURES: Final = _metric("counter", "fetch_failures_total", "Requests that failed.", "path")
@@ -71,7 +74,6 @@ def samples(
     lagging_requests: int,
     lagging_rejected: int,
 ) -> Iterator[Sample]:
-    """All samples; `paths` are "hot" and "cold"."""
     yield Sample(RECENT_REQUESTS, recent_requests)
     yield Sample(LAGGING_REQUESTS, lagging_requests)
     yield Sample(LAGGING_REJECTED, lagging_rejected)

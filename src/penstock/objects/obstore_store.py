@@ -1,19 +1,17 @@
-"""Objects in S3, Google Cloud Storage, Azure Blob Storage and what speaks as they do.
+"""Object store in S3, Google Cloud Storage, Azure Blob Storage and compatible services.
 
-`obstore` (the Rust crate `object_store`) makes the requests on threads of its own. Its retries are
-off: who calls this store decides what is tried again, and a put is never sent twice under one key.
+`obstore` (the Rust crate `object_store`) makes the requests on its own threads. Its retries are
+disabled: the caller decides about retries, and a put is never sent twice under one key.
 
-Large objects go in parts (`upload`), which no condition guards; then the store is asked how long
-what it has is. An upload that breaks off may leave parts behind that are no object: a rule of the
-bucket removes such.
+Large objects are uploaded in parts (`upload`) without a condition; then the object's length is
+checked. An interrupted upload may leave parts behind that are no object; a bucket rule should
+remove them.
 
-A put is conditional (`If-None-Match: *`), so that an object is never replaced; where a store does
-not know that, puts go without, since keys are used once anyway. Its length and checksum are the
-store's to verify: an S3 request is signed over the SHA-256 of its body. A read compares what came
-with what was asked for.
+A put is conditional (`If-None-Match: *`), so that an object is never replaced; stores without
+conditional puts rely on unique keys. The store verifies length and checksum: an S3 request is
+signed over the SHA-256 of its body. A read compares the received range with the requested one.
 
-A request that is cancelled or times out drops its connection; whether a put then took effect is
-unknown.
+A cancelled or timed-out request drops its connection; the outcome of a put is then unknown.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ _REASON_CHARACTERS_MAX: Final = 300
 
 
 class RemoteStore:
-    """A store over one client of obstore. `name` is what errors call it."""
+    """Object store over one client of obstore; `name` appears in errors."""
 
     def __init__(self, client: Client, *, name: str, request_timeout_ms: int) -> None:
         self._client = client
@@ -114,7 +112,7 @@ class RemoteStore:
         return sum(map(len, first))
 
     async def _upload(self, key: str, stream: _Stream) -> int:
-        """Write an object in parts, as many at a time as are held, and look at what is there."""
+        """Upload an object in parts, a bounded number at a time, and check its size."""
         seconds = self._timeout_seconds * limits.UPLOAD_STALL_TIMEOUTS
         loop = asyncio.get_running_loop()
         with self._errors("write", key):
@@ -163,8 +161,8 @@ class RemoteStore:
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
-        # The client's prefixes are whole parts of keys and it drops a slash at the end, so it may
-        # list more than was asked for.
+        # The client's prefixes are whole parts of keys without a final slash, so it may list more
+        # objects than requested.
         directory = prefix.rpartition("/")[0] or None
         pages = obstore.list(
             self._client,
@@ -223,7 +221,7 @@ class RemoteStore:
                     await obstore.delete_async(self._client, keys)
                     return
                 except (FileNotFoundError, BaseError) as error:
-                    # Some stores say so when another deletes the same at the same time.
+                    # Some stores raise this when another client deletes the same object.
                     if not isinstance(error, FileNotFoundError) and "NoSuchKey" not in str(error):
                         raise
                     if len(keys) == 1:
@@ -242,7 +240,7 @@ class RemoteStore:
 
     @contextmanager
     def _errors(self, doing: str, key: str) -> Iterator[None]:
-        """Turn what the client raises into this package's errors."""
+        """Convert the client's errors to this package's."""
         if self._closed:
             raise StoreClosed(f"{self._name} is closed")
         try:
@@ -262,8 +260,7 @@ class RemoteStore:
 
 
 class _Stream:
-    """The pieces of an upload: those that were taken first, and the others. What they raise is
-    kept, as the client makes an error of its own of it."""
+    """Stream of an upload's pieces; keeps the error of a piece, as the client replaces it."""
 
     def __init__(self, first: Sequence[Buffer], others: AsyncIterator[Buffer]) -> None:
         self.size_bytes = 0
@@ -293,11 +290,11 @@ def _nothing() -> None:
 
 
 class _NotImplemented(StoreRefused):
-    """The store does not know a header of the request."""
+    """The store does not support a header of the request."""
 
 
 class _RangeBeyond(StoreRefused):
-    """The range begins at or after the object's end."""
+    """The requested range begins at or after the end of the object."""
 
 
 def _translated(error: Exception, what: str) -> PenstockError:
@@ -318,7 +315,7 @@ def _translated(error: Exception, what: str) -> PenstockError:
 
 
 def _joined(pieces: Sequence[Buffer], size_bytes: int) -> memoryview:
-    """One buffer of all pieces; NumPy copies without holding up other threads."""
+    """Return all pieces in one buffer; NumPy copies without blocking other threads."""
     joined = np.empty(size_bytes, np.uint8)
     position = 0
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""The store that a URL names.
+"""Opening of the store that a URL names.
 
 | URL                                          | store                                            |
 |----------------------------------------------|--------------------------------------------------|
@@ -46,14 +46,14 @@ def open_store(
     request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ObjectStore:
-    """Open a store. Every call makes a client of its own, with connections of its own.
+    """Open a store; every call makes a client with its own connections.
 
-    `options` are obstore's, such as `aws_endpoint`, `aws_access_key_id`, `aws_region`; an endpoint
-    that begins with `http://` is allowed by naming it. Nothing is asked of a remote store yet.
+    `options` are obstore's, such as `aws_endpoint`, `aws_access_key_id`, `aws_region`; an `http://`
+    endpoint is allowed if it is set. No request is sent to a remote store yet.
 
     Raises:
-        InvalidSetting: the URL or an option is not one.
-        StoreRefused: a directory cannot be made or opened.
+        InvalidSetting: the URL or an option is invalid.
+        StoreRefused: a directory cannot be created or opened.
     """
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme == "file":
@@ -76,12 +76,11 @@ def open_store(
 
 
 def is_local(url: str) -> bool:
-    """Whether a store answers within milliseconds: memory or a directory."""
+    """Return whether a store responds within milliseconds: memory or a directory."""
     return url.partition("://")[0].lower() in ("file", "memory")
 
 
 def place_of(url: str, options: Mapping[str, str] = _NO_OPTIONS) -> str:
-    """Where a store is, for people: its URL, and the endpoint that is asked for it."""
     endpoint = next((options[name] for name in _ENDPOINTS if name in options), "")
     return without_credentials(url) + (f" at {without_credentials(endpoint)}" if endpoint else "")
 
@@ -95,7 +94,7 @@ def _directory(url: str) -> Path:
 
 
 def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int) -> Client:
-    """obstore's client of a remote store; raises InvalidSetting as `open_store` does."""
+    """Return obstore's client of a remote store; raises InvalidSetting as `open_store` does."""
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 

@@ -1,4 +1,4 @@
-"""How many requests run at once and how many wait: a pool without threads."""
+"""Bound on running and waiting requests: a pool without threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ J = TypeVar("J")
 
 
 class Admission(Enum):
-    """What becomes of a job that is offered."""
+    """Result of offering a job."""
 
     START = auto()
     WAIT = auto()
@@ -18,7 +18,7 @@ class Admission(Enum):
 
 
 class Pool(Generic[J]):
-    """`running_max` jobs run, `waiting_max` wait in order, the others are rejected."""
+    """Pool that runs `running_max` jobs, queues `waiting_max`, and rejects the others."""
 
     __slots__ = ("_running", "_running_max", "_waiting", "_waiting_max")
 
@@ -41,7 +41,7 @@ class Pool(Generic[J]):
         return self._waiting_max
 
     def offer(self, job: J) -> Admission:
-        """Let a job in: the caller starts it, or `finish` returns it later, or neither."""
+        """Admit a job: the caller starts it now, when `finish` returns it, or never."""
         if self._running < self._running_max:
             self._running += 1
             return Admission.START
@@ -51,14 +51,13 @@ class Pool(Generic[J]):
         return Admission.WAIT
 
     def finish(self) -> J | None:
-        """A job has ended; the one that is to be started in its place."""
+        """Record the end of a job; return the next one to start, or None."""
         if self._waiting:
             return self._waiting.popleft()
         self._running -= 1
         return None
 
     def drain(self) -> list[J]:
-        """Take out all that wait."""
         jobs = list(self._waiting)
         self._waiting.clear()
         return jobs

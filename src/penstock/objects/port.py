@@ -1,8 +1,8 @@
-"""The object-store port: immutable objects under keys, written whole, read in ranges.
+"""Port of an object store: immutable objects under keys, written whole, read in ranges.
 
-Keys are relative, `/`-separated, of `[A-Za-z0-9._=-]`, and are written once: a key that has been
-tried is never written again, because a request that timed out may yet take effect. One contract
-suite (`tests/objects/`) holds all forms: memory, a directory, S3.
+Keys are relative, `/`-separated, of `[A-Za-z0-9._=-]`. A key is used for one write only, because a
+request that timed out may still take effect. One contract suite (`tests/objects/`) tests all
+implementations: memory, a directory, S3.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ObjectInfo(NamedTuple):
-    """An object that is there. `modified_ms` is the store's own time."""
+    """Stored object. `modified_ms` is the store's own time."""
 
     key: str
     size_bytes: int
@@ -22,19 +22,19 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectReader(Protocol):
-    """Bytes under keys, to be read.
+    """Read access to objects by key.
 
-    Every method may raise `StoreUnavailable` (a timeout, a lost connection, a 5xx: the outcome of
-    a write is unknown), `StoreThrottled` (of that kind: the store asks for fewer requests) and
-    `StoreRefused` (credentials, bucket, configuration: it will not succeed as it is).
+    Every method may raise `StoreUnavailable` (a timeout, a lost connection, a 5xx: the outcome of a
+    write is unknown), its subclass `StoreThrottled` (the store demands fewer requests) and
+    `StoreRefused` (credentials, bucket, configuration: a retry cannot succeed).
     """
 
     async def get(self, key: str, start: int, size_bytes: int) -> memoryview:
-        """Read exactly [start, start + size_bytes); the bytes are the caller's.
+        """Read exactly [start, start + size_bytes); the caller owns the bytes.
 
         Raises:
-            ObjectNotFound: there is no such object.
-            ObjectTruncated: it ends before the range does.
+            ObjectNotFound: no object has this key.
+            ObjectTruncated: the object ends before the range does.
         """
         ...
 
@@ -44,37 +44,37 @@ class ObjectReader(Protocol):
 
 
 class ObjectStore(ObjectReader, Protocol):
-    """Bytes under keys; errors as an `ObjectReader` has them."""
+    """Read and write access to objects by key; errors as of `ObjectReader`."""
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
-        """Write a new object of these pieces, durable and whole when this returns.
+        """Write a new object of these pieces; durable and whole when this returns.
 
-        The store has verified length and checksum. The pieces must not change meanwhile.
+        The store has verified length and checksum. The pieces must not change during the call.
 
         Raises:
-            ObjectExists: there is an object of this key.
+            ObjectExists: an object has this key.
         """
         ...
 
     async def upload(self, key: str, pieces: AsyncIterator[Buffer]) -> int:
-        """Write a new object of pieces that are made meanwhile; returns its bytes.
+        """Write a new object from streamed pieces; return its size.
 
-        It is durable, whole and of this length when this returns, and not there, or never read,
-        if it raises; so it does with what `pieces` raises. A few pieces are held at a time.
+        The object is durable, whole and of this size when this returns; after an error, also one of
+        `pieces`, it is missing or must not be read. A few pieces are held in memory at a time.
 
         Raises:
-            ObjectExists: there is an object of this key, as far as the store says so.
+            ObjectExists: an object has this key, if the store detects it.
         """
         ...
 
     async def head(self, key: str) -> ObjectInfo:
-        """What is known of an object; raises ObjectNotFound."""
+        """Return an object's size and time; raises ObjectNotFound."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are not there do not matter."""
+        """Delete objects; missing ones are ignored."""
         ...
 
     def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
-        """All objects whose key begins with `prefix`, in the order of keys, those above `after`."""
+        """Yield the objects whose key begins with `prefix` and is above `after`, sorted by key."""
         ...

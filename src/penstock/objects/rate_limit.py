@@ -1,13 +1,13 @@
-"""A token bucket that says how long to wait, and waits itself for nobody."""
+"""Token bucket that returns how long to wait, and does not wait itself."""
 
 from __future__ import annotations
 
 
 class TokenBucket:
-    """`per_second` tokens, of which those of `burst_seconds` may be taken at once after a pause.
+    """Bucket of `per_second` tokens that saves up those of `burst_seconds`.
 
-    A taker whose tokens are not there yet gets the next ones in turn, and is told when that is; so
-    takers are served in order, and as many wait as were let in.
+    A caller that exceeds it reserves the next tokens and gets the time of their arrival; so callers
+    are served in order.
     """
 
     __slots__ = ("_at", "_most", "_per_second", "_tokens")
@@ -18,7 +18,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, now: float, tokens: int = 1) -> float:
-        """Take tokens; the seconds until they may be used, 0.0 when that is now."""
+        """Take tokens; return the seconds until they may be used, 0.0 for now."""
         elapsed = max(0.0, now - self._at)
         self._at = max(self._at, now)
         self._tokens = min(self._most, self._tokens + elapsed * self._per_second) - tokens

@@ -1,6 +1,6 @@
-"""The broker's settings of reading objects: the cache, the hot and the cold path, hedging.
+"""Settings of a broker's object reads: the cache, the hot and the cold path, hedging.
 
-Names and defaults are Inkless's, under `diskless.`. Settings of writing are `penstock.diskless`'s.
+Names and defaults are Inkless's, under `diskless.`. Settings of writes are in `penstock.diskless`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AUTO: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """How one broker reads objects of diskless topics.
+    """Settings of how a broker reads objects of diskless topics.
 
     Raises:
         InvalidSetting: two settings contradict each other.
@@ -33,7 +33,7 @@ class FetchSettings:
     )  # fmt: skip
     lagging_threshold_ms: int = setting(
         AUTO, "Data older than this is read past the cache, as for a lagging consumer. -1 is the"
-        " cache's lifespan; a value below the lifespan is refused.", AUTO, LONG_MAX,
+        " cache's lifespan; a value below the lifespan is rejected.", AUTO, LONG_MAX,
         name="diskless.fetch.lagging.consumer.threshold.ms",
     )  # fmt: skip
     lagging_rate_limit: int = setting(
@@ -46,12 +46,12 @@ class FetchSettings:
         name="diskless.consume.cache.expiration.lifespan.sec", unit="s",
     )  # fmt: skip
     cache_bytes_max: int = setting(
-        256 << 20, "Memory that cached blocks take; above, the one is dropped that was not read"
-        " for the longest time. Blocks that are being loaded come on top.", 1 << 16, LONG_MAX,
+        256 << 20, "Memory for cached blocks; above, the least recently read one is dropped. Blocks"
+        " that are being loaded are not counted.", 1 << 16, LONG_MAX,
         name="diskless.consume.cache.max.bytes",
     )  # fmt: skip
     cache_block_bytes: int = setting(
-        16 << 20, "Blocks are cut at multiples of this and loaded whole, once for all who ask.",
+        16 << 20, "Blocks are cut at multiples of this and loaded whole, once for all readers.",
         1 << 12, INT_MAX, name="diskless.consume.cache.block.bytes",
     )  # fmt: skip
     request_timeout_ms: int = setting(
@@ -59,8 +59,8 @@ class FetchSettings:
         10, 600_000, name="diskless.fetch.request.timeout.ms",
     )  # fmt: skip
     hedging: bool = setting(
-        True, "Whether a request that takes longer than 99 in 100 did lately is made a second"
-        " time, and the first answer taken.", name="diskless.fetch.hedge.enable",
+        True, "Whether a request slower than the recent 99th percentile is sent a second time; the"
+        " first response is used.", name="diskless.fetch.hedge.enable",
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class FetchSettings:
                 "diskless.fetch.lagging.consumer.threshold.ms",
                 self.lagging_threshold_ms,
                 "must be -1 or at least diskless.consume.cache.expiration.lifespan.sec"
-                f" ({lifespan_ms} ms): what is in the cache would be read past it",
+                f" ({lifespan_ms} ms): otherwise cached data would be read past the cache",
             )
         if self.cache_block_bytes > self.cache_bytes_max:
             raise InvalidSetting(
@@ -82,16 +82,13 @@ class FetchSettings:
 
     @property
     def threshold_ms(self) -> int:
-        """Age above which data is old: the explicit one, or the cache's lifespan."""
+        """Age above which data is old: the setting, or the cache's lifespan."""
         if self.lagging_threshold_ms == AUTO:
             return self.cache_lifespan_seconds * 1000
         return self.lagging_threshold_ms
 
     def lagging(self, *, now_ms: int, newest_timestamp_ms: int) -> bool:
-        """Whether a request is one of a lagging consumer.
-
-        A clock that runs ahead, and data without a timestamp (below 0), count as recent.
-        """
+        """Return whether data is old; future and missing timestamps count as recent."""
         if not self.lagging_pool_size or newest_timestamp_ms < 0:
             return False
         return max(0, now_ms - newest_timestamp_ms) > self.threshold_ms

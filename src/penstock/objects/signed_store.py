@@ -1,11 +1,10 @@
-"""Ranges of objects that are read by signed URLs: without credentials, without a bucket.
+"""Reads of object ranges by signed URLs: without credentials, without a bucket.
 
-Each range is an object of this store, under a name that whoever opens it chooses, and begins at
-its byte 0. So what plans and reads objects works on ranges as well, and never asks for bytes
-between two of them, which belong to others and which no URL would bring: a range is always
-requested as it was signed, whole.
+Each range is an object of this store, under a name that its opener chooses, and begins at its byte
+0. So readers of objects can read ranges as well, and never request the bytes between two ranges,
+which no URL covers: a range is always requested whole, as it was signed.
 
-Whoever has a URL has the bytes, while it holds: it is in no error and no log.
+A URL grants access to its bytes until it expires, so it appears in no error and no log.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
 
 
 class SignedStore:
-    """An `ObjectReader` of signed ranges by their names; `name` is what errors call it.
+    """`ObjectReader` of signed ranges by name; `name` appears in errors.
 
     Redirections are not followed, and no proxy of the environment is used.
     """
@@ -79,7 +78,7 @@ class SignedStore:
         self._open.clear()
 
     def _read(self, key: str, wanted: SignedRange) -> memoryview:
-        """The bytes of a range, by a kept connection if there is one that still works."""
+        """Read a range over an idle connection if one works, else over a new one."""
         origin, path = _split(wanted.url)
         idle = self._idle.setdefault(origin, [])
         with suppress(IndexError, *_TROUBLE):
@@ -87,8 +86,8 @@ class SignedStore:
         try:
             return self._asked(self._connected(origin), idle, path, key, wanted)
         except _TROUBLE as error:
-            said = str(error) if isinstance(error, OSError) else type(error).__name__
-            raise StoreUnavailable(f"{self._name}: cannot read {key}: {said}") from None
+            reason = str(error) if isinstance(error, OSError) else type(error).__name__
+            raise StoreUnavailable(f"{self._name}: cannot read {key}: {reason}") from None
 
     @cached_property
     def _tls(self) -> ssl.SSLContext:
@@ -147,8 +146,8 @@ class SignedStore:
     def _refusal(
         self, key: str, wanted: SignedRange, response: http.client.HTTPResponse
     ) -> PenstockError:
-        """What an answer without the range means. Of its text the code alone is told: the rest may
-        repeat what was signed."""
+        """Return the error of a response without the range, with the response's error code only,
+        as its text may repeat the signed URL."""
         found = _CODE.search(response.read(limits.REFUSAL_BYTES_MAX))
         code = found[1].decode() if found else ""
         status = response.status
@@ -165,6 +164,5 @@ class SignedStore:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Origin, and path with query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}", f"{parts.path}?{parts.query}"

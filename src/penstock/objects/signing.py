@@ -1,15 +1,14 @@
-"""Signed URLs: each is good for one range of one object in S3, and for a while.
+"""Signed URLs for S3, each valid for one range of one object, and for a limited time.
 
-A URL carries in its query who signed it, when, and for how long (Signature Version 4 by query).
-What is signed besides are the headers that `X-Amz-SignedHeaders` names. Here those are `host` and
-`range`, so the store answers a request whose Range is the signed one, and refuses every other, and
-one without: an object mixes the batches of many topics.
+The query of a URL contains the signer, the time and the lifetime (Signature Version 4 by query).
+The signature covers the headers in `X-Amz-SignedHeaders`, here `host` and `range`: the store
+accepts a request with exactly the signed Range and rejects every other, because an object mixes the
+batches of many topics.
 
-Who signs is found out by having obstore, which makes the requests of brokers, sign a URL of its
-own: it shows endpoint, path, region and key id, however they were given. The secret key is that of
-the options or of the environment, and it is the right one if it makes obstore's signature. So
-nothing is guessed, and credentials that come another way (instance metadata, containers, web
-identity) are refused.
+The signer is derived from a URL that obstore signs, which makes the brokers' requests: it contains
+endpoint, path, region and key id. The secret key comes from the options or the environment, and is
+right if it reproduces obstore's signature. Credentials from other sources (instance metadata,
+containers, web identity) are rejected.
 
 Source: AWS, "Authenticating Requests: Using Query Parameters (AWS Signature Version 4)".
 """
@@ -39,13 +38,13 @@ _NOT_KEYS: Final = (
 
 
 def range_header(start: int, size_bytes: int) -> str:
-    """The value of Range that asks for [start, start + size_bytes)."""
+    """Return the value of a Range header for [start, start + size_bytes)."""
     return f"bytes={start}-{start + size_bytes - 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UrlSigner:
-    """Who signs, and where objects are: at `origin`, as `https://host`, behind `path`."""
+    """Credentials of a signer, and objects' `origin` (`https://host`) and `path`."""
 
     origin: str
     path: str
@@ -55,7 +54,7 @@ class UrlSigner:
     secret_access_key: str = field(repr=False)
 
     def signing(self, *, now_ms: int, lifetime_ms: int) -> Signing:
-        """What signs URLs that hold from now on for a time, in whole seconds."""
+        """Return a signing of URLs that are valid from now on for a time, in whole seconds."""
         seconds = lifetime_ms // 1000
         at = datetime.fromtimestamp(now_ms // 1000, UTC)
         return Signing(
@@ -67,7 +66,7 @@ class UrlSigner:
 
 
 class Signing:
-    """Signs URLs that all end at `expires_ms`; what they have in common is computed once."""
+    """Signing of URLs that all expire at `expires_ms`; their common parts are computed once."""
 
     __slots__ = ("_headers", "_key", "_query", "_signer", "_text", "expires_ms")
 
@@ -101,14 +100,14 @@ class Signing:
             self._key = hmac.digest(self._key, word.encode(), "sha256")
 
     def url(self, key: str, start: int, size_bytes: int) -> str:
-        """The URL of a range of an object, for requests with `range_header` of the same range."""
+        """Return the URL of a range, for requests with `range_header` of the same range."""
         signer = self._signer
         path = signer.path + quote(key, safe="/")
         signature = self.signature(path, f"range:{range_header(start, size_bytes)}\n")
         return f"{signer.origin}{path}?{self._query}&X-Amz-Signature={signature}"
 
     def signature(self, path: str, headers: str) -> str:
-        """Of a GET of a path, with these lines of signed headers behind that of `host`."""
+        """Return the signature of a GET of a path, with the signed header lines behind `host`."""
         host = self._signer.origin.partition("://")[2]
         request = (
             f"GET\n{path}\n{self._query}\nhost:{host}\n{headers}\n{self._headers}\nUNSIGNED-PAYLOAD"
@@ -118,11 +117,11 @@ class Signing:
 
 
 def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, str]) -> UrlSigner:
-    """Who signs URLs of a store that is opened with these options and in this environment.
+    """Return the signer of a store's URLs, from its options and the environment.
 
     Raises:
-        StoreRefused: nobody can; the message says why.
-        InvalidSetting: as `open_store`.
+        StoreRefused: URLs cannot be signed; the message states the reason.
+        InvalidSetting: see `open_store`.
     """
     place = without_credentials(url)
     import obstore
@@ -147,7 +146,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
 
 
 def _shown_by(probe: str, secret: str) -> UrlSigner | None:
-    """Who signed a URL of the object `probe`, if it was with this secret key."""
+    """Return the signer of a signed URL of the object `probe`, if it used this secret key."""
     parts = urlsplit(probe)
     try:
         shown = {name: values[0] for name, values in parse_qs(parts.query).items()}

@@ -1,7 +1,7 @@
-"""The requests of one fetch path to its store: so many at once, tried again, hedged, counted.
+"""Requests of one fetch path to its store: bounded, retried, hedged, counted.
 
-The pool, the rate limit and the hedging decide; this performs. A result is bytes or an error as a
-value, since one failed request must not fail what it was asked together with.
+Pool, rate limit and hedging decide; this performs. A result is bytes or an error as a value, since
+one failed request must not fail the others of its call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Future = asyncio.Future[Result]
 
 @dataclass(slots=True)
 class PathCounters:
-    """What one path counts."""
+    """Counters of one path."""
 
     seconds: Histogram = field(default_factory=Histogram)
     rate_limit_seconds: Histogram = field(default_factory=Histogram)
@@ -45,8 +45,7 @@ class PathCounters:
 
 
 class Job(NamedTuple):
-    """A range to read. Without a known end (`clamp`) it ends where the object does, at the latest
-    after `size_bytes`."""
+    """Range to read; with `clamp` it ends with the object, at most after `size_bytes`."""
 
     key: str
     start: int
@@ -56,7 +55,7 @@ class Job(NamedTuple):
 
 
 class StorePath:
-    """One path: its store client, its pool and its counters."""
+    """Store client, pool and counters of one path."""
 
     def __init__(
         self,
@@ -85,10 +84,7 @@ class StorePath:
     def submit(
         self, key: str, start: int, size_bytes: int, *, clamp: bool = False
     ) -> Future | None:
-        """Have a range read; None, at once, when as many wait as may, or after `close`.
-
-        A future that is cancelled ends its request.
-        """
+        """Submit a read, which cancelling its future ends; return None if the queue is full."""
         if self._closed:
             return None
         future: Future = asyncio.get_running_loop().create_future()
@@ -101,7 +97,7 @@ class StorePath:
         return future
 
     async def close(self) -> list[Job]:
-        """End all requests with StoreClosed; the jobs that had not begun, unanswered."""
+        """End all requests with StoreClosed; return the jobs that did not begin."""
         self._closed = True
         waiting = self.pool.drain()
         tasks = list(self._tasks)
@@ -153,7 +149,7 @@ class StorePath:
                     raise
                 self.counters.retries += 1
                 await self._pause(self._backoff(attempt, error))
-        raise BugError(f"{job.key} was given up without an error")
+        raise BugError(f"the attempts to read {job.key} ended without an error")
 
     async def _limit(self) -> None:
         if self._rate_limit is None:
@@ -206,7 +202,6 @@ class StorePath:
 async def _first_success(
     tasks: set[asyncio.Future[memoryview]],
 ) -> asyncio.Future[memoryview]:
-    """The first that succeeds, or the last to fail."""
     pending = set(tasks)
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -223,7 +218,7 @@ async def _cancel(*tasks: asyncio.Future[memoryview] | asyncio.Future[None]) -> 
     await asyncio.wait(tasks)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # Looked at: the answer that counts is another's.
+            task.exception()  # Retrieved to avoid a warning; another result counts.
 
 
 class _deadline:  # noqa: N801  (reads as the statement that it is)

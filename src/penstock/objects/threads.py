@@ -1,7 +1,8 @@
-"""A bounded set of threads for blocking calls, awaited from event loops.
+"""Bounded thread pool for blocking calls, awaited from event loops.
 
-A call costs two hand-overs (about 50 µs) and is never run by the caller. Calls above the bound are
-refused at once. A call whose caller is cancelled still runs to its end; its result is dropped.
+A call costs two thread switches (about 50 µs) and never runs in the caller. Calls above the bound
+are rejected at once. A call whose caller is cancelled still runs to its end; its result is
+discarded.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from penstock.objects import limits
 from penstock.objects.errors import StoreClosed, StoreThrottled
 
 T = TypeVar("T")
-_Settle = Callable[[Any, BaseException | None], None]
+_Complete = Callable[[Any, BaseException | None], None]
 
 
 class Threads:
-    """Up to `threads_max` threads, started as they are needed."""
+    """Pool of up to `threads_max` threads, started on demand."""
 
     def __init__(self, name: str, *, threads_max: int, waiting_max: int) -> None:
         self._name = name
         self._threads_max = threads_max
         self._calls_max = threads_max + waiting_max
-        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], _Settle] | None] = (
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], _Complete] | None] = (
             queue.SimpleQueue()
         )
         self._threads: list[threading.Thread] = []
@@ -38,30 +39,29 @@ class Threads:
 
     @property
     def outstanding(self) -> int:
-        """Calls that run or wait."""
         return self._outstanding
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run a job on a thread; what it raises is raised here.
+        """Run a job on a thread; raises what the job raises.
 
         Raises:
-            StoreThrottled: as many jobs as may wait are waiting.
+            StoreThrottled: the queue is full.
             StoreClosed: `close` was called.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
 
-        def settle(result: Any, error: BaseException | None) -> None:
+        def complete(result: Any, error: BaseException | None) -> None:
             try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(_complete, future, result, error)
             except RuntimeError:
-                return  # The loop is closed, and with it whoever waited.
+                return  # The loop is closed; no caller waits.
 
-        self._submit(job, settle)
+        self._submit(job, complete)
         return await future
 
     async def close(self) -> None:
-        """Take no more jobs, wait for those there are (for a bounded time), end the threads."""
+        """Reject new jobs, wait for running ones (for a bounded time), stop the threads."""
         loop = asyncio.get_running_loop()
         finished = asyncio.Event()
         with self._lock:
@@ -80,7 +80,7 @@ class Threads:
         for thread in threads:
             thread.join()
 
-    def _submit(self, job: Callable[[], Any], settle: _Settle) -> None:
+    def _submit(self, job: Callable[[], Any], complete: _Complete) -> None:
         with self._lock:
             if self._closed:
                 raise StoreClosed(f"{self._name} is closed")
@@ -95,26 +95,26 @@ class Threads:
                 thread = threading.Thread(target=self._work, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
-        self._jobs.put((job, settle))
+        self._jobs.put((job, complete))
 
     def _work(self) -> None:
         while (item := self._jobs.get()) is not None:
-            job, settle = item
+            job, complete = item
             result, error = None, None
             try:
                 result = job()
             except BaseException as raised:
                 error = raised
             del item, job
-            settle(result, error)
-            del result, error, settle
+            complete(result, error)
+            del result, error, complete
             with self._lock:
                 self._outstanding -= 1
                 if self._idle is not None and not self._outstanding:
                     self._idle()
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _complete(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:

@@ -1,4 +1,4 @@
-"""One port for a partition of any kind: what its topic promises is the partition's own affair."""
+"""Partitions behind one port, whatever storage their topic uses."""
 
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.partitions.look_up import look_up_watermarks

@@ -8,12 +8,12 @@ from penstock.base.errors import RetriableError
 
 
 class NotEnoughReplicas(RetriableError):
-    """Fewer replicas are in sync than `min.insync.replicas` asks for."""
+    """Fewer replicas are in sync than `min.insync.replicas` demands."""
 
     code: ClassVar[str] = "not_enough_replicas"
 
 
 class DeletionTimedOut(RetriableError):
-    """Copies on other brokers have not deleted records in the time that the client waits."""
+    """Replicas did not delete the records within the client's timeout."""
 
     code: ClassVar[str] = "request_timed_out"

@@ -1,9 +1,8 @@
-"""A partition whose records lie in a log of this broker, which leads it; and its group commit.
+"""Partition that stores its records in a local log that this broker leads; and group commit.
 
-What all requests of one turn of the event loop append is synced together. Appends of one request
-are one callback of the store (`flush`), because the store writes a lone request on the spot and
-hands several to its thread; all requests of a turn are committed at its end (`schedule`), with one
-journal write and one sync.
+Appends of all requests of one turn of the event loop share a sync. Appends of one request are one
+callback of the store (`flush`), because the store writes a lone request at once and passes several
+to its thread; `schedule` commits all requests of a turn with one journal write.
 """
 
 from __future__ import annotations
@@ -46,9 +45,10 @@ _ALL: Final = -1
 
 
 class LocalPartition(ReplicaState):
-    """A log and the commits that make it durable.
+    """Log and the commits that make it durable.
 
-    It owns the log: the log tells it what is durable, it says what consumers may read.
+    The partition owns the log: the log reports what is durable, the partition decides what
+    consumers may read.
     """
 
     __slots__ = (
@@ -71,21 +71,20 @@ class LocalPartition(ReplicaState):
         self.topic_id = log.topic_id
         self._commits = commits
         self._saving: Saving | None = None
-        """Of the last deletion: done when the log's start is on disk."""
+        """Last deletion; done when the log's start is on disk."""
         self.tiers: TieredPart | None = None
-        """What of it lies in the archive, where its topic is tiered."""
+        """Part of the log in the archive, for a tiered topic."""
         self.log_moved()
         log.owner = self
 
     @property
     def look_up(self) -> LookUp | None:
-        """Who knows where its tiers begin, until this is known here."""
+        """Lookup of the tiers' offsets, while they are unknown."""
         tiers = self.tiers
         return None if tiers is None or tiers.core.known else _look_up_tiers
 
     @property
     def leads(self) -> bool:
-        """Whether this broker is its leader now."""
         return True
 
     @property
@@ -93,7 +92,7 @@ class LocalPartition(ReplicaState):
         return "" if self.tiers is None else self.tiers.store_url
 
     def log_moved(self) -> None:
-        """The log has another start, another leader epoch, or other producers."""
+        """Take over the log's start, leader epoch and producers."""
         log = self.log
         tiers = self.tiers
         self.log_start_offset = log.log_start_offset if tiers is None else tiers.start_offset
@@ -111,11 +110,11 @@ class LocalPartition(ReplicaState):
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """As `Partition.append`: they are durable after the sync of this turn of the loop.
+        """Append as `Partition.append`; durable after the sync of this turn of the loop.
 
         Raises:
-            NotEnoughReplicas: fewer than `min.insync.replicas`, and `acks` asks for all.
-            PenstockError: as `PartitionLog.append`.
+            NotEnoughReplicas: fewer than `min.insync.replicas`, and `acks` is -1 (all).
+            PenstockError: see `PartitionLog.append`.
         """
         log = self.log
         config = log.config
@@ -133,17 +132,16 @@ class LocalPartition(ReplicaState):
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard | None:
-        """As `Partition.begin_verification`; raises StorageError."""
         self.log.load()
         states = self.log.producer_states
         return states.begin_verification(producer_id, epoch, sequence, now_ms)
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """As `Partition.write_marker`: it is durable after the sync of this turn of the loop.
+        """Write a marker as `Partition.write_marker`; durable after the sync of this turn.
 
         Raises:
             NotEnoughReplicas: fewer than `min.insync.replicas`.
-            PenstockError: as `TransactionalLog.append_marker`.
+            PenstockError: see `TransactionalLog.append_marker`.
         """
         self.check_in_sync()
         result = self.log.append_marker(marker, now_ms=now_ms)
@@ -151,17 +149,15 @@ class LocalPartition(ReplicaState):
         self._commits.schedule()
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """As `Partition.aborted`; raises CorruptLog, TiersUnknown."""
         if self.tiers is not None and start < self.log.log_start_offset:
             return self.tiers.aborted(start, end)
         return self.log.aborted(start, end)
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """As `Partition.all_aborted`; raises CorruptLog."""
         return self.log.aborted(start, end)
 
     def check_in_sync(self) -> None:
-        """Raise NotEnoughReplicas: there is one, and `min.insync.replicas` asks for more."""
+        """Raise NotEnoughReplicas if `min.insync.replicas` demands more than one replica."""
         needed = self.log.config.min_insync_replicas
         if needed > 1:
             raise NotEnoughReplicas(
@@ -169,16 +165,15 @@ class LocalPartition(ReplicaState):
             )
 
     def fence(self, error: PenstockError) -> int:
-        """Refuse appends and deletions with an error until `unfence`; in which epoch."""
+        """Reject appends and deletions with an error until `unfence`; return the leader epoch."""
         self.log.fence = error
         return max(self.log.leader_epoch, 0)
 
     def unfence(self) -> None:
-        """Take appends and deletions again."""
         self.log.fence = None
 
     def when_settled(self, done: Done) -> None:
-        """Call `done` when all that was appended until now is committed, or with an error."""
+        """Call `done` when everything appended so far is committed, or with an error."""
         self._commits.appends.append((done, NO_APPEND))
         self._commits.schedule()
 
@@ -191,7 +186,7 @@ class LocalPartition(ReplicaState):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """As `Partition.read`; what is appended and not durable yet reads as nothing."""
+        """Read as `Partition.read`; appends that are not durable yet read as empty."""
         log = self.log
         if self.tiers is not None and offset < log.log_start_offset:
             return self.tiers.read(offset, max_bytes=max_bytes, at_least_one=at_least_one)
@@ -204,7 +199,7 @@ class LocalPartition(ReplicaState):
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """As `Partition.position`; of records in the archive it is looked up there."""
+        """Return as `Partition.position`; positions in the archive are looked up there."""
         log, tiers = self.log, self.tiers
         end = self.last_stable_offset if committed else self.high_watermark
         if spec == LATEST:
@@ -225,7 +220,6 @@ class LocalPartition(ReplicaState):
         return OffsetAndTimestamp(offset, -1, epoch if epoch >= 0 else self.log.leader_epoch)
 
     def _tiered(self, tiers: TieredPart, spec: int) -> OffsetAndTimestamp | None:
-        """The last offset in the archive, or the first that is not there yet."""
         if spec == LATEST_TIERED:
             return self._at(tiers.tiered_end - 1) if tiers.alive else None
         return self._at(max(tiers.tiered_end, self.log_start_offset))
@@ -236,7 +230,7 @@ class LocalPartition(ReplicaState):
         return self.tiers.epochs().end_offset_for(epoch, self.log.log_end_offset)
 
     def check_end(self) -> None:
-        """Nobody else appends."""
+        """Return: no other broker appends."""
 
     def epoch_at(self, offset: int) -> int:
         if self.tiers is not None and offset < self.log.log_start_offset:
@@ -244,16 +238,15 @@ class LocalPartition(ReplicaState):
         return self.log.latest_epoch_at(offset)
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """As `Partition.extents`, in segment files, below them in objects; raises CorruptLog."""
+        """Return extents in segment files, below them in objects; raises CorruptLog."""
         end = min(end, self.high_watermark)
         if self.tiers is not None and start < min(end, self.log.log_start_offset):
             return await self.tiers.extents(start, end, limit=limit)
         if "compact" in self.log.config.cleanup_policy:
-            return []  # whoever reads files would find others there meanwhile
+            return []  # compaction may replace the files during the read
         return self.log.extents(start, end)
 
     async def delete_records(self, before_offset: int) -> int:
-        """As `Partition.delete_records`; raises OffsetOutOfRange."""
         if self.tiers is not None:
             before_offset = await self._delete_tiers(self.tiers, before_offset)
             if before_offset <= self.log.log_start_offset:
@@ -265,9 +258,9 @@ class LocalPartition(ReplicaState):
         return self.log_start_offset
 
     async def _delete_tiers(self, tiers: TieredPart, before_offset: int) -> int:
-        """Delete what lies in the archive below an offset, which is returned.
+        """Delete archived records below an offset, and return it.
 
-        The control plane hears of it before the log does: else that would be there again.
+        The control plane is updated before the log; otherwise a crash would restore the records.
         """
         end = self.log.durable_offset
         if self.log.fence is not None:
@@ -279,11 +272,7 @@ class LocalPartition(ReplicaState):
         return before_offset
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """As `Partition.deleted`: of this broker's own, the start is on disk.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
+        """Wait until the log's new start is on disk; raises StorageError."""
         saving = self._saving
         if saving is not None and (error := await asyncio.shield(saving)) is not None:
             raise error
@@ -293,52 +282,50 @@ class LocalPartition(ReplicaState):
 
 
 async def _look_up_tiers(partitions: Sequence[LocalPartition]) -> None:
-    """Learn where the tiers of partitions begin and end, those of which it is not known."""
     for partition in partitions:
         if partition.tiers is not None:
             await partition.tiers.look_up_unknown()
 
 
 class GroupCommits:
-    """See the module's text. Belongs to the event loop."""
+    """Appends of this turn, committed together; belongs to the event loop."""
 
     __slots__ = ("_call_soon", "_store", "appends", "scheduled")
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self.appends: Appends = []
-        """What `done(result)`, or `done(error)`, is called of when it is durable; once something is
-        put here, `schedule` is to be called, unless it is `scheduled`."""
+        """Callbacks with the results that they receive once durable; call `schedule` after an
+        addition, unless `scheduled`."""
         self.scheduled = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
 
     @property
     def failed(self) -> StorageError | None:
-        """Why nothing is committed any more, if it is so."""
+        """Error that stops all commits, or None."""
         return self._store.failed
 
     def attach(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        """Name the loop whose turns count; without one, every request is committed by `flush`."""
+        """Set the event loop's `call_soon`; without it, `flush` commits every request."""
         self._call_soon = call_soon
 
     def flush(self) -> None:
-        """End a request: what is added after this belongs to another one."""
+        """End a request: later appends belong to the next one."""
         appends = self.appends
         if appends:
             self.appends = []
-            self._store.flush(partial(_tell, appends))
+            self._store.flush(partial(_complete, appends))
             if self._call_soon is None:
                 self._store.commit_pending()
 
     def flush_then(self, on_durable: Callable[[StorageError | None], None]) -> None:
-        """As `LogStore.flush`, at the end of this turn."""
+        """Call `LogStore.flush` at the end of this turn."""
         self._store.flush(on_durable)
         self.schedule()
         if self._call_soon is None:
             self._store.commit_pending()
 
     def schedule(self) -> None:
-        """Have what is appended committed at the end of this turn."""
         if self._call_soon is not None and not self.scheduled:
             self.scheduled = True
             self._call_soon(self._commit)
@@ -349,7 +336,7 @@ class GroupCommits:
         self._store.commit_pending()
 
 
-def _tell(appends: Appends, error: StorageError | None) -> None:
+def _complete(appends: Appends, error: StorageError | None) -> None:
     if error is None:
         for done, result in appends:
             done(result)

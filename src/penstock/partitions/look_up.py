@@ -1,4 +1,4 @@
-"""Have it said where partitions begin and end now, with one question for all of a kind."""
+"""Lookup of partitions' start and end offsets, with one request per kind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 async def look_up_watermarks(partitions: Iterable[Partition | None]) -> None:
-    """Ask for those that do not know it of themselves; None is left out.
+    """Update the offsets of partitions that depend on a lookup; skip None.
 
     Raises:
-        PenstockError: who knows cannot be asked; the partitions say what they last heard.
+        PenstockError: the lookup failed; the partitions keep their last offsets.
     """
     asked: dict[LookUp, list[Any]] = {}
     for partition in partitions:

@@ -1,7 +1,7 @@
-"""What request handlers may ask of a partition, wherever its records lie.
+"""Port of a partition for request handlers, independent of its storage.
 
-Forms: `LocalPartition` over a log on this broker's disk, `diskless.DisklessPartition` over
-objects of a store. One contract suite runs over both (`tests/partitions`).
+Implementations: `LocalPartition` over a log on this broker's disk, `diskless.DisklessPartition`
+over objects of a store. One contract suite tests both (`tests/partitions`).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from penstock.storage.values import Later, OffsetAndTimestamp
 
 LookUp = Callable[[Sequence[Any]], Awaitable[None]]
-"""Has some partitions learn where they begin and end now; raises PenstockError."""
+"""Updates the start and end offsets of partitions; raises PenstockError."""
 
 
 class Partition(Protocol):
-    """See the module's text. Belongs to the event loop."""
+    """Partition of a topic, as request handlers use it; belongs to the event loop."""
 
     append_takes: ClassVar[str]
-    """What an append waits for, as a sentence names it."""
+    """Event that completes an append, as used in sentences."""
 
     everywhere: ClassVar[bool]
-    """Whether every broker serves it, so that a consumer may be sent to a nearer one."""
+    """Whether every broker serves it, so that consumers may be redirected to a nearer one."""
 
     @property
     def look_up(self) -> LookUp | None:
-        """What knows more than the partition of where it begins and ends; None if nothing does."""
+        """Lookup of newer start and end offsets; None if the partition is always current."""
         ...
 
     @property
     def store_url(self) -> str:
-        """The object store that records lie in; empty where all lie in the broker's directory."""
+        """URL of the object store with its records; empty if all are in the broker's directory."""
         ...
 
     @property
@@ -57,12 +57,12 @@ class Partition(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int:
-        """Where consumers end; -1 while it is not known."""
+        """End offset for consumers; -1 while unknown."""
         ...
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it all transactions are decided."""
+        """Offset below which all transactions are decided."""
         ...
 
     @property
@@ -83,66 +83,60 @@ class Partition(Protocol):
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """Check what a partition of a produce request holds, one whole batch, and take it in.
+        """Validate and append one whole batch, as a produce request holds per partition.
 
-        With a guard it belongs to a transaction, without one it does not. `opening` says whether
-        batches that take long to look at may be opened in this call.
-
-        `done` is called once, after this has returned: when what the topic promises with `acks`
-        holds, or does not. Until then `batches` must not change; with a lease, its bytes are used
-        until it is released.
+        A guard makes it part of a transaction. `opening` states whether this call may decompress
+        batches that take long. `done` is called once, after this has returned: when the guarantee
+        of `acks` holds, or with an error. Until then `batches` must not change; with a lease, its
+        bytes are used until it is released.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: their producer's state
-            refuses them.
-            NeedsOpening: with `Opening.BESIDE`; nothing of it happened.
-            PenstockError: the partition takes no appends now; nothing of it happened.
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state
+            rejects them.
+            NeedsOpening: with `Opening.BESIDE`; nothing was appended.
+            PenstockError: the partition accepts no appends now; nothing was appended.
         """
         ...
 
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard | None:
-        """What the append of a transaction's batch is to come with; None where it goes on.
+        """Return the guard for a transaction's first batch; None if the transaction is open.
 
-        A guard is good once the transaction's coordinator has been asked, until a marker comes.
+        A guard is valid after its coordinator verified the transaction, until a marker is written.
 
         Raises:
-            PenstockError: the partition takes no batches of transactions now.
+            PenstockError: the partition accepts no transactional batches now.
         """
         ...
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """End a producer's transaction here, as its coordinator has decided it.
+        """Write the marker that ends a producer's transaction, as its coordinator decided.
 
-        `done` is called once, after this has returned: when the marker is committed, or is not, and
-        why, which may be what this raises. It may be written again: one that ends nothing does no
-        harm. After it, batches of older epochs are refused.
+        `done` is called once, after this has returned: when the marker is committed, or with an
+        error, which may be one listed here. A repeated marker is harmless. Batches of older epochs
+        are rejected afterwards.
 
         Raises:
-            InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has seen newer ones.
-            PenstockError: the partition takes no appends now; nothing of it happened.
+            InvalidProducerEpoch, TransactionCoordinatorFenced: the partition has newer epochs.
+            PenstockError: the partition accepts no appends now; nothing was written.
         """
         ...
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction] | Later:
-        """The aborted transactions with batches in [start, end), by first offset; or `Later`.
+        """Return the aborted transactions in [start, end), by first offset; or `Later`.
 
-        Complete where `end` is not above the last stable offset.
+        Complete if `end` is not above the last stable offset.
 
         Raises:
-            PenstockError: it cannot be told now.
+            PenstockError: the transactions are not available now.
         """
         ...
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """The same, once they are loaded.
-
-        Raises:
-            PenstockError: it cannot be told now.
-        """
+        """Return the same as `aborted`, after loading it; raises PenstockError."""
         ...
 
     def read(
@@ -154,79 +148,74 @@ class Partition(Protocol):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """Whole batches from the one that holds `offset`, below `end_offset`; or how to load them.
+        """Return whole batches from `offset` up to `end_offset`, or how to load them.
 
-        Up to `max_bytes`; the first even if it is larger, with `at_least_one`. Nothing
-        at `end_offset`. Without `instantly`, what would have to be copied is loaded later.
+        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. Empty
+        at `end_offset`. Without `instantly`, data that would be copied is loaded later.
 
         Raises:
-            OffsetOutOfRange: below the start, or above the end.
-            PenstockError: what lies there cannot be read now.
+            OffsetOutOfRange: `offset` is below the start, or above the end.
+            PenstockError: the batches cannot be read now.
         """
         ...
 
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """What a time, or a spec of `records.positions`, stands for; None for nothing.
+        """Return the position of a timestamp, or a spec of `records.positions`; None if unmatched.
 
-        `committed` leaves out what lies above the last stable offset. Only records have a
-        timestamp, -1 stands for none; the epoch is the one that wrote the offset, of the end the
-        leader's. By what the partition knows of its start and end; `look_up` is the caller's.
+        `committed` ignores records above the last stable offset. The timestamp is -1 except for
+        records; the epoch is that of the offset, for the end that of the leader. Start and end are
+        those that the partition has; callers use `look_up` before.
 
         Raises:
-            PenstockError: it cannot be looked up now.
+            PenstockError: the position cannot be looked up now.
         """
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        """Return the largest epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         ...
 
     def check_end(self) -> None:
-        """Raise NotLeading where nothing is to be waited for at the end of what is readable here.
-
-        Another broker may lead then, and this one be too cut off to hear of it.
-        """
+        """Raise NotLeading if another broker may lead, so that the readable end is outdated."""
         ...
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote an offset; -1 if unknown."""
+        """Return the epoch that wrote an offset; -1 if unknown."""
         ...
 
     async def extents(self, start: int, end: int, *, limit: int) -> Sequence[Extent]:
-        """Where the whole batches that hold [start, min(end, high watermark)) lie, by offset.
+        """Return extents of whole batches of [start, min(end, high watermark)), by offset.
 
-        What lies in files is named to the last, of what lies in objects at most `limit` extents.
+        Includes all extents in files, and at most `limit` extents in objects.
 
         Raises:
-            PenstockError: it cannot be looked up now, or what lies there is damaged.
+            PenstockError: the lookup failed, or the records are damaged.
         """
         ...
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait until no copy that lives has anything below an offset, nor has it after a crash.
+        """Wait until no replica keeps records below an offset, even after a crash.
 
-        The offset is one that `delete_records` returned.
-
-        The copies of other brokers have so many seconds. What is deleted by then counts, also if
-        that is no time at all.
+        The offset is one that `delete_records` returned. Replicas on other brokers have `seconds`
+        to delete; with 0, only completed deletions count.
 
         Raises:
-            DeletionTimedOut: copies of other brokers still have some of it after that time.
+            DeletionTimedOut: replicas on other brokers still have records after that time.
             StorageError: the start cannot be written.
             NotLeading: another broker leads the partition by now.
         """
         ...
 
     async def delete_records(self, before_offset: int) -> int:
-        """Move the start up to an offset; -1 is the high watermark. Returns the new start, which is
-        for good when `deleted` has returned.
+        """Move the start up to an offset, for -1 to the high watermark; return the new start.
 
-        Raises an error of the code `offset_out_of_range` for an offset beyond the end.
+        The new start is durable when `deleted` has returned. Raises an error of the code
+        `offset_out_of_range` for an offset beyond the end.
         """
         ...
 
     async def producers(self) -> list[ProducerState]:
-        """The idempotent producers that the partition remembers."""
+        """Return the idempotent producers that the partition remembers."""
         ...

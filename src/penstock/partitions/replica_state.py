@@ -1,9 +1,8 @@
-"""What consumers may read, by what is committed and which transactions are open. No I/O.
+"""High watermark and last stable offset of a partition. No I/O.
 
-The high watermark is where what is committed ends: what is durable here, of a partition with one
-replica; the commit mark of the replicas, of one with several. The last stable offset is the high
-watermark, or the first offset of a transaction below it that is open, or whose marker is not
-committed.
+The high watermark is the end of committed records: with one replica the local durable offset, with
+several the committed offset of the replicas. The last stable offset is the high watermark, or the
+first offset below it of a transaction that is open or whose marker is not committed.
 
 Source: KIP-98 (the last stable offset); `ReplicaState` of Kafka's `Partition`.
 """
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaState:
-    """See the module's text: the state of the replica that serves its partition."""
+    """Readable offsets of the replica that serves its partition."""
 
     __slots__ = ("_start", "_transactions", "high_watermark", "last_stable_offset")
 
@@ -27,7 +26,7 @@ class ReplicaState:
         self.high_watermark = self.last_stable_offset = committed_offset
 
     def committed_to(self, offset: int) -> bool:
-        """Everything below an offset is committed; true if consumers may read more."""
+        """Commit everything below an offset; return whether consumers may read more."""
         self.high_watermark = offset
         transactions = self._transactions
         if transactions.first_unstable_offset >= offset:  # nearly always
@@ -39,6 +38,6 @@ class ReplicaState:
         return True
 
     def holds(self, transactions: OpenTransactions, start_offset: int) -> None:
-        """The log has other transactions, or another start: nothing below it is waited for."""
+        """Take over the log's transactions and start offset, below which no transaction counts."""
         self._transactions, self._start = transactions, start_offset
         self.committed_to(self.high_watermark)

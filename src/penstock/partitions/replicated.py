@@ -1,9 +1,9 @@
-"""A partition that several brokers have copies of, on one of them.
+"""Replica of a partition that several brokers replicate.
 
-The log and its reads are those of a local partition; what consumers may read, and when producers
-are answered, is the replicas' affair (`replication/`). Everything that is not known as committed
-here reads as nothing: a leader of before may lack what is. Copies that follow are read as well,
-by consumers that are nearer to them than to the leader.
+The log and its reads are those of a local partition; `replication/` decides what consumers may
+read, and when producers get their response. Records that are not known here as committed read as
+empty, because a new leader may lack them. Consumers may also read from followers that are nearer
+than the leader.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS: Final = 0.005
 REFUSED_BEFORE_MS: Final = 5_000
-"""How long a producer that has been refused may take to send the same again, before what follows
-is told that it is out of order."""
+"""Time after a rejection in which a producer may resend the batch before later batches fail as
+out of order."""
 
 
 class ReplicatedPartition(LocalPartition):
-    """See the module's text; the owner of a log that `replicated` is about."""
+    """Replica of a replicated partition; owner of the log of `replicated`."""
 
     __slots__ = ("_known_epoch", "_refused_ms", "isr", "replicated")
 
@@ -55,29 +55,25 @@ class ReplicatedPartition(LocalPartition):
         replicated.owner = self
 
     def image_says(self, leader_epoch: int, isr: Sequence[int]) -> None:
-        """The epoch that clients know, of which there may be no record yet, and who is in sync."""
+        """Set the ISR and the leader epoch, which may have no record yet, from the image."""
         self._known_epoch, self.isr = leader_epoch, isr
         self.log_moved()
 
     def log_moved(self) -> None:
-        """As `LocalPartition.log_moved`."""
         super().log_moved()
         self.leader_epoch = max(self.leader_epoch, self._known_epoch)
         self.replicated.log_moved()
 
     def nearer(self, brokers: Collection[int], offset: int) -> int:
-        """The in-sync replica among these brokers that has all below an offset; -1 for none.
-
-        Only the leader knows.
-        """
+        """Return an in-sync replica of `brokers` with all below an offset, -1 if unknown here."""
         leading = self.replicated.leading
         if leading is None or not leading.leads:
             return -1
-        near = [one for one in self.isr if one in brokers and leading.has_up_to(one, offset)]
+        near = [id_ for id_ in self.isr if id_ in brokers and leading.has_up_to(id_, offset)]
         return near[0] if near else -1
 
     def became_durable(self, offset: int) -> bool:
-        """Durable here is not committed."""
+        """Return False: durable here is not committed."""
         return False
 
     def append(
@@ -91,18 +87,18 @@ class ReplicatedPartition(LocalPartition):
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> None:
-        """As `Partition.append`: with acks=all it is committed then, else durable on the leader.
+        """Append as `Partition.append`; with acks=all done when committed, else when durable here.
 
-        A producer has several requests on their way. If the first is refused and the partition
-        has its leader or its replicas before the next, that one is refused as well: told that it
-        is out of order, librdkafka would send all of them with a new epoch, and what an earlier
-        leader has of the first would be there twice.
+        A producer has several requests in flight. If the first one is rejected because the
+        partition has no leader or quorum, a later one is rejected as well, even if it could be
+        appended. An out-of-order error would make librdkafka resend all of them with a new epoch,
+        and batches that an earlier leader stored would be duplicated.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or what comes before was
-                refused just now.
-            TooFewReplicas: fewer can be reached than must acknowledge, and `acks` asks for all.
-            PenstockError: as `PartitionLog.append`.
+            NotLeading: this broker does not lead the partition now, or an earlier batch was
+                just rejected.
+            TooFewReplicas: too few replicas can acknowledge, and `acks` is -1 (all).
+            PenstockError: see `PartitionLog.append`.
         """
         try:
             result = self.replicated.append(
@@ -116,7 +112,7 @@ class ReplicatedPartition(LocalPartition):
             if abs(now_ms - self._refused_ms) >= REFUSED_BEFORE_MS:
                 raise
             raise NotLeading(
-                f"{self.topic_partition}: batches were refused just now, and come first: {error}"
+                f"{self.topic_partition}: earlier batches were just rejected: {error}"
             ) from error
         commits = self._commits
         if result is not None:
@@ -127,7 +123,6 @@ class ReplicatedPartition(LocalPartition):
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, now_ms: int
     ) -> Guard | None:
-        """As `Partition.begin_verification`; raises NotLeading, too."""
         try:
             self.replicated.appendable()
         except NotLeading:
@@ -136,12 +131,12 @@ class ReplicatedPartition(LocalPartition):
         return super().begin_verification(producer_id, epoch, sequence, now_ms=now_ms)
 
     def write_marker(self, marker: Marker, *, now_ms: int, done: Done) -> None:
-        """As `Partition.write_marker`: a quorum has it then.
+        """Write a marker as `Partition.write_marker`; done when a quorum has it.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
-            TooFewReplicas: fewer can be reached than must acknowledge.
-            PenstockError: as `TransactionalLog.append_marker`.
+            TooFewReplicas: too few replicas can acknowledge.
+            PenstockError: see `TransactionalLog.append_marker`.
         """
         result = self.replicated.append(marker, now_ms=now_ms, acks=-1, done=done)
         if result is not None:
@@ -149,52 +144,53 @@ class ReplicatedPartition(LocalPartition):
         self._commits.schedule()
 
     def fence(self, error: PenstockError) -> int:
-        """As `LocalPartition.fence`: of this leadership, as the next one goes by its own.
+        """Fence the current leadership, as `LocalPartition.fence`; a later one is not fenced.
 
         Raises:
             NotLeading: this broker does not lead the partition now, or not yet.
-            PenstockError: it is fenced already.
+            PenstockError: the leadership is fenced already.
         """
         leading = self.replicated.appendable()
         leading.fence = error
         return leading.core.epoch
 
     def unfence(self) -> None:
-        """As `LocalPartition.unfence`, if the leadership that was fenced goes on."""
         if self.replicated.leading is not None:
             self.replicated.leading.fence = None
 
     def when_settled(self, done: Done) -> None:
-        """As `LocalPartition.when_settled`: durable here and on a quorum."""
+        """Call `done` when everything appended so far is durable here and on a quorum."""
 
         def durable(outcome: Outcome) -> None:
             leading = self.replicated.leading
             if isinstance(outcome, PenstockError):
                 done(outcome)
             elif leading is None or not leading.leads:
-                done(NotLeading(f"{self.topic_partition} has no leader here any more"))
+                done(NotLeading(f"{self.topic_partition} is no longer led by this broker"))
             else:
                 leading.answer_at(leading.core.end, done, NO_APPEND)
 
         super().when_settled(durable)
 
     async def producers(self) -> list[ProducerState]:
-        """As `Partition.producers`, once what they have appended until now is committed.
+        """Return the producers, once their appends so far are committed.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or not any more.
-            TooFewReplicas: it cannot be committed.
+            NotLeading: this broker does not lead the partition, or lost the leadership.
+            TooFewReplicas: the appends cannot be committed.
         """
         self.check_in_sync()
-        settled: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.when_settled(lambda outcome: None if settled.done() else settled.set_result(outcome))
-        outcome = await settled
+        committed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.when_settled(
+            lambda outcome: None if committed.done() else committed.set_result(outcome)
+        )
+        outcome = await committed
         if isinstance(outcome, PenstockError):
             raise outcome
         return await super().producers()
 
     def check_in_sync(self) -> None:
-        """Raise NotLeading or TooFewReplicas if fewer can be reached than must acknowledge."""
+        """Raise NotLeading or TooFewReplicas if too few replicas can acknowledge."""
         self.replicated.check_reachable()
 
     def read(
@@ -206,13 +202,13 @@ class ReplicatedPartition(LocalPartition):
         at_least_one: bool,
         instantly: bool = True,
     ) -> Read | Later:
-        """As `LocalPartition.read`; what is committed and not here reads as nothing.
+        """Read as `LocalPartition.read`; committed records that are not here read as empty.
 
-        So does all that a broker does not know as committed which does not lead, or not yet.
+        So do records that a broker does not know as committed while it does not lead.
 
         Raises:
-            BeingMended: it is damaged here, and another replica is asked for it.
-            PenstockError: as `LocalPartition.read`.
+            BeingMended: the records are damaged here, and are requested from another replica.
+            PenstockError: see `LocalPartition.read`.
         """
         mark = self.high_watermark
         if self.log.durable_offset < offset <= mark or (offset > mark and not self.leads):
@@ -231,15 +227,14 @@ class ReplicatedPartition(LocalPartition):
             raise
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """As `Partition.end_offset_for_epoch`.
+        """Return as `Partition.end_offset_for_epoch`.
 
-        Of an epoch below the first one there was, the answer is where that one ends: when the
-        partition got epochs, all that it had was taken over into it. So nothing was cut off of what
-        was read before, while it was diskless.
+        For an epoch below the first one, returns the end of the first: when a diskless partition
+        became replicated, all of its records were taken over into that epoch, so nothing read
+        before was cut off.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or lacks some of it still: its
-                log ends where it happens to.
+            NotLeading: this broker does not lead the partition, or its log is still incomplete.
         """
         leading = self.replicated.leading
         if leading is None or not leading.may_append(self.replicated.copy.core):
@@ -251,12 +246,12 @@ class ReplicatedPartition(LocalPartition):
         return super().end_offset_for_epoch(epoch)
 
     async def delete_records(self, before_offset: int) -> int:
-        """As `Partition.delete_records`; disk and copies follow: see `deleted`.
+        """Delete as `Partition.delete_records`; disk and replicas follow, see `deleted`.
 
         Raises:
             NotLeading: this broker does not lead the partition now.
-            OffsetOutOfRange: nothing above the commit mark is deleted, nor what is not here yet.
-            PenstockError: the fence, where there is one.
+            OffsetOutOfRange: the offset is above the committed offset, or not in the local log.
+            PenstockError: the fence, if set.
         """
         leading = self.replicated.leading
         if leading is None or not leading.leads:
@@ -269,11 +264,8 @@ class ReplicatedPartition(LocalPartition):
         return await super().delete_records(end if before_offset == -1 else before_offset)
 
     async def deleted(self, offset: int, *, seconds: float) -> None:
-        """Wait as `Partition.deleted`: the next leader must not have the records again.
-
-        Raises:
-            DeletionTimedOut: copies of other brokers still have some of it after that time.
-        """
+        """Wait as `Partition.deleted`, so that no later leader has them; raises
+        DeletionTimedOut."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         await super().deleted(offset, seconds=seconds)
@@ -290,20 +282,20 @@ class ReplicatedPartition(LocalPartition):
                 raise NotLeading(f"{self.topic_partition} is led by another broker by now")
 
     def check_end(self) -> None:
-        """As `Partition.check_end`; nor does what takes no part any more hear of anything."""
+        """Raise NotLeading if the replica is stopped, or the leader may be deposed."""
         if self.replicated.copy.stands_still:
-            raise NotLeading(f"{self.topic_partition}: the copy here takes no part any more")
+            raise NotLeading(f"{self.topic_partition}: the replica on this broker is stopped")
         if self.leads and self._may_be_over:
             raise NotLeading(f"{self.topic_partition}: this broker is cut off from its replicas")
 
     def position(
         self, spec: int, *, committed: bool
     ) -> OffsetAndTimestamp | Awaitable[OffsetAndTimestamp | None] | None:
-        """As `Partition.position`.
+        """Return as `Partition.position`.
 
         Raises:
-            NotLeading: this broker does not lead the partition now, or not yet (KIP-207); or
-                another one may by now, as this one is cut off.
+            NotLeading: this broker does not lead the partition, or not yet (KIP-207), or is cut
+                off so that another one may lead.
         """
         if not self.leads or self._may_be_over:
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")

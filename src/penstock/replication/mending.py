@@ -3,7 +3,7 @@
 Committed records at an offset are the same on every copy, so any broker that has them below a known
 high watermark may send them, leader or not. A follower asks its leader, a leader its
 followers in turn. One range is requested at a time; the answer is verified and replaces the damaged
-range (`MendedLog.mend`). Reads of that range are rejected as retriable meanwhile.
+range (`RepairableLog.mend`). Reads of that range are rejected as retriable meanwhile.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """

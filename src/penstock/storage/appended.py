@@ -1,14 +1,12 @@
-"""Appends between their acceptance and their segment file, and the bounded tail cache.
+"""Appends on their way from acceptance to their segment file, and the bounded tail cache.
 
-An `Appended` is one append call's batches, contiguous in memory. It goes through: accepted
-(offsets given), durable (in the synced journal; the durable offset covers it), written (written
-to its segment). It stays in its log's tail afterwards, for consumers that keep up, until the
-cache needs the room; one whose bytes are leased goes as soon as it is written.
+An `Appended` holds the batches of one append call, contiguous in memory. Its states: accepted (it
+has offsets), durable (synced in the journal), written (stored in its segment). A written append
+stays in its log's tail for consumers that keep up until the cache needs the room; an append with
+leased bytes is dropped as soon as it is written.
 
-The log of an append is a type parameter: it is made of these parts, and they know no more of it
-than `AppendedTo` says.
-
-A `Control` goes the same way, in the same order, and says something else of its log than batches.
+A `Control` passes through the journal in the same order, and changes its log instead of adding
+batches.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ from penstock.storage.values import Buffer, Lease
 
 _COMPACT_AT: Final = 64
 _OVERHEAD_BYTES: Final = 512
-"""What the objects around a small append weigh."""
+"""Estimated memory of the objects around a small append."""
 _base_offset: Final = attrgetter("base_offset")
 
 
 class AppendedTo(Protocol):
-    """What an append's log has for its way to disk: its key in the journal, and its tail."""
+    """Log of an append, as far as its way to disk needs it: the journal key and the tail."""
 
     @property
     def key(self) -> bytes: ...
@@ -46,7 +44,7 @@ LogT = TypeVar("LogT", bound=AppendedTo)
 
 
 class Appended(Generic[LogT]):
-    """One append; see the module's text for its life."""
+    """Batches of one append call, from acceptance to eviction."""
 
     __slots__ = (
         "base_offset", "data", "headers", "in_segment", "lease", "log", "next_offset", "position",
@@ -78,12 +76,11 @@ class Appended(Generic[LogT]):
         self.lease = lease
         self.undo = undo
         self.in_segment = False
-        """Whether its bytes are synced in its segment before the journal has the append."""
+        """Whether the bytes are synced in the segment before the journal has the append."""
         self.stamped = stamped
-        """Whether the headers have offsets: of batches that need not follow each other closely."""
+        """Whether the headers carry absolute offsets, as batches with gaps between them need."""
 
-    def let_go(self) -> None:
-        """Drop the bytes, and the lease on them."""
+    def release(self) -> None:
         self.data = b""
         lease, self.lease = self.lease, None
         if lease is not None:
@@ -91,11 +88,11 @@ class Appended(Generic[LogT]):
 
 
 class Control(Appended[LogT]):
-    """What is to be done with a log once the journal says so: a row of it without batches.
+    """Journal row without batches: an action on a log, performed once the row is durable.
 
-    `perform` is called when it is durable, before the appends that came after it count; it raises
-    OSError where files cannot be changed. `take_back` is called when nothing became of it, newest
-    first among the appends of its log. It is in no tail.
+    `perform` runs before later appends of the log become durable, and raises OSError where files
+    cannot be changed. `take_back` undoes the change if the row was not written, newest first among
+    the appends of its log. A control is in no tail.
     """
 
     __slots__ = ("perform", "take_back")
@@ -118,13 +115,12 @@ class Control(Appended[LogT]):
         self.take_back = take_back
 
     def cuts_behind(self, sequence: int) -> None:
-        """Where it is a cut, or a start: its entry is not behind this one."""
         if self.segment.base_offset >= 0:
             self.log.tail.cut_sequence = sequence
 
 
 class Tail(Generic[LogT]):
-    """A log's newest appends in order; the first `written` of them are in their segment."""
+    """Newest appends of a log, in order; the first `written` of them are in their segment."""
 
     __slots__ = ("_head", "_items", "cut_sequence", "written")
 
@@ -133,8 +129,8 @@ class Tail(Generic[LogT]):
         self._head = 0
         self.written = 0
         self.cut_sequence = 0
-        """The log's newest cut in the journal is not behind this entry; until a checkpoint covers
-        it, a replay would cut what is in segments alone."""
+        """Highest journal sequence that may hold the log's newest cut. Until a checkpoint covers
+        it, a replay would cut bytes that are only in segments."""
 
     def __len__(self) -> int:
         return len(self._items) - self._head
@@ -150,7 +146,7 @@ class Tail(Generic[LogT]):
         return self._items.pop()
 
     def pop_oldest(self) -> Appended[LogT]:
-        """Remove the oldest, which must be written."""
+        """Remove and return the oldest append, which must be written."""
         item = self._items[self._head]
         self._head += 1
         self.written -= 1
@@ -163,7 +159,7 @@ class Tail(Generic[LogT]):
         return self._items[self._head + self.written :]
 
     def from_offset(self, offset: int) -> int | None:
-        """The place (for `at`) of the append that holds `offset`; None when it is not here."""
+        """Return the index (for `at`) of the append that holds `offset`; None if none does."""
         items = self._items
         place = bisect_right(items, offset, self._head, key=_base_offset) - 1
         return place if place >= self._head else None
@@ -173,7 +169,7 @@ class Tail(Generic[LogT]):
 
 
 class TailCache(Generic[LogT]):
-    """The tails of all logs, bounded together; the oldest append goes first."""
+    """Tails of all logs under one memory bound; the oldest append is evicted first."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -182,7 +178,6 @@ class TailCache(Generic[LogT]):
 
     @property
     def crowded(self) -> bool:
-        """Whether `shrink` has something to do."""
         return self.size_bytes > self._limit_bytes
 
     def add(self, item: Appended[LogT]) -> None:
@@ -190,10 +185,7 @@ class TailCache(Generic[LogT]):
         self.size_bytes += item.size_bytes + _OVERHEAD_BYTES
 
     def shrink(self) -> LogT | None:
-        """Drop written appends from the oldest on, until the cache fits its bound.
-
-        Returns the log whose oldest append must be written before more can go, if there is one.
-        """
+        """Evict written appends, oldest first; return the log whose write blocks more, or None."""
         order = self._order
         while order and self.size_bytes > self._limit_bytes:
             item = order[0]
@@ -207,16 +199,15 @@ class TailCache(Generic[LogT]):
         return None
 
     def drop(self, item: Appended[LogT]) -> None:
-        """Forget an append that left its tail; its place in the order is found later."""
         self.size_bytes -= item.size_bytes + _OVERHEAD_BYTES
-        item.let_go()
+        item.release()
         order = self._order
         while order and not order[0].data:
             order.popleft()
 
 
 class AppendQueue(Generic[LogT]):
-    """Accepted appends that wait for the journal, and whether more are taken."""
+    """Accepted appends that wait for the journal, and the errors that stop new ones."""
 
     __slots__ = (
         "controls", "failed", "limit_bytes", "pending", "pending_bytes", "unwritten_bytes",
@@ -228,41 +219,37 @@ class AppendQueue(Generic[LogT]):
         self.pending: list[Appended[LogT]] = []
         self.pending_bytes = 0
         self.controls = False
-        """Whether some of what waits are no appends."""
+        """Whether `pending` holds controls."""
         self.unwritten_bytes = 0
         """Durable bytes that wait for their segment write."""
         self.write_error: StorageError | None = None
-        """Why segments cannot be written, while they cannot."""
+        """Error of the last failed segment write, until a write succeeds."""
         self.failed: StorageFailed | None = None
-        """Set for good when a sync failed: nothing is taken from then on."""
+        """Permanent failure after a failed sync; the queue accepts nothing afterwards."""
 
     def add(self, item: Appended[LogT]) -> None:
-        """An append was accepted."""
         self.pending.append(item)
         self.pending_bytes += item.size_bytes
 
     def add_control(self, item: Control[LogT]) -> None:
-        """Something else is to become durable, after what was accepted."""
         self.add(item)
         self.controls = True
         item.cuts_behind(LONG_MAX)  # it has no entry yet
 
     def drop(self, item: Appended[LogT]) -> None:
-        """One that waits is taken back by its log."""
         self.pending.remove(item)
         self.pending_bytes -= item.size_bytes
 
     def take(self) -> tuple[list[Appended[LogT]], int, bool]:
-        """All that wait, their bytes, and whether some are no appends."""
+        """Remove and return everything queued: appends, their bytes, whether any are controls."""
         taken = self.pending, self.pending_bytes, self.controls
         self.pending, self.pending_bytes, self.controls = [], 0, False
         return taken
 
     def forget(self, log: LogT) -> None:
-        """Drop what waits for a log that is deleted."""
         self.pending_bytes -= sum([item.size_bytes for item in self.pending if item.log is log])
         self.pending = [item for item in self.pending if item.log is not log]
 
     def fail(self, error: StorageFailed) -> None:
-        """Take nothing any more; the first failure is the one that is told."""
+        """Stop accepting appends; the first failure is the one reported."""
         self.failed = self.failed or error

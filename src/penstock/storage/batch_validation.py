@@ -1,11 +1,11 @@
-"""What an append must pass before it gets offsets: a pure core over the received bytes.
+"""Validation of appends before they get offsets: a pure core over the received bytes.
 
-The header, the checksum and the limits of the topic are checked on the receive buffer. Records
-are looked at as `record.validation` says, and in compacted topics, which need a key of each. Only
-when the topic demands another codec than the batch has are records unpacked and packed again.
+It checks headers, checksums and the topic's limits on the receive buffer, and walks records as
+`record.validation` demands; compacted topics need a key of each record. Records are recompressed
+only when the topic demands another codec.
 
-What producers send to a log, local or diskless, goes through `prepared`; what a leader sends to a
-replica, stamped and checked once, through `stamped_runs`.
+`prepared` handles batches of producers, for local and diskless logs; `stamped_runs` handles batches
+of a leader, which already have offsets.
 
 Source: Kafka's `LogValidator` and `UnifiedLog.analyzeAndValidateRecords`.
 """
@@ -54,7 +54,7 @@ _CODECS: Final = {
     "zstd": Codec.ZSTD,
 }
 _LZ4_FAST_LEVEL: Final = 9
-"""What Kafka calls the fast compressor's level, its default."""
+"""Default level of Kafka, its fast compressor."""
 _CODEC_MASK: Final = 0x07
 _CHECKED_FROM: Final = 21
 _RECORD_BYTES_MIN: Final = 7
@@ -73,15 +73,15 @@ def prepared(
     opening: Opening = Opening.HERE,
     allowance: Allowance | None = None,
 ) -> tuple[memoryview, list[BatchHeader]]:
-    """What is to be stored of an append, and its headers: the batches themselves, or new ones
-    with the codec that the topic demands.
+    """Return the batches to store and their headers: the given ones, or recompressed ones if the
+    topic demands another codec.
 
-    `internal` are batches that this broker checked before, or made itself; `single` asks for one
-    whole batch from offset 0 on, as a partition of a produce request holds; `transactional` says
-    whether that has a transactional id. `allowance` is what the request may unpack to.
+    `internal` marks batches that this broker made or checked before; `single` demands one batch
+    from offset 0, as in a produce request; `transactional` states whether the request has a
+    transactional id. `allowance` bounds the decompressed bytes of the request.
 
     Raises:
-        NeedsOpening: with `Opening.BESIDE`, of batches that take long to look at.
+        NeedsOpening: with `Opening.BESIDE`, for batches that take long to validate.
         PenstockError: as `validate_batches`.
     """
     as_sent = config.compression_type == "producer"
@@ -114,18 +114,19 @@ def prepared(
 def stamped_runs(
     batches: memoryview, where: object, next_offset: int, newest_epoch: int
 ) -> list[list[BatchHeader]]:
-    """The headers of a replica's append, those together that may lie in one segment: of an epoch.
+    """Return the headers of a replica's append, grouped by leader epoch so that each group fits one
+    segment.
 
-    Checked: that they are whole, their checksums, that their offsets rise, from `next_offset` on,
-    and that epochs do not fall, from `newest_epoch` on. Offsets may be left out, as their leader's
-    log has been compacted. Not the topic's limits: the leader has taken them, and who refuses a
-    batch that it has falls behind for ever.
+    Verifies completeness, checksums, that offsets rise from `next_offset` and that epochs do not
+    fall below `newest_epoch`. Gaps between offsets are allowed, because the leader may have
+    compacted its log. The topic's limits are not checked: the leader has accepted the batch, and a
+    replica that rejects it could never catch up.
 
     Raises:
-        CorruptBatch: bytes that are no whole batches, or another checksum.
-        InvalidRecord: no batch at all.
-        BatchesTooLarge: more than a segment file may have.
-        ReplicaOverlap, ReplicaEpochFell: they do not go there; `where` names the log.
+        CorruptBatch: a batch is incomplete, or its checksum is wrong.
+        InvalidRecord: there is no batch.
+        BatchesTooLarge: the bytes exceed the size of a segment file.
+        ReplicaOverlap, ReplicaEpochFell: offsets or epochs fall; `where` names the log.
     """
     headers = split_batches(batches)
     if not headers:
@@ -163,11 +164,11 @@ def validate_batches(
     opening: Opening = Opening.HERE,
     allowance: Allowance | None = None,
 ) -> list[BatchHeader]:
-    """Check all batches of an append, as `prepared` takes them; returns their headers.
+    """Validate all batches of an append, with the parameters of `prepared`; return their headers.
 
     Raises:
         NeedsOpening: as `prepared`.
-        CorruptBatch, InvalidRecord, TransactionalBatch, InvalidTxnState, UnsupportedCodec: as
+        CorruptBatch, InvalidRecord, TransactionalBatch, InvalidTxnState, UnsupportedCodec: see
             `penstock.records`.
         RecordTooLarge: a batch exceeds `max.message.bytes`.
         BatchesTooLarge: all together exceed `segment.bytes`.
@@ -193,11 +194,7 @@ def validate_batches(
 
 
 def _takes_long(batches: memoryview, config: LogConfig, *, looked: bool) -> bool:
-    """Return whether batches are to be unpacked or compressed, or many bytes to be walked.
-
-    Raises:
-        CorruptBatch, InvalidRecord: they are no whole batches.
-    """
+    """Return whether validation takes long; raises CorruptBatch, InvalidRecord."""
     headers = split_batches(batches)
     demanded = _CODECS.get(config.compression_type)
     if demanded is not None and any(header.codec != demanded for header in headers):
@@ -217,7 +214,7 @@ def _look_inside(
     compacted: bool,
     allowance: Allowance | None,
 ) -> None:
-    """Check the records of batches: of compressed ones the frame, unless they are opened anyway."""
+    """Check the records of batches; of compressed ones the frame, unless the topic needs all."""
     everything = compacted or config.record_validation == "full"
     demanded = _CODECS.get(config.compression_type)
     offset = 0
@@ -236,8 +233,7 @@ def _checked(
     batches: memoryview, config: LogConfig, now_ms: int, *, internal: bool, transactional: bool,
     summed: bool = False,
 ) -> list[BatchHeader]:  # fmt: skip
-    """The headers of batches, each checked in every respect but its records; the checksums too
-    unless they are `summed` already."""
+    """Return the headers of batches after every check except records; `summed` skips checksums."""
     headers = split_batches(batches)
     if not headers:
         raise InvalidRecord("an append without a batch")
@@ -266,11 +262,10 @@ def _checked(
 def _plain(
     batches: memoryview, config: LogConfig, now_ms: int, flags: int = 0, *, summed: bool = False
 ) -> BatchHeader | None:
-    """The header if the append is one batch with nothing wrong or rare about it.
+    """Return the header of an append that is one ordinary batch; None sends it to the full checks.
 
-    Nearly every append is; this is half of what the careful way costs. None decides nothing:
-    the careful way then does, and names what is wrong. `flags` are the attributes that it has
-    besides its codec. The checksum of what is `summed` was right before.
+    Fast path for nearly every append, at half the cost. `flags` are the expected attributes besides
+    the codec; `summed` skips the checksum.
     """
     size_bytes = len(batches)
     if size_bytes < HEADER_BYTES:
@@ -314,7 +309,6 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> No
 def _recompressed(
     batches: memoryview, headers: list[BatchHeader], config: LogConfig, allowance: Allowance
 ) -> memoryview | None:
-    """The batches with the codec that the topic demands; None when they have it already."""
     codec = _CODECS.get(config.compression_type)
     if codec is None or all(header.codec == codec for header in headers):
         return None
@@ -331,7 +325,7 @@ def _recompressed(
 
 
 def _level(codec: Codec, config: LogConfig) -> int | None:
-    """The topic's level of a codec; None is the codec's own, which is Kafka's default too."""
+    """Return the topic's compression level; None means the codec's default, which is Kafka's."""
     if codec == Codec.GZIP and config.compression_gzip_level > 0:
         return config.compression_gzip_level
     if codec == Codec.LZ4 and config.compression_lz4_level != _LZ4_FAST_LEVEL:
@@ -365,7 +359,7 @@ def _packed(
 
 
 def stamp_times(batches: memoryview, headers: list[BatchHeader], now_ms: int) -> list[BatchHeader]:
-    """Give whole batches the broker's time."""
+    """Set the broker's time as the timestamp of whole batches; return the new headers."""
     offset = 0
     for header in headers:
         stamp_append_time(batches, offset, now_ms)

@@ -1,8 +1,8 @@
-"""`partitions.checkpoint` and its copy: a start needs one of them.
+"""Two copies of `partitions.checkpoint`, of which a start needs one.
 
-Both are written one after the other and get their names before journal files are used again, so the
-older one of them is good for a start as well. Where one is damaged the other one is taken; what was
-damaged is kept beside them, as `.quarantined`, until somebody removes it.
+Both are written before journal files are reused, so the older copy is valid for a start as well. If
+one is damaged, the start uses the other, and keeps the damaged file with the suffix `.quarantined`
+until an operator removes it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,15 @@ from penstock.storage.names import (
 
 
 class FoundCheckpoint(NamedTuple):
-    """What the files say; no checkpoint if there is none, or none that is whole."""
+    """Newest whole checkpoint, None without one, and the errors of damaged copies."""
 
     checkpoint: Checkpoint | None
     damaged: dict[str, CorruptFile]
-    """By the file's path."""
+    """Error by file path."""
 
 
 def write_checkpoint(files: Files, root: str, data: bytes) -> None:
-    """Put both files in their places, on disk when this is done.
-
-    Raises:
-        OSError: that cannot be done.
-    """
+    """Write and sync both files; raises OSError."""
     paths = [os.path.join(root, name) for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE)]
     for path in paths:
         write_file(files, f"{path}.tmp", data, sync=True)
@@ -46,11 +42,7 @@ def write_checkpoint(files: Files, root: str, data: bytes) -> None:
 
 
 def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
-    """The first of both files that is whole.
-
-    Raises:
-        OSError: one cannot be read.
-    """
+    """Return the first whole copy; raises OSError."""
     damaged: dict[str, CorruptFile] = {}
     for name in (CHECKPOINT_FILE, CHECKPOINT_COPY_FILE):
         path = os.path.join(root, name)
@@ -65,26 +57,17 @@ def read_checkpoint(files: Files, root: str) -> FoundCheckpoint:
 
 
 def keep_damaged(files: Files, found: FoundCheckpoint) -> None:
-    """Copy damaged files beside themselves, where the next checkpoint leaves them; of each the
-    newest.
-
-    Raises:
-        OSError: that cannot be done.
-    """
+    """Copy each damaged file to its `.quarantined` name; raises OSError."""
     for path in found.damaged:
         data = read_file(files, path, CHECKPOINT_FILE_BYTES_MAX)
         write_file(files, path + QUARANTINED, data, sync=True)
 
 
 def set_aside(files: Files, root: str) -> list[str]:
-    """What starts have kept of a store's damaged journal and checkpoints.
-
-    Raises:
-        OSError: the directories cannot be listed.
-    """
+    """Return the paths of quarantined journal and checkpoint files of a store; raises OSError."""
     found: list[str] = []
     for directory in root, os.path.join(root, JOURNAL_DIRECTORY):
         with suppress(FileNotFoundError):
             names = sorted(files.names_in(directory))
-            found += [os.path.join(directory, one) for one in names if one.endswith(QUARANTINED)]
+            found += [os.path.join(directory, name) for name in names if name.endswith(QUARANTINED)]
     return found

@@ -1,16 +1,15 @@
-"""Checkpoints: segments are synced, and the journal files that they make superfluous are freed.
+"""Checkpoints: sync segments and free the journal files that they make superfluous.
 
-1. Everything durable is written to the segments.
-2. On another thread: index entries, snapshots and epoch files are written, everything that
-   changed since the last checkpoint is synced, and the new `partitions.checkpoint` takes the
-   place of the old one.
-3. Journal files whose entries it covers are free.
+1. The owner writes everything durable to the segments.
 
-After a crash the journal has what is in the files of logs only once they have been loaded, so all
-of them are before the first checkpoint; a few at a time, as long as there is room.
+2. The worker writes index entries, snapshots and epoch files, syncs everything that changed since
+the last checkpoint, and replaces `partitions.checkpoint`.
 
-A crash at any point leaves the old checkpoint and the journal from there on, or the new one. A
-sync that fails is final for the store: the journal still has everything.
+3. Journal files whose entries the checkpoint covers become free.
+
+The first checkpoint after a crash waits until every log that the journal has entries of is loaded,
+a few at a time. A crash at any point leaves either the old checkpoint with the journal behind it,
+or the new one. A failed sync is final for the store: the journal still has everything.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Then = Callable[[StorageError | None], None]
 
 
 class Plan(NamedTuple):
-    """Everything that step 2 does, decided on the owner's thread."""
+    """Work of step 2, decided on the owner's thread."""
 
     sequence: int
     changes: Changes[PartitionLog]
@@ -67,7 +66,7 @@ class Plan(NamedTuple):
 
 
 class Checkpointer:
-    """Belongs to the owner's thread; its worker writes and syncs."""
+    """Plans checkpoints on the owner's thread; its worker writes and syncs."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Checkpointer:
         self._again = False
         self._behind: list[tuple[Callable[[], object], Then]] = []
         self.recovered: list[PartitionLog] = []
-        """Logs of which the journal has had something since before the start, some not loaded."""
+        """Logs with journal entries from before the start that may not be loaded yet."""
         self.sequence = sequence
         self.last_ms = self._clock.now_ms()
 
@@ -104,7 +103,7 @@ class Checkpointer:
         return self._running
 
     def start(self, then: Then | None = None) -> None:
-        """Begin a checkpoint; while one runs, another one follows it only if someone waits."""
+        """Begin a checkpoint; while one runs, queue another only if `then` is given."""
         if then is not None:
             self._then.append(then)
         if self._running:
@@ -120,16 +119,12 @@ class Checkpointer:
             self._end(error if isinstance(error, StorageError) else StorageError(str(error)))
             return
         self._running = True
-        # A group may be synced by now, on its thread, of which the logs know nothing yet.
-        sequence = self._journal.settled_sequence
-        self._segment_writer.write_all(partial(self._settled, sequence))
+        # The writer thread may have synced a group that is not applied to the logs yet.
+        sequence = self._journal.applied_sequence
+        self._segment_writer.write_all(partial(self._committed, sequence))
 
     def load_some(self, count: int) -> bool:
-        """Load up to so many of the logs that a checkpoint waits for; whether none is left.
-
-        Raises:
-            StorageError, OSError: one cannot be loaded.
-        """
+        """Load up to `count` logs; return whether none is left; raises StorageError, OSError."""
         for _ in range(min(count, len(self.recovered))):
             log = self.recovered[-1]
             if log.closed is None:
@@ -138,8 +133,7 @@ class Checkpointer:
         return not self.recovered
 
     def save_recovery_points(self, then: Then | None = None) -> None:
-        """Write the points again, because a log's start moved; the sequence stays. Now, or with
-        `then` by the worker, one write for all that ask while one is written."""
+        """Write the recovery points again: now or, with `then`, by one write for all callers."""
         if then is not None:
             self.save_points_and(_nothing, then)
             return
@@ -154,8 +148,7 @@ class Checkpointer:
             ) from error
 
     def save_points_and(self, work: Callable[[], object], then: Then) -> None:
-        """Have the worker write the points again, as starts moved, and then do `work`; behind a
-        checkpoint that runs, whose points are older. `then` is called with what went wrong."""
+        """Have the worker write the recovery points, do `work`, and call `then` with the error."""
         self._behind.append((work, then))
         if not self._running:
             self._save_behind()
@@ -190,11 +183,9 @@ class Checkpointer:
             self._save_behind()
 
     def close(self) -> None:
-        """Write the last checkpoint's points with the note that nothing follows."""
         write_checkpoint(self._files, self._root, self._encoded(self.sequence, clean=True))
 
     def _encoded(self, sequence: int, *, clean: bool, rows: list[bytes] | None = None) -> bytes:
-        """A checkpoint of given points, or of those that there are."""
         if rows is None:
             rows = [log.recovery_point_bytes for log in self._logs()]
         return encode_checkpoint(
@@ -205,7 +196,7 @@ class Checkpointer:
             journal_bytes=self._journal.synced_bytes,
         )
 
-    def _settled(self, sequence: int, error: StorageError | None) -> None:
+    def _committed(self, sequence: int, error: StorageError | None) -> None:
         if error is not None:
             self._running = False
             self._end(error)
@@ -220,8 +211,7 @@ class Checkpointer:
         self._worker.submit(work, partial(self._done, plan))
 
     def _perform(self, plan: Plan) -> None:
-        """Step 2; entries that it covers must be synced before it says so, or what an earlier use
-        of their files left behind would be taken for the ones that follow."""
+        """Sync the journal entries that the checkpoint covers, then perform step 2."""
         if self._journal.durable_sequence < plan.sequence:
             self._journal.sync()
         perform(self._files, self._root, plan)
@@ -270,13 +260,14 @@ class Checkpointer:
     def _plan_small_files(
         self, log: PartitionLog, writes: list[tuple[str, bytes]], directories: set[str]
     ) -> None:
-        """Snapshots and the epoch history, of what is in the files and no further: what waits for
-        the journal may never have been."""
+        """Plan snapshots and the epoch file as of the written bytes, without later appends."""
         if not log.loaded or log.damage is not None:
             return
         written, states, epochs = log.when_written()
-        due = [one for one in log.due_snapshots if one[0] <= written]
-        log.due_snapshots = [one for one in log.due_snapshots if one[0] > written]
+        due = [due_snapshot for due_snapshot in log.due_snapshots if due_snapshot[0] <= written]
+        log.due_snapshots = [
+            due_snapshot for due_snapshot in log.due_snapshots if due_snapshot[0] > written
+        ]
         if len(states) or len(log.producer_states):
             due.append(encoded_snapshots(written, *states.snapshot()))
         for offset, last, batches in due:
@@ -326,7 +317,7 @@ class Checkpointer:
             if isinstance(error, StorageFailed)
             else StorageFailed(f"a checkpoint failed: {error!r}")
         )
-        logger.critical("the log takes no appends any more: %s", failure)
+        logger.critical("the log rejects all appends from now on: %s", failure)
         self._queue.fail(failure)
         self._end(failure)
 
@@ -339,11 +330,11 @@ class Checkpointer:
 
 
 def _nothing() -> None:
-    """What follows the points where they alone are wanted."""
+    """Do nothing besides saving the points."""
 
 
 def perform(files: Files, root: str, plan: Plan) -> None:
-    """Step 2; runs on any thread."""
+    """Perform step 2; runs on any thread."""
     for target, position, data in plan.appends:
         with _opened(files, target, create=True) as descriptor:
             write_all(files, descriptor, position, [data])
@@ -366,10 +357,10 @@ def perform(files: Files, root: str, plan: Plan) -> None:
 
 @contextmanager
 def _opened(files: Files, path: str, *, create: bool = False) -> Iterator[int]:
-    """A descriptor of its own, so that a checkpoint of many files holds one open at a time.
+    """Yield a descriptor of its own, so that a checkpoint of many files holds one open at a time.
 
-    A sync by any descriptor covers what was written by others, and reports a write-back error
-    that nobody has seen yet (Linux 4.16).
+    A sync through any descriptor covers writes through others, and reports a write-back error that
+    was not reported yet (Linux 4.16).
     """
     descriptor = files.open(path, create=create)
     try:
@@ -386,8 +377,7 @@ def _sync(files: Files, descriptor: int, path: str) -> None:
 
 
 def remove_old_snapshots(files: Files, directory: str, keep: set[int]) -> None:
-    """Keep the snapshots of segments and the newest, which is the highest of `keep` or above; the
-    others were checkpoints'."""
+    """Remove snapshots below the highest of `keep` that are not in `keep`."""
     for name in files.names_in(directory):
         parsed = parse_offset_name(name)
         if parsed is None or parsed[1] not in (SNAPSHOT, RECENT_BATCHES):
@@ -398,6 +388,7 @@ def remove_old_snapshots(files: Files, directory: str, keep: set[int]) -> None:
 
 
 def kept_snapshots(log: PartitionLog) -> set[int]:
-    """Offsets of the snapshots that a log keeps of those up to its recovery point."""
+    """Return the offsets of the snapshots to keep, up to the log's recovery point."""
     newest = log.recovery_point.recovery_offset
-    return {base for one in log.segments if (base := one.base_offset) <= newest} | {newest}
+    bases = {segment.base_offset for segment in log.segments}
+    return {base for base in bases if base <= newest} | {newest}

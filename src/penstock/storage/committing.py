@@ -1,15 +1,14 @@
-"""Group commit: what one turn of the event loop appends shares a journal write and a sync.
+"""Group commit: appends of one turn of the event loop share a journal write and a sync.
 
-A group holds the appends and callbacks since the last one. While a group is with the writer
-thread the next one gathers, so that under load a sync is shared by more requests the longer it
-takes. A lone small request is written and synced on the spot, because two thread switches cost
-more than the sync takes.
+While the writer thread commits a group, the next one gathers, so under load more requests share
+each sync. A lone small request is written and synced on the owner's thread, because two thread
+switches cost more than the sync.
 
-A large append is written to its segment, and synced there, before its group is in the journal,
-which says where it is: so its bytes are written once. Not while a cut of its log may be replayed.
+A large append is written and synced in its segment first; the journal then stores only its
+position, unless a cut of its log may still be replayed.
 
-After the sync: the owners of logs are told, callbacks are called (answers leave), then `on_advance`
-(waiting consumers wake), then segments are written.
+After the sync, in this order: owners of logs advance, callbacks run (responses leave), `on_advance`
+wakes waiting consumers, segments are written.
 
 | policy     | written to | callbacks after             | synced by                           |
 |------------|------------|-----------------------------|-------------------------------------|
@@ -53,19 +52,19 @@ OnDurable = Callable[[StorageError | None], None]
 
 
 class Group(NamedTuple):
-    """Appends that become durable together, and who waits for them."""
+    """Appends that become durable together, and the callbacks that wait for them."""
 
     items: list[Appended[PartitionLog]]
     callbacks: list[OnDurable]
     size_bytes: int
     controls: bool
-    """Whether some of the items are no appends."""
+    """Whether the items include controls."""
     direct: tuple[Direct, ...] = ()
-    """What is written to segments first."""
+    """Large appends that are written to segments first."""
 
 
 class Committer:
-    """Belongs to the owner's thread; its worker writes and syncs the journal."""
+    """Commits groups on the owner's thread; its worker writes and syncs the journal."""
 
     def __init__(
         self, parts: StoreParts, journal: Journal, segment_writer: SegmentWriter, worker: Worker
@@ -85,7 +84,7 @@ class Committer:
         self._committing = False
         self._flush_within_ms: int | None = None
         self.root_synced = True
-        """Unset when a name in the store's directory changes; the next group syncs it."""
+        """Unset when a name in the store's directory changes; the next group then syncs it."""
         self.on_advance: Callable[[Collection[LogOwner]], None] = _nobody
         self.on_written: Callable[[int | None], None] = _nobody
         self.make_room: Callable[[], None] = _nothing
@@ -98,7 +97,6 @@ class Committer:
         self._callbacks.append(on_durable)
 
     def commit(self) -> None:
-        """Commit what has gathered, group by group, unless one is under way."""
         if self._in_flight is not None or self._committing:
             return
         self._committing = True
@@ -109,7 +107,6 @@ class Committer:
             self._committing = False
 
     def room_was_made(self, error: StorageError | None) -> None:
-        """A checkpoint has ended: go on with the group that waited for it."""
         if not self._waiting_for_room:
             return
         self._waiting_for_room = False
@@ -126,11 +123,9 @@ class Committer:
         self.commit()
 
     def drain(self) -> None:
-        """Wait until no group is under way."""
         self._worker.drain()
 
     def close(self) -> None:
-        """End the threads, once nothing is under way."""
         self._syncs.close()
 
     def _take(self) -> Group:
@@ -189,10 +184,7 @@ class Committer:
         self._journal.write(group.items, sync=sync)
 
     def _flush_is_due(self, group: Group) -> bool:
-        """Whether a topic's `flush.messages` or `flush.ms` wants this group synced at once.
-
-        A `flush.ms` above zero is noted for the maintenance, which syncs in time.
-        """
+        """Return whether `flush.messages` or `flush.ms` demands a sync; record a positive one."""
         due = False
         for item in group.items:
             log = item.log
@@ -220,7 +212,7 @@ class Committer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Let callbacks begin no group: the one that is being finished is accounted for first."""
+        """Prevent callbacks from starting a group until the current one is accounted for."""
         committing, self._committing = self._committing, True
         try:
             yield
@@ -228,7 +220,6 @@ class Committer:
             self._committing = committing
 
     def _write_segments(self, group: Group) -> None:
-        """Policy `os`: the segment files are all there is."""
         sync = self._flush_is_due(group)
         if (
             len(group.items) == 1
@@ -243,19 +234,19 @@ class Committer:
             job = self._segment_writer.plan(logs, durable_only=False)
             perform(self._files, job)
         except OSError as error:
-            self._segment_writer.give_up(job)
+            self._segment_writer.abandon(job)
             self._finish(group, storage_error(self._root, error))
             return
         try:
             for run in job.runs if sync else ():
                 self._files.sync_file(run.handle.descriptor)
         except OSError as error:
-            self._segment_writer.give_up(job)
+            self._segment_writer.abandon(job)
             failure = StorageFailed(f"syncing a segment failed: {error}")
             self._finish(group, failure)
             return
-        # Settled before anything else may look at the tails: an append that is written twice would
-        # be written from a receive buffer that has gone back, and been filled anew, in between.
+        # Mark as written before the tails are read again: a second write of an append would use a
+        # receive buffer that was already returned and refilled.
         for item in group.items:
             item.log.unwritten_bytes += item.size_bytes
             self._queue.unwritten_bytes += item.size_bytes
@@ -263,7 +254,7 @@ class Committer:
         self._finish(group, None)
 
     def _write_lone(self, group: Group) -> None:
-        """As `_write_segments` for one append: no plan is made, which costs more than the write."""
+        """Write a group of one append without a plan, which would cost more than the write."""
         try:
             self._segment_writer.write_alone(group.items[0])
         except OSError as error:
@@ -294,18 +285,14 @@ class Committer:
             self.on_advance(advanced)
             if self._policy != "os":
                 self._segment_writer.became_durable(appends)
-            self._journal.settled_sequence = sequence
+            self._journal.applied_sequence = sequence
             within, self._flush_within_ms = self._flush_within_ms, None
             self.on_written(within)
 
     def _perform_controls(
         self, group: Group
     ) -> tuple[list[Appended[PartitionLog]], StorageError | None]:
-        """Do what the journal says now; returns the appends of the group.
-
-        Before all of them: what is cut of a log was durable when the cut was asked for, so that a
-        group has no append that its log's cut is about.
-        """
+        """Perform a group's controls, which affect earlier appends only; return its appends."""
         appends: list[Appended[PartitionLog]] = []
         for item in group.items:
             if not isinstance(item, Control):
@@ -316,19 +303,21 @@ class Committer:
                     item.perform()
                 except OSError as error:
                     where = item.log.topic_partition
-                    failure = StorageFailed(f"{where} cannot be cut as the journal says: {error}")
+                    failure = StorageFailed(
+                        f"cannot apply a cut of the journal to {where}: {error}"
+                    )
                     return appends, failure
         return appends, None
 
     def _fail(self, group: Group, error: StorageError) -> None:
-        """Nothing of the group, nor of what was appended on top of it, happened."""
+        """Undo a failed group and every append accepted after it."""
         later = self._take()
         if isinstance(error, StorageFailed):
             self._queue.fail(error)
-            logger.critical("the log takes no appends any more: %s", error)
+            logger.critical("the log rejects all appends from now on: %s", error)
         else:
             self._counters.disk_full += 1
-            logger.error("a group of appends was refused: %s", error)
+            logger.error("a group of appends was rejected: %s", error)
             for item in reversed(group.items + later.items):
                 if item.log.closed is not None:
                     continue

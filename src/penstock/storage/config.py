@@ -1,8 +1,7 @@
-"""A topic's configuration, under Kafka's names, with Kafka's defaults and bounds.
+"""Configuration of a topic, under Kafka's names, with Kafka's defaults and bounds.
 
-The storage acts on the names that concern a log; the others (`min.insync.replicas`, the remote,
-the compaction and the table ones) are declared here too because a topic has one configuration,
-and who acts on them reads it from `PartitionLog.config` or asks the broker for it.
+It also declares names that other rooms act on (`min.insync.replicas`, remote storage, compaction,
+tables), because a topic has one configuration.
 
 Source: Kafka's `TopicConfig` and `LogConfig`; KIP-1030 (defaults and bounds of Kafka 4).
 """
@@ -22,7 +21,7 @@ THROTTLED_REPLICAS: Final = r"\*|(\d+:\d+(,\d+:\d+)*)?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """How the partitions of a topic are stored."""
+    """Storage settings of a topic's partitions."""
 
     cleanup_policy: tuple[str, ...] = setting(
         ("delete",), "What happens to old segments: delete them, compact them by key, or both.",
@@ -122,10 +121,10 @@ class LogConfig:
         choices=("headers", "chain", "full"),
     )  # fmt: skip
     remote_log_copy_disable: bool = setting(
-        False, "Copy nothing more to the archive; what lies there is still read, and expires."
+        False, "Copy nothing more to the archive; archived segments are still read, and expire."
     )
     remote_log_delete_on_disable: bool = setting(
-        False, "Delete what lies in the archive once remote.storage.enable is set to false."
+        False, "Delete the archived segments once remote.storage.enable is set to false."
     )
     remote_storage_enable: bool = setting(
         False, "Copy closed segments to the archive, so that local ones may be dropped earlier."
@@ -167,5 +166,5 @@ class LogConfig:
     )
     unclean_leader_election_enable: bool = setting(
         False, "Let a replica that is behind lead when no other is left, at the price of records."
-        " What is given up is recorded, and said by `penstock doctor`."
+        " Discarded records are reported by `penstock doctor`."
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the parts of a store count: plain integers, read at scrape time."""
+"""Counters of a store: plain integers, read at scrape time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """The counts of one store since it was opened."""
-
     checkpoints: int = 0
     compaction_kept_records: int = 0
     compaction_read_bytes: int = 0

@@ -1,7 +1,7 @@
-"""Cutting a log's files at a truncation: by the log when the journal has it, and by every replay.
+"""Truncation of a log's files, used by the log once the journal has the cut and by every replay.
 
-It comes to the same however often it is done and wherever it is broken off. What it does is not
-synced: the caller sees to it before the journal entry that says so may go.
+The operations are idempotent and may be interrupted anywhere. The caller syncs their effects before
+the journal entry may be freed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def cut_files(
     end_offset: int,
     forget: Callable[[str], object],
 ) -> None:
-    """End a log at byte `position` of one segment, where `end_offset` would begin.
+    """Truncate a log at byte `position` of one segment; `end_offset` is its new end offset.
 
-    Segments behind it go, and so does its own file when nothing is left of it; its indexes, which
-    are made anew, but that of transactions, which is cut; and snapshots of producers beyond the
-    end, which a log that reaches those offsets again would take for its own. `forget` is told of
-    files before they go.
+    Removes later segments, the segment itself if nothing is left of it, its offset and time indexes
+    (they are rebuilt), and producer snapshots beyond the end, which the log could mistake for its
+    own when it reaches those offsets again. Cuts the transaction index. Calls `forget` with each
+    path before it is removed.
 
     Raises:
-        OSError: some of it is not done.
+        OSError: the cut is incomplete.
     """
     for name in files.names_in(directory):
         parsed = parse_offset_name(name)
@@ -70,13 +70,7 @@ def cut_files(
 
 
 def cut_transactions(files: Files, path: str, end_offset: int) -> None:
-    """Leave of a `.txnindex` what is about offsets below one, up to what is no whole entry.
-
-    Synced at once, as it is rare: what is cut must not come back when the log has other batches.
-
-    Raises:
-        OSError: it is not done.
-    """
+    """Truncate a `.txnindex` to whole entries below an offset, and sync it; raises OSError."""
     data = read_file(files, path)
     index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
     index.cut(end_offset)
@@ -92,12 +86,7 @@ def cut_transactions(files: Files, path: str, end_offset: int) -> None:
 def clear_files(
     files: Files, directory: str, *, offset: int, producers: Buffer, forget: Callable[[str], object]
 ) -> None:
-    """Leave nothing of a log, which begins anew at an offset, but `producers`, as `.batches` has
-    them.
-
-    Raises:
-        OSError: some of it is not done.
-    """
+    """Remove a log's files; keep `producers`, encoded as `.batches`; raises OSError."""
     cut_files(files, directory, segment_base=0, position=0, end_offset=-1, forget=forget)
     if producers:
         path = os.path.join(directory, offset_name(offset, RECENT_BATCHES))

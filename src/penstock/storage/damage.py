@@ -1,17 +1,15 @@
-"""Stored batches that are not what was written: how they are told from good ones, and how far they
-reach.
+"""Detection of damaged batches, and the extent of the damage.
 
-What is read of a segment is verified batch by batch before anybody gets it: checksum, leader epoch,
-and that offsets rise, as the checksum covers neither of these. A base offset that is wrong
-contradicts the batch behind it.
+Every batch read from a segment is verified before it is returned: checksum, leader epoch, and
+rising offsets, as the checksum covers neither of the last two. A wrong base offset contradicts the
+next batch.
 
-Where something is wrong, a survey looks at every batch from a place that index and batch agree
-on, and finds its way behind what is damaged: to the next bytes that are a whole batch of offsets
-that may follow. So the damage is known as a range of bytes and the range of offsets that lay there,
-and nothing else is refused. A file that is cut, or gone, is a range whose bytes are not there:
-segments follow each other without gaps, but where compaction has been.
+After a mismatch a survey starts at a position on which index and batch agree, and searches behind
+the damage for the next whole batch with valid offsets. The damage is then a range of bytes and of
+offsets, and only reads of that range fail. A truncated or missing file is a range without bytes:
+segments are contiguous, except where compaction removed batches.
 
-Source: Kafka's `LogSegment.recover`, which cuts a segment there instead.
+Source: Kafka's `LogSegment.recover`, which truncates the segment instead.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from penstock.storage.values import Buffer
 _BATCH: Final = Struct(">qiibI2xi")
 """Base offset, length, leader epoch, magic, checksum and last offset delta."""
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""Between a segment's first offset and any of its others, as its index tells it."""
+"""Maximum distance of an offset from its segment's base offset, as an index can store it."""
 _MAGIC_AT: Final = 16
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
 _SEARCH_BYTES: Final = 1 << 20
@@ -42,8 +40,8 @@ _FIRST_SEARCH_BYTES: Final = 64 << 10
 
 
 class Damage(NamedTuple):
-    """The bytes [position, end_position) of a segment are not the batches of [first_offset,
-    next_offset) that lay there; no bytes where a file ends too early."""
+    """Damaged bytes [position, end_position) of a segment, which held the batches of [first_offset,
+    next_offset); the byte range is empty where a file ends too early."""
 
     path: str
     segment_base: int
@@ -55,7 +53,7 @@ class Damage(NamedTuple):
 
 
 class DamagedRecords(CorruptLog):
-    """Records that are stored and cannot be read; those before and behind them can."""
+    """Stored records that cannot be read; records before and after them can."""
 
     code: ClassVar[str] = "corrupt_message"
 
@@ -70,10 +68,11 @@ class DamagedRecords(CorruptLog):
 
 
 def whole_batches(data: Buffer, epoch: int) -> tuple[int, int]:
-    """How many bytes at the beginning are batches as they were written, and the offset behind them.
+    """Return the length of the intact batches at the beginning of `data`, and the offset behind
+    them.
 
-    They are of a leader epoch, if that is not -1. None are where a batch begins below the end of
-    the one before it, as nobody knows which of both is wrong.
+    Batches must have leader epoch `epoch`, unless it is -1. The result is (0, -1) if a batch begins
+    below the end of its predecessor, as either of them may be wrong.
     """
     view = memoryview(data)
     position, following, end = 0, -1, len(view)
@@ -92,10 +91,10 @@ def whole_batches(data: Buffer, epoch: int) -> tuple[int, int]:
 
 
 class Survey:
-    """Looks at the batches of one segment, whatever is between them.
+    """Scan of one segment for intact batches and the damage between them.
 
-    The offsets of the segment end at `end_offset`. With `gaps` some may be missing without any
-    damage, because of compaction; without, a batch behind damage must lead up to the next one.
+    The segment's offsets end at `end_offset`. With `gaps`, missing offsets count as compacted;
+    without, a batch behind damage must lead up to its successor.
     """
 
     def __init__(
@@ -119,8 +118,8 @@ class Survey:
     def batches(
         self, position: int, expected: int
     ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
-        """Good batches with their positions, and the damage between them, from a good place on,
-        where `expected` or a higher offset begins."""
+        """Yield intact batches with their positions, and the damage between them, from an intact
+        position at which `expected` or a higher offset begins."""
         while position < self._end:
             header, reason = self._look(position, expected)
             if header is not None:
@@ -149,7 +148,6 @@ class Survey:
         return Damage(self._segment.path, base, position, end, first, following, reason)
 
     def _look(self, position: int, expected: int) -> tuple[BatchHeader | None, str]:
-        """The batch that begins at a position, if there is a good one, else why there is none."""
         header, reason = self.at(position)
         if header is None:
             return None, reason
@@ -160,15 +158,15 @@ class Survey:
                 f" {expected} to {self._end_offset - 1}"
             )
         if header.base_offset > expected:
-            # Some may be missing before it, or its base offset is wrong: ask the next one.
+            # Either offsets are missing or the base offset is wrong: compare with the next batch.
             after, _ = self.at(position + header.size_bytes)
             if after is not None and after.base_offset < header.next_offset:
                 return None, f"a batch at offset {header.base_offset}, {expected} was due"
         return header, ""
 
     def _behind(self, position: int, expected: int) -> tuple[int, int]:
-        """As `_search`, behind what is damaged at a position; first where its header says that it
-        ends, so that what records hold is not taken for batches of the log."""
+        """Return the position and offset behind damage: at the end that its header states, if that
+        fits, so that record contents are not parsed as batches; otherwise by `_search`."""
         try:
             header = decode_header(self._read(HEADER_BYTES, position))
         except CorruptBatch:
@@ -181,7 +179,7 @@ class Survey:
         return self._search(position + 1 if whole is None else behind, expected)
 
     def _leads_on(self, position: int, header: BatchHeader) -> bool:
-        """Whether a batch behind damage says where it is: its base offset has no checksum."""
+        """Return whether the next batch confirms this one's base offset, which has no checksum."""
         behind = position + header.size_bytes
         if self._gaps:
             return True
@@ -191,7 +189,7 @@ class Survey:
         return after is not None and after.base_offset == header.next_offset
 
     def at(self, position: int) -> tuple[BatchHeader | None, str]:
-        """The whole batch at a position, by itself; or why there is none."""
+        """Return the whole batch at a position, checked on its own, or None and the reason."""
         try:
             header = decode_header(self._read(HEADER_BYTES, position))
         except CorruptBatch as error:
@@ -206,7 +204,7 @@ class Survey:
         return header, ""
 
     def _read(self, size_bytes: int, position: int) -> bytes:
-        """Bytes of what is written; what the disk cannot read is not there."""
+        """Return written bytes; none where the disk fails to read."""
         size_bytes = min(size_bytes, self._end - position)
         try:
             return read_range(self._files, self._descriptor, max(0, size_bytes), position)
@@ -216,8 +214,7 @@ class Survey:
             return b""
 
     def _search(self, position: int, expected: int) -> tuple[int, int]:
-        """The next position from one on with a good batch of offsets that may follow, and its base
-        offset; the end of the segment's bytes and offsets without one."""
+        """Return position and offset of the next intact batch, or the end of the segment."""
         wanted = _FIRST_SEARCH_BYTES
         while position < self._end:
             data = self._read(wanted, position)
@@ -233,7 +230,7 @@ class Survey:
             if len(data) < HEADER_BYTES:
                 if position + wanted >= self._end:
                     break
-                position += wanted  # what the disk cannot read
+                position += wanted  # skip bytes that the disk fails to read
             else:
                 position += last + 1
             wanted = _SEARCH_BYTES

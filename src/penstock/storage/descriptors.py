@@ -1,4 +1,4 @@
-"""Files that are kept open, up to a bound."""
+"""Bounded cache of open files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.base.files import Files
 
 
 class Handle:
-    """An open file. Threads other than the owner's use it only while `users` counts them."""
+    """Open file. Other threads than the owner's use it only while `users` counts them."""
 
     __slots__ = ("closing", "descriptor", "path", "users")
 
@@ -21,9 +21,9 @@ class Handle:
 
 
 class Descriptors:
-    """The least recently used open files are closed; those in use by a thread stay.
+    """Cache of open files that closes the least recently used; files in use stay open.
 
-    Belongs to the owner's thread; `pin` before a handle is given to another one.
+    It belongs to the owner's thread; call `pin` before a handle is passed to another thread.
     """
 
     def __init__(self, files: Files, limit: int) -> None:
@@ -35,10 +35,7 @@ class Descriptors:
         return len(self._open)
 
     def get(self, path: str, *, create: bool = False) -> Handle:
-        """The open file of a path; opened, and created if asked, when it is not.
-
-        On a disk that is read-only by now it is there to be read.
-        """
+        """Return the open file of a path; on a read-only disk it is opened for reading."""
         handle = self._open.get(path)
         if handle is not None:
             self._open.move_to_end(path)
@@ -66,7 +63,6 @@ class Descriptors:
             self._evict()
 
     def forget(self, path: str) -> None:
-        """Close a file that is to be renamed or removed."""
         handle = self._open.pop(path, None)
         if handle is None:
             return

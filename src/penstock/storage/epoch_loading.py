@@ -1,6 +1,6 @@
-"""The leader epochs of a log when it is loaded: as saved, or from the first batch of each segment.
+"""Leader epochs of a loaded log: from the checkpoint file, or from the first batch of each segment.
 
-Their file has no checksum, so it is held against the segments: a new epoch begins a segment.
+The file has no checksum, so it is compared with the segments: a new epoch begins a segment.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def load_epochs(
     changed: bool,
     has_holes: bool,
 ) -> tuple[EpochHistory, bool]:
-    """The history, and whether it is another than was saved.
+    """Return the history, and whether it differs from the saved one.
 
-    `cut_offset` is the lowest end that the log has had since, if it was cut; `newest` is the newest
-    epoch that checkpoint and journal know; `changed` says whether segments have more than was
-    saved; in a log that has holes, an epoch may begin in one.
+    `cut_offset` is the lowest end offset since the save, if the log was cut; `newest` is the newest
+    epoch in checkpoint and journal; `changed` states whether segments grew since the save. With
+    `has_holes`, an epoch may begin in an offset gap.
     """
     path = os.path.join(directory, EPOCHS_FILE)
     saved: list[Entry] | None = None
@@ -53,7 +53,7 @@ def load_epochs(
     except CorruptFile as error:
         doubt = error
     if doubt is not None:
-        logger.warning("%s: %s; made anew from the segments", path, doubt)
+        logger.warning("%s: %s; rebuilt from the segments", path, doubt)
         saved = None
     history = EpochHistory(saved)
     if cut_offset is not None:
@@ -75,7 +75,6 @@ def _doubt(
     newest: int,
     interval_bytes: int,
 ) -> str | None:
-    """Why the entries cannot be right, if they cannot."""
     for place, (epoch, start) in enumerate(saved):
         segment = segments[segment_place(segments, start)]
         begins = segment.base_offset == start
@@ -86,8 +85,8 @@ def _doubt(
         first, second = _batch(files, segment), _batch(files, segment, behind=1)
         if first is None or epoch == first.partition_leader_epoch:
             continue
-        # A header may be wrong as well: but not if its successor has the same epoch, or if the
-        # other one is unheard of.
+        # The header may be wrong instead, but not if its successor has the same epoch, or if the
+        # saved epoch is above the newest known one.
         same = second is not None and first.partition_leader_epoch == second.partition_leader_epoch
         if same or first.partition_leader_epoch <= newest < epoch:
             return f"offset {start} is of epoch {first.partition_leader_epoch}, not {epoch}"
@@ -95,7 +94,7 @@ def _doubt(
 
 
 def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: int) -> bool:
-    """Whether a segment has an offset, or ones above it, as far as it can be read."""
+    """Return whether a segment can be read at an offset or above."""
     with suppress(CorruptLog):
         if segment.written_bytes:
             return files.locate(segment, offset, interval_bytes) is not None
@@ -103,7 +102,6 @@ def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: i
 
 
 def _batch(files: SegmentFiles, segment: Segment, *, behind: int = 0) -> BatchHeader | None:
-    """A segment's first batch, or one behind it; None where it has none."""
     if segment.written_bytes:
         with suppress(CorruptLog):
             for _, header in islice(files.headers_from(segment, 0), behind, behind + 1):

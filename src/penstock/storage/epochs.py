@@ -1,4 +1,4 @@
-"""Which leader epoch wrote which offsets: a pure core over the entries of its checkpoint.
+"""History of leader epochs by start offset: a pure core over the checkpoint's entries.
 
 Source: Kafka's `LeaderEpochFileCache`; KIP-101, KIP-279.
 """
@@ -14,7 +14,7 @@ UNKNOWN: Final = (-1, -1)
 
 
 class EpochHistory:
-    """Entries (epoch, start offset), both rising."""
+    """Entries (epoch, start offset), both strictly rising."""
 
     __slots__ = ("_entries",)
 
@@ -27,16 +27,15 @@ class EpochHistory:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, -1 without one."""
         return self._entries[-1][0] if self._entries else -1
 
     @property
     def latest_start(self) -> int:
-        """Where the newest epoch begins, -1 without one."""
+        """Start offset of the newest epoch, -1 without one."""
         return self._entries[-1][1] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Begin an epoch; entries that it makes meaningless go. False if nothing changed."""
+        """Begin an epoch, and drop obsolete entries; return whether anything changed."""
         if self._entries and epoch <= self._entries[-1][0]:
             return False
         while self._entries and self._entries[-1][1] >= start_offset:
@@ -45,7 +44,7 @@ class EpochHistory:
         return True
 
     def cut_start(self, offset: int) -> bool:
-        """The log now begins at `offset`: forget older epochs. False if nothing changed."""
+        """Drop epochs below the new log start offset; return whether anything changed."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
         if index < 0 or (index == 0 and self._entries[0][1] == offset):
             return False
@@ -55,14 +54,14 @@ class EpochHistory:
         return changed
 
     def cut_end(self, offset: int) -> bool:
-        """The log now ends at `offset`: forget epochs that begin there or later."""
+        """Drop epochs that begin at or above a new end offset; return whether any did."""
         before = len(self._entries)
         while self._entries and self._entries[-1][1] >= offset:
             self._entries.pop()
         return len(self._entries) != before
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        """Return the largest epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         if epoch < 0 or not self._entries or epoch > self._entries[-1][0]:
             return UNKNOWN
         if epoch == self._entries[-1][0]:
@@ -74,6 +73,6 @@ class EpochHistory:
         return self._entries[index - 1][0], end
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`, -1 if unknown."""
+        """Return the epoch that wrote `offset`, -1 if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else -1

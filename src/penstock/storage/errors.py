@@ -1,4 +1,4 @@
-"""What can go wrong with stored logs, each with Kafka's name for it on the wire."""
+"""Errors of stored logs, each with Kafka's error name."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ from penstock.records.errors import OutOfOrderSequence as OutOfOrderSequence
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BROKEN: Final = frozenset({errno.EROFS, errno.EIO, errno.ENXIO, errno.ENODEV})
-"""A disk that says so takes nothing more: what is in its caches may be gone as well."""
+"""Errors of a disk that accepts no further writes; bytes in its caches may be lost as well."""
 
 
 class StorageError(UnavailableError):
-    """Something that was appended did not become durable, or cannot be appended."""
+    """An append failed, or did not become durable."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class StorageFailed(StorageError):
-    """A sync failed, or the disk takes no writes any more: what it holds is unknown until the store
-    is reopened and recovered."""
+    """A sync failed, or the disk accepts no writes; reopen the store to recover its content."""
 
 
 class DiskFull(StorageError):
-    """The file system has no room; nothing of the append is visible, and it may be retried."""
+    """The file system is full; nothing of the append is visible, and a retry is safe."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(
@@ -44,20 +43,20 @@ class DiskFull(StorageError):
 
 
 def disk_full(error: OSError, path: str | Path) -> DiskFull | None:
-    """The error to report if `error` says that there is no room, else None."""
+    """Return `DiskFull` if `error` reports that the file system is full, else None."""
     if error.errno in NO_SPACE:
         return DiskFull(Path(path), error.strerror or str(error))
     return None
 
 
 def write_error(error: OSError, path: str | Path, what: str) -> StorageError:
-    """The error to report of a write below a path that failed before any sync."""
+    """Return the error to raise for a write below `path` that failed before any sync."""
     kind = StorageFailed if error.errno in BROKEN else StorageError
     return disk_full(error, path) or kind(f"{what}: {error}")
 
 
 class AppendBacklog(RetriableError):
-    """More bytes wait for the journal than `pending.bytes.max`."""
+    """The bytes that wait for the journal exceed `pending.bytes.max`."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -69,17 +68,17 @@ class StoreLocked(UnavailableError):
 
 
 class LogDeleted(FencedError):
-    """The partition was deleted, or its store closed, while someone still held its log."""
+    """The partition was deleted, or its store closed, while a caller still held its log."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class CompactionStopped(StorageError):
-    """A pass over a log was broken off: its store is closed, or the log is not what it was."""
+    """A compaction pass stopped: its store is closed, or the log changed."""
 
 
 class CorruptLog(CorruptError):
-    """Stored bytes below the durable offset are not what was written; they are kept as they are."""
+    """Stored bytes below the durable offset differ from what was written; they stay unchanged."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -91,13 +90,13 @@ class CorruptLog(CorruptError):
 
 
 class CorruptFile(CorruptError):
-    """A small file (checkpoint, snapshot, index) whose content contradicts its format."""
+    """Small file (checkpoint, snapshot, index) with an invalid content."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class InvalidTimestamp(InvalidError):
-    """A batch whose timestamps are too far from the broker's clock."""
+    """Batch with timestamps too far from the broker's clock."""
 
     code: ClassVar[str] = "invalid_timestamp"
 
@@ -109,7 +108,7 @@ class BatchesTooLarge(InvalidError):
 
 
 class ReplicaOverlap(InvalidError):
-    """A batch for a replica that begins below the offset that is due."""
+    """Batch for a replica that begins below its log end offset."""
 
     code: ClassVar[str] = "offset_out_of_range"
 
@@ -122,7 +121,7 @@ class ReplicaOverlap(InvalidError):
 
 
 class ReplicaEpochFell(FencedError):
-    """A batch for a replica whose leader epoch is lower than one that it holds already."""
+    """Batch for a replica with a leader epoch below one that it already has."""
 
     code: ClassVar[str] = "fenced_leader_epoch"
 
@@ -133,6 +132,6 @@ class ReplicaEpochFell(FencedError):
 
 
 class TopicIdMismatch(InvalidError):
-    """A partition of that name exists, for another topic id."""
+    """A partition of this name exists with another topic id."""
 
     code: ClassVar[str] = "inconsistent_topic_id"

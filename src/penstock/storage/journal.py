@@ -1,17 +1,16 @@
-"""The journal: one sequential file write and one sync make a whole group of appends durable.
+"""Journal: one sequential write and one sync make a group of appends durable.
 
-Files are filled in turn, `00000000.journal` onwards, and used again once a checkpoint has made
-their entries superfluous: overwriting a file that was already written costs a sync half of what
-it costs to grow one. A new file is written ahead in small steps, so that an empty store starts
-without writing hundreds of megabytes.
+Files are filled in turn, from `00000000.journal`, and reused once a checkpoint has made their
+entries superfluous: a sync of overwritten blocks costs half of a sync that grows a file. New files
+are written ahead in small steps, so that an empty store starts fast.
 
 `write` may run on another thread while no other call is made; everything else belongs to the
-owner's. A write that fails before a sync leaves no trace: the place and the sequence are used
-again, and each entry names the checksum of its predecessor, so that what the failed write left
-behind cannot be taken for a successor. A sync that fails is final: `StorageFailed`, for good.
+owner's thread. A write that fails before a sync leaves no trace: position and sequence are reused,
+and each entry holds its predecessor's checksum, so that leftovers never count as successors. A
+failed sync is final (`StorageFailed`).
 
-Source: the measurements in `design/performance.md`; Pillai et al., "Crash Consistency" (2014)
-for what a failed sync leaves behind.
+Source: the measurements in `design/performance.md`; Pillai et al., "Crash Consistency" (2014) for
+the state after a failed sync.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _ROW_KEY_BYTES = 300
 
 
 class JournalFile:
-    """One file: how much of it was ever written, and what it holds now."""
+    """Journal file: the size ever written, and its current content."""
 
     __slots__ = ("descriptor", "generation", "last_sequence", "path", "size_bytes")
 
@@ -57,7 +56,7 @@ class JournalFile:
 
 
 class Journal:
-    """The journal of a store, after recovery."""
+    """Journal of a store, after recovery."""
 
     def __init__(
         self,
@@ -73,16 +72,15 @@ class Journal:
         checkpoint_sequence: int = 0,
         bytes_since_checkpoint: int = 0,
     ) -> None:
-        """`sequence` and `generation` are the highest that were ever used, `checksum` the last
-        entry's. Of the existing files those are in use that have entries beyond the checkpoint.
-        """
+        """Open a journal; `sequence` and `generation` are the highest ever used, `checksum` is the
+        last entry's. Existing files with entries beyond the checkpoint are in use."""
         self._files = files
         self._directory = directory
         self._file_bytes = file_bytes
         self._files_max = files_max
         self._generation = generation
-        self._free = [one for one in existing if one.last_sequence <= checkpoint_sequence]
-        self._full = [one for one in existing if one.last_sequence > checkpoint_sequence]
+        self._free = [file for file in existing if file.last_sequence <= checkpoint_sequence]
+        self._full = [file for file in existing if file.last_sequence > checkpoint_sequence]
         self._count = len(existing)
         self._active: JournalFile | None = None
         self._position = 0
@@ -91,15 +89,15 @@ class Journal:
         self._taken: list[JournalFile] = []
         self.sequence = sequence
         self.durable_sequence = sequence
-        self.settled_sequence = sequence
-        """The newest entry whose items the logs know to be durable; the owner's to set."""
+        self.applied_sequence = sequence
+        """Newest entry whose items are applied to the logs; set by the owner."""
         self.checkpoint_sequence = checkpoint_sequence
         self.bytes_since_checkpoint = bytes_since_checkpoint
         self.written_bytes = 0
         self.syncs = 0
-        self._total_bytes = sum([one.size_bytes for one in existing])
+        self._total_bytes = sum([file.size_bytes for file in existing])
         self.synced_bytes = 0
-        """What files have, all together, since the last sync at least."""
+        """Lower bound of the bytes of all files since the last sync."""
 
     @property
     def files_in_use(self) -> int:
@@ -110,10 +108,7 @@ class Journal:
         return self._count
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a group of about that size may be written before a checkpoint frees files.
-
-        Beyond the last file allowed, one group still goes when nothing else is in use.
-        """
+        """Return whether a group of this size fits before a checkpoint frees files."""
         if self._active is None or self._position + size_bytes <= self._file_bytes:
             return True
         needed = -(-size_bytes // min(self._file_bytes, JOURNAL_ENTRY_BYTES_MAX)) + 1
@@ -122,11 +117,10 @@ class Journal:
 
     @property
     def crowded(self) -> bool:
-        """More than half of the files are in use: time for a checkpoint."""
+        """Whether more than half of the files are in use, so that a checkpoint is due."""
         return len(self._full) * 2 > self._files_max - 1
 
     def prepare(self) -> None:
-        """Take the first file into use and write it ahead, so that the first append need not."""
         active = self._take_file(ALIGNMENT_BYTES)
         if active.size_bytes < ALIGNMENT_BYTES:
             ahead = memoryview(_PREWRITE)[: max(self._file_bytes, ALIGNMENT_BYTES)]
@@ -136,12 +130,12 @@ class Journal:
         self.synced_bytes = self._total_bytes
 
     def write(self, items: Sequence[Appended[LogT]], *, sync: bool) -> None:
-        """Write a group's appends, and sync them.
+        """Write a group's appends, and sync them if asked.
 
         Raises:
-            DiskFull: no room; nothing was written as far as anyone can see.
-            StorageError: another error before the sync; the same.
-            StorageFailed: a sync failed, or the disk takes nothing more; the journal must not be
+            DiskFull: the disk is full; nothing of the group is visible.
+            StorageError: another error before the sync; nothing of the group is visible.
+            StorageFailed: a sync failed, or the disk accepts no writes; the journal must not be
                 used again.
         """
         active, position, sequence = self._active, self._position, self.sequence
@@ -161,11 +155,7 @@ class Journal:
             self.sync()
 
     def sync(self) -> None:
-        """Make everything written durable.
-
-        Raises:
-            StorageFailed: the sync failed.
-        """
+        """Sync everything written; raises StorageFailed."""
         sequence, total_bytes = self.sequence, self._total_bytes
         unsynced, self._unsynced = self._unsynced, []
         for file in unsynced:
@@ -180,7 +170,7 @@ class Journal:
         self.durable_sequence, self.synced_bytes = sequence, total_bytes
 
     def free(self, sequence: int) -> None:
-        """Everything up to `sequence` is synced in its segments."""
+        """Free the files whose entries are not above `sequence`, which segments hold synced."""
         self.checkpoint_sequence = sequence
         kept: list[JournalFile] = []
         for file in self._full:
@@ -219,7 +209,7 @@ class Journal:
             buffers.append(memoryview(_ZEROS)[: taken - size_bytes])
         self._position = write_all(self._files, file.descriptor, self._position, buffers)
         self._grow(file, self._position)
-        # Another thread may sync meanwhile: it must find the file before the sequence.
+        # Add the file before the sequence, as another thread may sync meanwhile.
         if not self._unsynced or self._unsynced[-1] is not file:
             self._unsynced.append(file)
         self.sequence += 1
@@ -230,7 +220,7 @@ class Journal:
         self.written_bytes += taken
 
     def _write_ahead(self, file: JournalFile, size_bytes: int) -> None:
-        """Grow a file by more than a small entry needs, so that the next ones overwrite."""
+        """Grow a file with zeros beyond a small entry, so that later entries overwrite."""
         end = self._position + size_bytes
         if end > file.size_bytes and size_bytes < JOURNAL_PREWRITE_BYTES:
             ahead = min(len(_PREWRITE), max(self._file_bytes - file.size_bytes, size_bytes))
@@ -239,12 +229,11 @@ class Journal:
             self._grow(file, file.size_bytes + ahead)
 
     def _grow(self, file: JournalFile, size_bytes: int) -> None:
-        """A file is as long as that, or was longer."""
         self._total_bytes += max(0, size_bytes - file.size_bytes)
         file.size_bytes = max(file.size_bytes, size_bytes)
 
     def _take_file(self, size_bytes: int) -> JournalFile:
-        """The file for the next entry, whose size is known about."""
+        """Return the file for the next entry of about this size."""
         active = self._active
         if active is not None and (
             self._position == 0 or self._position + size_bytes <= self._file_bytes
@@ -268,7 +257,7 @@ class Journal:
         return JournalFile(path, descriptor, 0)
 
     def _take_back(self, active: JournalFile | None, position: int) -> None:
-        """Forget a group that was not written whole; it cannot have been acknowledged."""
+        """Undo a group that was not written completely; it was never acknowledged."""
         for file in self._taken:
             if file in self._full:
                 self._full.remove(file)
@@ -282,19 +271,18 @@ class Journal:
             self._scrub(active, position)
 
     def _scrub(self, file: JournalFile, position: int) -> None:
-        """Best effort: a crash right now should not bring a refused group back."""
+        """Clear the first block, best effort, so that a crash does not restore a rejected group."""
         if file.size_bytes >= position + ALIGNMENT_BYTES:
             with suppress(OSError):
                 self._files.write_at(file.descriptor, [_ZEROS], position)
 
 
 def journal_bytes(item: Appended[LogT]) -> int:
-    """What the journal has of an append, without its row."""
+    """Return the bytes that the journal stores of an append, without its row."""
     return REFERENCE_BYTES if item.in_segment else item.size_bytes
 
 
 def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
-    """The table of an entry, and what follows it."""
     pack = ROW.pack
     rows: list[bytes] = []
     payloads: list[Buffer] = []
@@ -313,7 +301,7 @@ def _rows(items: Sequence[Appended[LogT]]) -> tuple[list[bytes], list[Buffer]]:
 
 
 def _entries(items: Sequence[Appended[LogT]]) -> Iterator[tuple[Sequence[Appended[LogT]], int]]:
-    """Cut a group into entries of a bounded size."""
+    """Split a group into entries of bounded size."""
     total = sum([item.size_bytes for item in items])
     total -= sum([item.size_bytes - REFERENCE_BYTES for item in items if item.in_segment])
     if total <= JOURNAL_ENTRY_BYTES_MAX:

@@ -1,66 +1,67 @@
-"""The bounds of this package that are no settings."""
+"""Limits of this package that are not settings."""
 
 from __future__ import annotations
 
 from typing import Final
 
 INLINE_COMMIT_BYTES_MAX: Final = 128 << 10
-"""A lone group up to this size is written and synced by the owner's thread itself: handing it
-to the writer thread and back costs more than the wait (158 against 226 µs, measured)."""
+"""Maximum size of a lone group that the owner's thread writes and syncs itself, because a thread
+switch costs more than the wait (158 against 226 µs, measured)."""
 
 COPIED_APPEND_BYTES_MAX: Final = 16 << 10
-"""Appends up to this size are copied into the tail; above, the received bytes are kept."""
+"""Maximum size of appends that are copied into the tail; larger ones keep the received bytes."""
 
 SEGMENT_WRITE_BYTES: Final = 256 << 10
-"""Bytes of one partition that wait in memory, durable by the journal, for their segment write."""
+"""Bytes of one partition, durable in the journal, that wait in memory for their segment write."""
 
 INLINE_WRITE_BYTES_MAX: Final = 64 << 10
-"""Segment writes up to this size are not worth a thread."""
+"""Maximum size of a segment write that the owner's thread makes itself."""
 
 SEGMENT_WRITE_LOGS_MAX: Final = 64
-"""Partitions whose segments one job writes; their files are opened on the owner's thread."""
+"""Maximum number of partitions whose segments one job writes; the owner's thread opens the files.
+"""
 
 SEGMENT_WRITE_SHARE: Final = 4
-"""All partitions together may have a `1 / SEGMENT_WRITE_SHARE` part of the tail cache unwritten."""
+"""All partitions together may have `1 / SEGMENT_WRITE_SHARE` of the tail cache unwritten."""
 
 JOURNAL_ENTRY_BYTES_MAX: Final = 16 << 20
-"""A group's appends are cut into entries of about this size; recovery reads one at a time."""
+"""Approximate maximum size of a journal entry; recovery reads one at a time."""
 
 SEGMENT_SYNCS_MAX: Final = 4
-"""Segments with large appends of one group that are synced at the same time."""
+"""Maximum number of segments with large appends of one group that sync in parallel."""
 
 JOURNAL_PREWRITE_BYTES: Final = 256 << 10
-"""How far a new journal file is written ahead with zeros, so that small entries overwrite."""
+"""Bytes of zeros that a new journal file is written ahead, so that small entries overwrite."""
 
 SCAN_BYTES: Final = 64 << 10
-"""What a header walk reads at once."""
+"""Bytes that a header walk reads at once."""
 
 RECOVERY_SCAN_BYTES: Final = 4 << 20
-"""What a recovering walk, which verifies checksums, reads at once."""
+"""Bytes that a recovery walk, which verifies checksums, reads at once."""
 
 REPLAY_WRITE_BYTES: Final = 4 << 20
-"""What is written at once of what the journal has for a segment."""
+"""Bytes of a segment that replay writes at once."""
 
 LAZY_REPLAY_BYTES_MAX: Final = 4 << 20
-"""A log of which the journal has more than this is loaded at the start, not when it is needed."""
+"""Journal bytes of a log above which it is loaded at the start instead of on first use."""
 
 REPLAYED_LOGS_MAX: Final = 32
-"""Logs into whose files one call puts what the journal had for them at the last start."""
+"""Maximum number of logs whose journal entries one call replays after a start."""
 
 INDEX_CACHE_BYTES: Final = 64 << 20
-"""Indexes of closed segments kept in memory."""
+"""Maximum memory of the indexes of closed segments."""
 
 HOUSEKEEPING_LOGS_MAX: Final = 256
-"""Partitions that one call of `housekeeping` looks at."""
+"""Maximum number of partitions that one `housekeeping` call examines."""
 
 HOUSEKEEPING_SEGMENTS_MAX: Final = 64
-"""Segments that one call of `housekeeping` looks at, or lets go, at 120 µs each; others wait."""
+"""Maximum number of segments that one `housekeeping` call examines or drops, at 120 µs each."""
 
 HOUSEKEEPING_FILES_MAX: Final = 256
-"""Files that one call of `housekeeping` removes."""
+"""Maximum number of files that one `housekeeping` call removes."""
 
 CHECKPOINT_FILE_BYTES_MAX: Final = 256 << 20
-"""A checkpoint larger than this is refused as damaged."""
+"""Size above which a checkpoint is rejected as damaged."""
 
 CARRIED_BATCHES_MAX: Final = 20_000
-"""Batches of producers that a log which begins anew is told of, the newest: 46 bytes each."""
+"""Maximum number of producers' newest batches that a restarted log receives, 46 bytes each."""

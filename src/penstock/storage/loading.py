@@ -1,14 +1,13 @@
-"""What a partition's directory holds: the start of every log after a restart, clean or not.
+"""Loading of a log from its directory after a clean or unclean restart.
 
-The checkpoint's point says up to where the log was synced: an offset, a segment, a position in
-it. What is below is trusted: sizes are compared, nothing is read. What is beyond is walked, every
-header and checksum. The first batch that is not whole ends the log if it is above the durable
-offset (the point's, or what the journal brought back, whichever is higher); below it the
-log is damaged, and stays exactly as it is: reads are served up to there.
+The checkpoint's recovery point says up to which offset, segment and position the log was synced.
+Bytes below it are trusted: only sizes are compared. Bytes beyond it are walked, every header and
+checksum. The first incomplete batch ends the log if it is above the durable offset (the higher of
+the recovery point and the journal); below it the log is damaged and stays unchanged: reads are
+served up to the damage.
 
-After a clean shutdown the point is the end, so that a partition costs a directory listing and
-one `stat` per segment. Loading changes nothing but the torn end of a log, and comes to the same
-result if it is repeated.
+After a clean shutdown the recovery point is the end, so that a partition costs a directory listing
+and one `stat` per segment. Loading only removes the torn end of a log, and is idempotent.
 """
 
 from __future__ import annotations
@@ -69,23 +68,23 @@ logger = logging.getLogger(__name__)
 
 
 class Loaded(NamedTuple):
-    """The state of a log as its files have it."""
+    """State of a log as loaded from its files."""
 
     segments: list[Segment]
     epochs: EpochHistory
     epochs_dirty: bool
-    """Whether their file says something else."""
+    """Whether the epoch file differs from `epochs`."""
     producers: ProducerStates
     due_snapshots: list[tuple[int, bytes, bytes]]
-    """Of the segments that were walked, at whose starts there may be none."""
+    """Snapshots of walked segments, at starts that may have none."""
     start_offset: int
     end_offset: int
     durable_offset: int
-    """Where the log ended by checkpoint and journal; above its end where there is damage."""
+    """Log end offset by checkpoint and journal; above `end_offset` where there is damage."""
     damage: CorruptLog | None
     changed: set[Segment]
     has_holes: bool
-    """Whether offsets of what was walked lack a batch."""
+    """Whether the walked part has offset gaps."""
 
 
 def load_log(
@@ -97,12 +96,7 @@ def load_log(
     now_ms: int,
     replay: LogReplay | None = None,
 ) -> Loaded:
-    """Read a log's directory, once what the journal has beyond the point is in its files.
-
-    Raises:
-        StorageError: that cannot be put there.
-        OSError: the directory cannot be read.
-    """
+    """Load a log's directory, after its journal replay; raises StorageError, OSError."""
     if replay is None:
         durable = point.recovery_offset
         return _Loading(segment_files, directory, point, interval_bytes, now_ms, durable).run(None)
@@ -111,9 +105,9 @@ def load_log(
     loading = _Loading(segment_files, directory, point, interval_bytes, now_ms, durable)
     loading.cut_end = replay.cut_end
     loading.leader_epoch = max(point.leader_epoch, replay.leader_epoch)
-    # The epochs' file may be from before a cut.
+    # The epoch file may be older than a cut.
     loaded = loading.run(replay.lowest_end)
-    loaded.changed.update([one for one in loaded.segments if one.base_offset in touched])
+    loaded.changed.update([part for part in loaded.segments if part.base_offset in touched])
     return loaded
 
 
@@ -125,11 +119,7 @@ def producers_at(
     *,
     now_ms: int,
 ) -> ProducerStates:
-    """The producers of a log as of a point in its files: by a snapshot and a walk from there.
-
-    Raises:
-        OSError: the files cannot be read.
-    """
+    """Return the producers at a recovery point, by snapshot and walk; raises OSError."""
     loading = _Loading(segment_files, directory, point, 0, now_ms, 0)
     loading.list_snapshots()
     loading.load_producers(segments)
@@ -144,12 +134,8 @@ def mend_transactions(
     segment: Segment,
     damage: CorruptLog,
 ) -> None:
-    """Make a segment's index of aborted transactions anew, by a walk up to a point.
-
-    Raises:
-        OSError: the files cannot be read, or this one not written.
-    """
-    logger.warning("%s; made anew", damage)
+    """Rebuild a segment's index of aborted transactions up to a recovery point; raises OSError."""
+    logger.warning("%s; the index is rebuilt", damage)
     loading = _Loading(segment_files, directory, point, 0, 0, 0)
     loading.list_snapshots()
     index = TransactionIndex()
@@ -165,7 +151,7 @@ def mend_transactions(
 
 
 class _Loading:
-    """One load; holds what its steps share."""
+    """State that the steps of one load share."""
 
     def __init__(
         self,
@@ -189,13 +175,13 @@ class _Loading:
         self.changed: set[Segment] = set()
         self.has_holes = False
         self.cut_end = 0
-        """Where the log ends at least, though its last batch may end below."""
+        """Minimum log end offset, which may be above the end of the last batch."""
         self.snapshots: list[int] = []
         self.due: list[tuple[int, bytes, bytes]] = []
         self.transactions: set[int] = set()
-        """Base offsets of segments that have an index of aborted transactions."""
+        """Base offsets of segments with an index of aborted transactions."""
         self.repaired: set[int] = set()
-        """Of those that were written anew without what was damaged."""
+        """Base offsets of segments that were rewritten without damaged bytes."""
 
     def run(self, cut_offset: int | None) -> Loaded:
         segments = self._list()
@@ -235,7 +221,7 @@ class _Loading:
         )
 
     def _list(self) -> list[Segment]:
-        """The segments there are, by base offset; at least one."""
+        """Return the segments of the directory by base offset; at least one."""
         directory = self.directory
         bases: list[int] = []
         try:
@@ -265,7 +251,7 @@ class _Loading:
         return self._with_missing([self._segment(base) for base in bases])
 
     def _with_missing(self, segments: list[Segment]) -> list[Segment]:
-        """Those that are empty, or whose files are gone, too: at the point, at the log's start."""
+        """Add segments that are empty or missing: at the recovery point, at the log's start."""
         point = self.recovery_point
         bases = [segment.base_offset for segment in segments]
         if not segments or (point.position == 0 and point.segment_base not in bases):
@@ -290,15 +276,12 @@ class _Loading:
         return segment
 
     def _check_transactions(self, segments: list[Segment]) -> None:
-        """Make the indexes of aborted transactions anew if they are not what the checkpoint says.
-
-        Where segments have gone since, they may be right all the same.
-        """
+        """Rebuild the indexes of aborted transactions if they differ from the checkpoint."""
         point = self.recovery_point
         said = point.flags >> ABORTED_SHIFT
         if not point.recovery_offset or aborted_flags(segments) >> ABORTED_SHIFT == said:
             return
-        logger.warning("%s: its transaction indexes are made anew", self.directory)
+        logger.warning("%s: the transaction indexes are rebuilt", self.directory)
         start = self.take_snapshot_below(segments[0].base_offset, segments[0].base_offset)
         made = {segment: TransactionIndex() for segment in segments}
         for aborted in self.replay_producers(segments, start):
@@ -312,7 +295,7 @@ class _Loading:
         self.producers = ProducerStates()
 
     def _missing(self, segments: list[Segment]) -> CorruptLog | None:
-        """The damage if the files end before the point."""
+        """Return the damage if the files end before the recovery point."""
         point = self.recovery_point
         for segment in segments:
             if segment.base_offset == point.segment_base:
@@ -327,7 +310,7 @@ class _Loading:
         return CorruptLog(path, 0, f"the file is gone; {point.position} bytes of it were synced")
 
     def _walk(self, segments: list[Segment]) -> tuple[list[Segment], int, CorruptLog | None]:
-        """Verify what lies beyond the point; cut the torn end."""
+        """Verify the bytes beyond the recovery point, and remove the torn end."""
         point = self.recovery_point
         expected = point.recovery_offset
         place = [segment.base_offset for segment in segments].index(point.segment_base)
@@ -352,7 +335,7 @@ class _Loading:
                 )
                 return segments, expected, error
             if place < len(segments) and segments[place].base_offset > expected >= self.durable:
-                # Those between were not synced, and are gone; so goes what came behind them.
+                # The segments between were not synced and are lost; drop the ones behind them.
                 self._drop(segments, place)
                 break
             if place < len(segments):
@@ -377,8 +360,8 @@ class _Loading:
         return segments, expected, None
 
     def _limit(self, segments: list[Segment], place: int) -> int:
-        """Of a segment, what begins there or above was never acknowledged: what a large append left
-        that the journal has not, or that was taken back."""
+        """Return the offset at and above which a segment's batches were never acknowledged, as
+        large appends leave them if their journal entry is missing or was undone."""
         later = segments[place + 1 :]
         limit = later[0].base_offset if later else LONG_MAX
         return min(limit, self.durable) if self.recovery_point.flags & EXACT else limit
@@ -386,7 +369,7 @@ class _Loading:
     def _walk_segment(
         self, segment: Segment, position: int, expected: int, limit: int
     ) -> tuple[int, int, CorruptLog | None]:
-        """Verify one segment from a position; returns where it got to, and why it stopped."""
+        """Verify a segment from a position; return position and offset reached, and the error."""
         end = segment.written_bytes
         if position >= end:
             return end, expected, None
@@ -431,7 +414,7 @@ class _Loading:
     def _cut_transactions(
         self, segments: list[Segment], segment: Segment, next_offset: int
     ) -> None:
-        """Forget what a segment's index of aborted transactions has of what is walked."""
+        """Drop index entries of aborted transactions at and above the walked offset."""
         if segment.transactions is not None:
             return
         try:
@@ -450,14 +433,7 @@ class _Loading:
     def _check_newest(
         self, index: TransactionIndex, segments: list[Segment], segment: Segment, next_offset: int
     ) -> None:
-        """Look whether the newest entry below an offset is as its batches say.
-
-        What a checkpoint was writing when power was lost may be torn, and look like another entry
-        then; those before it were synced.
-
-        Raises:
-            CorruptLog: it is not.
-        """
+        """Check the newest index entry below an offset, which may be torn; raises CorruptLog."""
         for place in range(len(index) - 1, -1, -1):
             one = index.at(place)
             if one.last_offset >= next_offset:
@@ -478,7 +454,7 @@ class _Loading:
             return
 
     def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
-        """The batch of what is synced that begins at an offset, if one does."""
+        """Return the header of the synced batch that begins at an offset, or None."""
         point = self.recovery_point
         end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
         saved = self.segment_files.saved_index(segment)
@@ -494,7 +470,6 @@ class _Loading:
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int
     ) -> AbortedTransaction | None:
-        """A producer's batch, or its marker: what that aborts."""
         if header.base_sequence >= 0:
             self.producers.append(header, header.base_offset, self.now_ms)
             return None
@@ -509,9 +484,8 @@ class _Loading:
         return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
 
     def _drop(self, segments: list[Segment], place: int) -> None:
-        """Leave nothing of the segments from one on: they lie beyond the log's end."""
         for segment in segments[place:]:
-            logger.warning("%s lies beyond a torn end: removed", segment.path)
+            logger.warning("%s is removed: it is beyond a torn end", segment.path)
             self.descriptors.forget(segment.path)
             for path in segment.path, segment.sibling(TXN_INDEX):
                 with suppress(FileNotFoundError):
@@ -519,7 +493,6 @@ class _Loading:
         del segments[place:]
 
     def _cut(self, segment: Segment, position: int) -> None:
-        """End the log at a position above the durable offset."""
         logger.warning(
             "%s: cut from %d to %d bytes: a torn end", segment.path, segment.written_bytes, position
         )
@@ -528,7 +501,6 @@ class _Loading:
         segment.written_bytes = segment.end_position = position
 
     def load_producers(self, segments: list[Segment]) -> None:
-        """Producers as they were at the point."""
         point = self.recovery_point
         if not point.flags & HAS_PRODUCERS:
             return
@@ -536,24 +508,22 @@ class _Loading:
             return
         start = self.take_snapshot_below(point.recovery_offset, segments[0].base_offset)
         logger.warning(
-            "%s: producers of offset %d are made anew from offset %d",
+            "%s: producers at offset %d are rebuilt from offset %d",
             self.directory, point.recovery_offset, start,
         )  # fmt: skip
         for _ in self.replay_producers(segments, start):
-            """Their index has them."""
+            """Discard the aborted transactions; the index has them."""
 
     def list_snapshots(self) -> None:
-        """Look for them alone."""
         for name in self.files.names_in(self.directory):
             parsed = parse_offset_name(name)
             if parsed is not None and parsed[1] in (SNAPSHOT, RECENT_BATCHES):
                 self.snapshots.append(parsed[0])
 
     def take_snapshot_below(self, offset: int, start: int) -> int:
-        """Producers as of the last offset up to one that there is a snapshot of, else a start."""
-        for one in sorted(self.snapshots, reverse=True):
-            if one <= offset and self._take_snapshot(one):
-                return one
+        for snapshot in sorted(self.snapshots, reverse=True):
+            if snapshot <= offset and self._take_snapshot(snapshot):
+                return snapshot
         return start
 
     def _take_snapshot(self, offset: int) -> bool:
@@ -569,7 +539,7 @@ class _Loading:
         return False
 
     def replay_producers(self, segments: list[Segment], start: int) -> Iterator[AbortedTransaction]:
-        """Walk headers from an offset to the point; yields what was aborted on the way."""
+        """Walk headers from an offset to the recovery point; yield the aborted transactions."""
         point = self.recovery_point
         for place, segment in enumerate(segments):
             if segment.base_offset > point.segment_base:

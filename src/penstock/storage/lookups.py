@@ -1,7 +1,6 @@
-"""Positions in a log by time, and the byte ranges that hold a range of offsets.
+"""Lookups of positions by timestamp, and of the byte ranges that hold offsets.
 
-Only the one batch that decides is opened, by columns; that is the only place where the storage
-needs NumPy and Arrow, and they are imported there.
+Only the deciding batch is decoded, by columns. NumPy and Arrow are imported here only.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from penstock.storage.values import Buffer, OffsetAndTimestamp
 def first_at_or_after(
     files: SegmentFiles, log: Written, timestamp: int
 ) -> OffsetAndTimestamp | None:
-    """The first record of a log whose timestamp is not below `timestamp`."""
+    """Return the first record of a log whose timestamp is not below `timestamp`."""
     for segment in log.segments:
         if segment.written_bytes == 0:
             continue
@@ -39,10 +38,10 @@ def first_at_or_after(
 
 
 def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestamp | None:
-    """The first record of a log that has the highest timestamp of all.
+    """Return the first record of a log that has the highest timestamp.
 
-    Of all by the headers of batches with records: where a producer's header promised a later time
-    than its records have, or the newest record is deleted, it is the latest record of that batch.
+    The headers of batches with records decide. If a header's timestamp is above those of its
+    records, or the newest record is deleted, the result is the latest record of that batch.
     """
     best: tuple[int, Segment, int, BatchHeader] | None = None
     for segment in log.segments:
@@ -66,10 +65,10 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
 def _latest(
     log: Written, batches: Iterable[tuple[int, BatchHeader]]
 ) -> tuple[int, BatchHeader] | None:
-    """The first batch with the highest timestamp of those that have records, and where it is."""
-    there = [one for one in batches if one[1].record_count]
-    left = [one for one in there if one[1].next_offset > log.start_offset]
-    return max(left, key=lambda one: one[1].max_timestamp, default=None)
+    """Return the batch with records that first has the highest timestamp, and its position."""
+    there = [batch for batch in batches if batch[1].record_count]
+    left = [batch for batch in there if batch[1].next_offset > log.start_offset]
+    return max(left, key=lambda batch: batch[1].max_timestamp, default=None)
 
 
 def _open(
@@ -88,9 +87,9 @@ def _open(
 def record_in(
     data: Buffer, header: BatchHeader, timestamp: int | None, *, start_offset: int
 ) -> OffsetAndTimestamp | None:
-    """The first record of one batch at or after an offset and a time, or the latest.
+    """Return the first record of a batch at or after an offset and a timestamp, or the latest.
 
-    As in Kafka, times below 0 count as none for the latest, and a marker counts as a record.
+    As in Kafka, timestamps below 0 count as none for the latest, and a marker counts as a record.
     """
     from penstock.records.columnar.decode import decode_batches
 
@@ -111,7 +110,7 @@ def record_in(
 
 
 def extents(files: SegmentFiles, log: Written, start: int, end: int) -> list[Extent]:
-    """Where a log keeps the whole batches that hold [start, end)."""
+    """Return the extents of the whole batches that hold [start, end)."""
     found: list[Extent] = []
     start = max(start, log.start_offset)
     if start >= end:

@@ -1,13 +1,13 @@
-"""Upkeep: retention, expiry of producers, when to checkpoint, removal of files.
+"""Maintenance: retention, expiry of producers, checkpoint triggers, removal of files.
 
 Each call does a bounded part; a sweep over all partitions begins every
-`log.retention.check.interval.ms` and takes as many calls as it needs. The owner of tiered topics
-has their logs swept by `remote.log.manager.task.interval.ms` instead. Deleted segments get Kafka's
-`.deleted` suffix and stay for `file.delete.delay.ms`, for readers that have them open; deleted
-partitions get another directory name and stay as long.
+`log.retention.check.interval.ms`. Logs of tiered topics are swept at
+`remote.log.manager.task.interval.ms` instead. Deleted segments get Kafka's `.deleted` suffix and
+stay for `file.delete.delay.ms`, for readers that have them open; deleted partitions are renamed and
+stay as long.
 
-A segment goes only when the checkpoint on disk points beyond it, and after the log's new start
-has been written there, so that no replay brings a part of it back.
+A segment is removed only when the checkpoint on disk points beyond it and contains the log's new
+start offset, so that no replay restores a part of it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Dropped(NamedTuple):
-    """Files of a log that are to go, and the snapshots that it keeps."""
+    """Files of a log to remove, and the snapshots to keep."""
 
     directory: str
     paths: list[str]
@@ -56,7 +56,7 @@ class Dropped(NamedTuple):
 
 
 class LogMaintenance:
-    """Belongs to the owner's thread."""
+    """Periodic upkeep of a store's logs; belongs to the owner's thread."""
 
     def __init__(
         self,
@@ -80,17 +80,18 @@ class LogMaintenance:
         self._worker = worker
         self._flusher = Worker("penstock-flush")
         self._remover = Worker("penstock-removal")
-        """No checkpoint waits for files to be removed, which may take seconds."""
+        """Separate thread for file removal, which may take seconds, so that no checkpoint waits for
+        it."""
         self._stop = Event()
         self._flush_scheduled = False
         self._flush_within_ms: int | None = None
         self.kept_producers: set[int] = set()
         self._logs = logs
         self._sweep: OrderedDict[TopicPartition, None] = OrderedDict()
-        """Logs to be looked at, each once: what goes of one is counted before any of it goes."""
+        """Logs to sweep, each once: segments to drop are counted before any is dropped."""
         self._swept_ms = self._clock.now_ms()
         self._tiers_apart = False
-        """Whether `sweep` is called for the logs of tiered topics, by an interval of their own."""
+        """Whether tiered topics are swept by `sweep`, at their own interval."""
         self._removals: deque[tuple[int, str]] = deque()
         self._drops: list[Dropped] = []
         self._dropping = False
@@ -105,7 +106,6 @@ class LogMaintenance:
         self._remover.close()
 
     def run(self, now_ms: int) -> None:
-        """One bounded part of everything that is due."""
         settings = self._settings
         self._remove_files(now_ms)
         self._rename_dropped(now_ms)
@@ -129,15 +129,12 @@ class LogMaintenance:
             self._flush_now()
 
     def sweep(self, tiered: Iterable[TopicPartition]) -> None:
-        """Look at the logs of tiered topics with the next calls of `run`."""
         self._tiers_apart = True
         self._sweep.update(dict.fromkeys(tiered))
 
     def journal_grew(self, flush_within_ms: int | None) -> None:
-        """A group was written: is it time for a checkpoint, or for a sync?
-
-        `flush_within_ms` is the shortest `flush.ms` of its topics, where one has it.
-        """
+        """Start a checkpoint or a sync if due; `flush_within_ms` is the group's least
+        `flush.ms`."""
         journal = self._journal
         limit = self._settings.log_checkpoint_bytes
         if (journal.crowded or journal.bytes_since_checkpoint >= limit) and (
@@ -156,7 +153,7 @@ class LogMaintenance:
             self._flusher.submit(partial(self._stop.wait, within / 1000), self._flush_due)
 
     def _load_some(self) -> bool:
-        """Go on with the logs that a checkpoint waits for; whether it may begin."""
+        """Load more of the logs that a checkpoint waits for; return whether it may begin."""
         try:
             return self._checkpointer.load_some(REPLAYED_LOGS_MAX)
         except (OSError, StorageError) as error:
@@ -164,10 +161,7 @@ class LogMaintenance:
             return False
 
     def remove_log(self, log: PartitionLog, name: str, then: Callable[[], None]) -> None:
-        """Give the directory of a deleted log another name, behind the checkpoint that runs.
-
-        Nothing else may be under way that has to do with the log. `then` is called at the end.
-        """
+        """Rename the directory of an idle deleted log after the running checkpoint; call `then`."""
         while len(log.tail):
             log.tail.written = max(log.tail.written, 1)
             item = log.tail.pop_oldest()
@@ -191,12 +185,11 @@ class LogMaintenance:
         self._worker.submit(partial(self._files.rename, log.directory, target), renamed)
 
     def remove_later(self, paths: Collection[str], delay_ms: int) -> None:
-        """Remove files that have their last name."""
         when = self._clock.now_ms() + delay_ms
         self._removals += [(when, path) for path in paths]
 
     def find_deleted(self) -> None:
-        """Directories whose removal was under way when the store was last closed."""
+        """Schedule the removal of directories that were deleted before the store was closed."""
         for name in self._files.names_in(self._root):
             if is_deleted_directory(name):
                 self._removals.append((0, os.path.join(self._root, name)))
@@ -213,7 +206,7 @@ class LogMaintenance:
             self._remover.submit(partial(_remove, self._files, due), _ignore)
 
     def _sweep_some(self, now_ms: int) -> None:
-        """Look at logs, at so many and at so many of their segments; those that are left wait."""
+        """Sweep a bounded number of logs and segments; the rest wait."""
         victims: list[tuple[PartitionLog, int]] = []
         left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
@@ -242,7 +235,7 @@ class LogMaintenance:
             self._drop_segments(victims, now_ms)
 
     def _expire(self, log: PartitionLog, now_ms: int, most: int) -> int:
-        """Forget idle producers, roll what is all too old; how many segments may go, of `most`."""
+        """Expire producers, roll an expired active segment; return how many segments to drop."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
         committed = min(log.durable_offset, log.committed_offset)
@@ -267,13 +260,13 @@ class LogMaintenance:
         return min(count, len(log.segments) - 1)
 
     def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
-        """Move the logs' starts, on disk too, and then give the files their last name."""
+        """Move the logs' start offsets, save them, and then rename the files."""
         covered: list[tuple[PartitionLog, int]] = []
         for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
             if count < wanted:
-                self._changes.of(log)  # or a log that nobody writes to keeps its last segment
+                self._changes.of(log)  # otherwise an idle log keeps its last segment
                 self._checkpointer.start()
                 self._sweep[log.topic_partition] = None
             if count:
@@ -285,7 +278,7 @@ class LogMaintenance:
         self._rename_dropped(now_ms)
 
     def _forget_segments(self, log: PartitionLog, count: int) -> Dropped:
-        """Nobody finds a log's first segments any more; readers of their files have them open."""
+        """Detach a log's first segments; readers with open files continue."""
         paths = [
             segment.sibling(suffix)
             for segment in log.segments[:count]
@@ -301,7 +294,7 @@ class LogMaintenance:
         return Dropped(log.directory, paths, kept_snapshots(log), log.config.file_delete_delay_ms)
 
     def _rename_dropped(self, now_ms: int) -> None:
-        """Give files their last name on the worker, once the starts are on disk."""
+        """Rename dropped files on the worker, once the start offsets are saved."""
         if not self._drops or self._dropping:
             return
         self._dropping = True
@@ -324,7 +317,7 @@ class LogMaintenance:
         self._flush_now()
 
     def _flush_now(self) -> None:
-        """Sync what `interval` or `flush.ms` have left unsynced."""
+        """Sync the bytes that `interval` or `flush.ms` left unsynced."""
         asked = self._flush_within_ms is not None
         self._flush_within_ms = None
         if self._journal.sequence > self._journal.durable_sequence:
@@ -338,7 +331,6 @@ class LogMaintenance:
 
 
 def _rename(files: Files, drops: list[Dropped]) -> None:
-    """Runs on the worker's thread, in its turn with checkpoints."""
     for drop in drops:
         for path in drop.paths:
             with suppress(FileNotFoundError):
@@ -348,8 +340,8 @@ def _rename(files: Files, drops: list[Dropped]) -> None:
 
 
 def _remove(files: Files, paths: list[str]) -> None:
-    """Remove segments' files, and directories whose new names outlive a crash by now: under its
-    old one, what is left of a log would be taken for a damaged one."""
+    """Remove segment files and deleted directories; sync renames first, as a directory that came
+    back under its old name would count as a damaged log."""
     directories = [path for path in paths if not path.endswith(DELETED)]
     for parent in {os.path.dirname(path) for path in directories}:
         sync_directory(files, parent)

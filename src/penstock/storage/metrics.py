@@ -1,4 +1,4 @@
-"""The storage's metrics; values are read from its counters when they are asked for."""
+"""Metrics of the storage, computed from its counters at scrape time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TAIL_READS: Final = _counter("tail_reads_total", "Reads answered from memory.")
 ROLLED: Final = _counter("segments_rolled_total", "Segments closed.")
 REMOVED: Final = _counter("segments_removed_total", "Segments removed by retention.")
 CHECKPOINTS: Final = _counter("checkpoints_total", "Checkpoints completed.")
-REFUSED: Final = _counter("refused_writes_total", "Writes that found no room or failed.")
+REFUSED: Final = _counter("refused_writes_total", "Writes that failed, or found the disk full.")
 CORRUPTIONS: Final = _counter("damaged_partitions_total", "Partitions found damaged.")
 DAMAGED: Final = _counter(
     "damaged_ranges_total", "Ranges of stored records that were found damaged when they were read."
@@ -49,10 +49,10 @@ COMPACTION_WRITTEN_BYTES: Final = _counter(
     "compaction_written_bytes_total", "Bytes of segments that compaction wrote."
 )
 COMPACTION_READ_RECORDS: Final = _counter(
-    "compaction_read_records_total", "Records of the segments that compaction wrote anew."
+    "compaction_read_records_total", "Records of the segments that compaction rewrote."
 )
 COMPACTION_KEPT_RECORDS: Final = _counter(
-    "compaction_kept_records_total", "Records of those that stayed."
+    "compaction_kept_records_total", "Records of rewritten segments that compaction kept."
 )
 MAX_DIRTY_RATIO: Final = _gauge(
     "compaction_max_dirty_ratio", "The highest share of a compacted log that is dirty."

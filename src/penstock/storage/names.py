@@ -1,7 +1,7 @@
-"""Names of files and directories, exactly Kafka's, so that its tools find their way.
+"""Names of files and directories, exactly Kafka's, so that Kafka's tools can read them.
 
 A segment's files are named by its base offset with twenty digits; a partition's directory is
-`<topic>-<partition>`, and `<topic>-<partition>.<hex>-delete` once it is to be removed.
+`<topic>-<partition>`, and `<topic>-<partition>.<hex>-delete` before its removal.
 
 Source: Kafka's `LogFileUtils` and `UnifiedLog`.
 """
@@ -23,9 +23,9 @@ RECENT_BATCHES: Final = ".batches"
 DELETED: Final = ".deleted"
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
-"""What compaction writes, and what of it is to take the place of segments."""
+"""Suffixes of compaction's output, before and during its swap with the old segments."""
 QUARANTINED: Final = ".quarantined"
-"""What a start, a mending or `penstock log repair` has set aside; nobody reads or removes it."""
+"""Suffix of damaged data that recovery or `penstock log repair` keeps; the broker ignores it."""
 SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
 
 EPOCHS_FILE: Final = "leader-epoch-checkpoint"
@@ -44,12 +44,12 @@ _DIGITS: Final = 20
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """`00000000000000000042.log` for 42 and `.log`."""
+    """Return the file name, as `00000000000000000042.log` for 42 and `.log`."""
     return f"{offset:020d}{suffix}"
 
 
 def parse_offset_name(name: str) -> tuple[int, str] | None:
-    """The offset and suffix of a file name, or None if it is none of these."""
+    """Return the offset and suffix of a file name, or None for any other name."""
     stem, dot, rest = name.partition(".")
     if len(stem) != _DIGITS or not (stem.isascii() and stem.isdigit()) or not dot:
         return None
@@ -61,7 +61,7 @@ def directory_name(where: TopicPartition) -> str:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition that a directory is for, or None if it is none."""
+    """Return the partition of a directory name, or None for any other name."""
     topic, dash, number = name.rpartition("-")
     if not dash or not (number.isascii() and number.isdigit()) or len(number) > 10:
         return None
@@ -74,12 +74,12 @@ def parse_directory_name(name: str) -> TopicPartition | None:
 
 
 def deleted_directory_name(where: TopicPartition, unique: UUID) -> str:
-    """The name that a partition's directory gets before it is removed."""
+    """Return the name that a partition's directory gets before its removal."""
     return _renamed(where, unique, _DELETE)
 
 
 def stray_directory_name(where: TopicPartition, unique: UUID) -> str:
-    """The name of a directory that holds records of nobody knows which topic id."""
+    """Return the name of a directory that holds records of an unknown topic id."""
     return _renamed(where, unique, _STRAY)
 
 

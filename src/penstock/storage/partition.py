@@ -1,11 +1,11 @@
-"""One partition's log: offsets, segments, tail and producers behind append and read.
+"""Log of one partition: offsets, segments, tail and producers behind append and read.
 
-`append` gives offsets and queues; the store's committer makes a group durable and raises the
-durable offset; the segment writer writes the files from the same bytes. Reads see only what
-is durable; what of it consumers may see is the owner's to say.
+`append` assigns offsets and queues; the committer makes a group durable and raises the durable
+offset; the segment writer writes the same bytes to files. Reads return durable batches; the log's
+owner decides which of them consumers may read.
 
-A log is opened lazily: until it is first appended to or read, it is what the checkpoint says of
-it, and none of its files is touched.
+A log is opened lazily: before its first append or read, it only has the checkpoint's state, and
+none of its files is touched.
 
 Source: Kafka's `UnifiedLog`.
 """
@@ -56,7 +56,7 @@ _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreParts:
-    """What the logs of one store, and those who look after them, work with."""
+    """Objects shared by the logs of one store and their maintenance."""
 
     root: str
     settings: StorageSettings
@@ -70,10 +70,10 @@ class StoreParts:
 
 
 class PartitionLog:
-    """See the module's text. Made by `LogStore`; belongs to the owner's thread."""
+    """Append-only log of one partition, made by `LogStore`; belongs to the owner's thread."""
 
     __slots__ = (
-        "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_settling",
+        "_loaded", "_parts", "_queue", "_roll_due", "_save_recovery_points", "_growing",
         "_write_segments", "closed", "committed_offset", "damage", "directory", "due_snapshots",
         "durable_offset", "end_before", "epochs", "epochs_dirty", "fence", "has_holes", "key",
         "leader_epoch", "log_end_offset", "log_start_offset", "owner", "producer_states",
@@ -92,7 +92,7 @@ class PartitionLog:
         write_segments: Callable[[PartitionLog], None],
         save_recovery_points: Callable[..., None],
     ) -> None:
-        """`write_segments` writes a log's durable appends, `save_recovery_points` all points."""
+        """Create a log; `write_segments` writes its durable appends."""
         self._parts = parts
         self._queue = parts.queue
         self._write_segments = write_segments
@@ -112,29 +112,30 @@ class PartitionLog:
         self.producer_states = ProducerStates()
         self.due_snapshots: list[tuple[int, bytes, bytes]] = []
         self.unindexed: list[AbortedTransaction] = []
-        """Of markers that no file has yet."""
+        """Aborted transactions whose markers are in no file yet."""
         self.has_holes = recovery_point.has_holes
-        """Whether offsets may lack a batch, as compaction leaves a log, here or at its leader."""
+        """Whether offsets may lack a batch, after compaction here or at the leader."""
         self.damage: CorruptLog | None = None
         self.closed: PenstockError | None = None
         self.fence: PenstockError | None = None
-        """Set by the owner while nothing may be appended or deleted, though all may be read."""
+        """Error for appends and deletions, set by the owner while the log is read-only."""
         self.owner: LogOwner = UNOWNED
-        """Told before anybody else up to where the log is durable."""
+        """Owner that is notified first when the durable offset rises."""
         self.committed_offset, self.tiered_offset = LONG_MAX, 0
-        """Retention keeps what is not below: the owner's to set, with other replicas, or tiers."""
+        """Offsets at and above which retention keeps segments, set by the owner of replicas or
+        tiers."""
         self.unwritten_bytes = self.unflushed_records = 0
         self.replay: LogReplay | None = None
-        """What the journal has of the log at a start, until it is loaded."""
+        """Journal entries of the log after a start, until it is loaded."""
         self._loaded = False
-        self._settling: Segment | None = None
+        self._growing: Segment | None = None
         self.set_recovery_point(recovery_point)
 
     def __repr__(self) -> str:
         offsets = f"[{self.log_start_offset}, {self.log_end_offset})"
         return f"<PartitionLog {self.topic_partition} {offsets}>"
 
-    # -- what the broker asks ----------------------------------------------------------------
+    # -- interface for the broker ------------------------------------------------------------
 
     @property
     def config(self) -> LogConfig:
@@ -142,7 +143,7 @@ class PartitionLog:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments, what is still in memory included."""
+        """Bytes of all segments, including bytes in memory."""
         if not self._loaded:
             return self.written_bytes_total
         return sum([segment.end_position for segment in self.segments])
@@ -168,19 +169,20 @@ class PartitionLog:
         guard: Guard | None = None,
         opening: Opening = Opening.HERE,
     ) -> AppendResult:
-        """Give batches their offsets and queue them; durable once a flush after this is done.
+        """Assign offsets to batches and queue them; durable once a later flush is.
 
-        All or nothing. Offsets and epoch are stamped into `batches`, which must be writable. With
-        a lease, its bytes are used until they are in the segment; without one, the tail cache keeps
-        them. With a guard they belong to a transaction. The others are as in `prepared`.
+        All or nothing. Offsets and epoch are stamped into `batches`, which must be writable. With a
+        lease, its bytes are used until they are in the segment; without one, the tail cache keeps
+        them. With a guard the batches belong to a transaction. For the other parameters see
+        `prepared`.
 
         Raises:
             CorruptBatch, InvalidRecord, TransactionalBatch, UnsupportedCodec, RecordTooLarge,
             BatchesTooLarge, InvalidTimestamp: the batches cannot be stored.
-            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state refuses
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: the producer's state rejects
             them.
-            AppendBacklog: too much waits for the journal.
-            StorageError, CorruptLog: the log takes no appends; NeedsOpening; the fence.
+            AppendBacklog: too many bytes wait for the journal.
+            StorageError, CorruptLog: the log accepts no appends; NeedsOpening; the fence.
         """
         queue = self._queue
         if not self._loaded:
@@ -222,7 +224,7 @@ class PartitionLog:
         lease: Lease | None,
         stamped: bool = False,
     ) -> AppendResult:
-        """Queue batches that were checked; `stamped` ones keep offsets, epoch and times."""
+        """Queue validated batches; `stamped` ones keep offsets, epoch and timestamps."""
         size_bytes = len(batches)
         base_offset = self.log_end_offset
         segment = self.segments[-1]
@@ -263,7 +265,7 @@ class PartitionLog:
     def _stamp(
         self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
     ) -> tuple[int, list[Undo] | None]:
-        """Write offsets and epoch in place, remember producers; returns the next offset."""
+        """Write offsets and epoch in place, record producers; return next offset and undos."""
         epoch = self.leader_epoch
         next_offset = self.log_end_offset
         offset = 0
@@ -296,15 +298,15 @@ class PartitionLog:
         at_least_one: bool = True,
         appended: bool = False,
     ) -> Read:
-        """Whole batches from the one that holds `offset`, all below `end_offset`.
+        """Return whole batches below `end_offset`, from the one that holds `offset`.
 
-        Up to `max_bytes`; the first batch even if it is larger, with `at_least_one`. May return
-        less than there is; an empty answer at the end. Buffers are the caller's to keep. What is
-        not durable yet is read with `appended`.
+        Returns up to `max_bytes`; with `at_least_one` the first batch even if it is larger. The
+        result may be shorter than possible, and is empty at the end. The caller may keep the
+        buffers. `appended` includes batches that are not durable yet.
 
         Raises:
-            OffsetOutOfRange: `offset` is not within [log start, where it may be read to].
-            CorruptLog: what is stored there is damaged.
+            OffsetOutOfRange: `offset` is below the log start or above the readable end.
+            CorruptLog: the stored batches at `offset` are damaged.
         """
         if not self._loaded:
             self.load()
@@ -324,27 +326,25 @@ class PartitionLog:
         return read_files(files, self._written(), offset, max_bytes, end_offset, at_least_one)
 
     def offset_for_timestamp(self, timestamp_ms: int) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, exactly; None if there is none."""
+        """Return the first record at or after a timestamp, or None."""
         self.write_segments()
         return lookups.first_at_or_after(self._parts.segment_files, self._written(), timestamp_ms)
 
     def offset_of_max_timestamp(self) -> OffsetAndTimestamp | None:
-        """The first record with the highest timestamp; None for an empty log."""
+        """Return the first record with the highest timestamp; None for an empty log."""
         self.write_segments()
         return lookups.of_highest_timestamp(self._parts.segment_files, self._written())
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch not above `epoch`, and where it ends; (-1, -1) if unknown."""
+        """Return the largest epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
         self.load()
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
     def latest_epoch_at(self, offset: int) -> int:
-        """The epoch that wrote `offset`, -1 if unknown."""
         self.load()
         return self.epochs.epoch_at(offset)
 
     def set_leader_epoch(self, epoch: int) -> None:
-        """Begin a new epoch; the next append begins a new segment."""
         self.load()
         if epoch <= self.leader_epoch and self.epochs.latest >= 0:
             return
@@ -356,19 +356,19 @@ class PartitionLog:
         self._parts.changes.of(self)
 
     def _roll_when_due(self) -> None:
-        """The next append begins a segment if it begins the newest epoch."""
         begins = self.epochs.latest_start >= self.log_end_offset
         self._roll_due = begins and self.segments[-1].end_position > 0
 
     def delete_records(
         self, before_offset: int, saved: Callable[[StorageError | None], None] | None = None
     ) -> int:
-        """Move the log's start; -1 is the durable offset. Returns the new start, on disk by then,
-        or with `saved` when that is called.
+        """Move the log's start, for -1 to the durable offset; return the new start.
+
+        The new start is on disk at return or, with `saved`, when that is called.
 
         Raises:
-            OffsetOutOfRange: beyond the durable offset.
-            PenstockError: the fence, where there is one.
+            OffsetOutOfRange: `before_offset` is beyond the durable offset.
+            PenstockError: the fence, if set.
         """
         self.load()
         if self.fence is not None:
@@ -387,22 +387,21 @@ class PartitionLog:
         return self.log_start_offset
 
     def producers(self) -> list[ProducerState]:
-        """The idempotent producers that the partition remembers."""
         self.load()
         return self.producer_states.describe()
 
     def extents(self, start: int, end: int) -> list[Extent]:
-        """Where the whole batches that hold [start, min(end, durable offset)) lie in files."""
+        """Return file extents of the whole batches that hold [start, min(end, durable offset))."""
         self.write_segments()
         if self.damage is not None:
             raise self.damage
         end = min(end, self.durable_offset)
         return lookups.extents(self._parts.segment_files, self._written(), start, end)
 
-    # -- what the store asks -----------------------------------------------------------------
+    # -- interface for the store -------------------------------------------------------------
 
     def load(self) -> None:
-        """Look at the files, if that has not been done; see `loading`."""
+        """Load the log from its files, unless it is loaded; see `loading`."""
         if self._loaded:
             return
         if self.closed is not None:
@@ -424,7 +423,7 @@ class PartitionLog:
         self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
         self.damage, self.end_before = loaded.damage, loaded.durable_offset
         self.has_holes = self.has_holes or loaded.has_holes
-        self._settling = self.segments[-1]
+        self._growing = self.segments[-1]
         self._loaded = True
         self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
         self.owner.became_durable(self.durable_offset)
@@ -439,7 +438,6 @@ class PartitionLog:
             self._parts.changes.directories.add(self.directory)
 
     def write_segments(self) -> None:
-        """Write everything that is durable to the segments (not synced)."""
         self.load()
         if self.tail.written < len(self.tail):
             self._write_segments(self)
@@ -454,14 +452,14 @@ class PartitionLog:
         while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
             self.segments.pop()
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
-        self.unindexed = [one for one in self.unindexed if one.last_offset < item.base_offset]
+        self.unindexed = [txn for txn in self.unindexed if txn.last_offset < item.base_offset]
         if self.epochs.cut_end(item.base_offset + 1):
             self.epochs.assign(self.leader_epoch, item.base_offset)
             self._roll_when_due()
         self._parts.tails.drop(item)
 
     def note_written(self, items: list[Appended[PartitionLog]]) -> None:
-        """The next unwritten appends are in their files now: index them."""
+        """Index the next unwritten appends, which are in their files now."""
         config = self.config
         interval_bytes = config.index_interval_bytes
         index_bytes_max = config.segment_index_bytes
@@ -470,9 +468,9 @@ class PartitionLog:
         leased = written_bytes = 0
         for place, item in enumerate(items, 1):
             segment = item.segment
-            if segment is not self._settling:
-                self._finish(self._settling)
-                self._settling = segment
+            if segment is not self._growing:
+                self._finish(self._growing)
+                self._growing = segment
             changed.add(segment)
             index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
             full = len(index.offsets) + 8 > index_bytes_max
@@ -513,12 +511,11 @@ class PartitionLog:
 
     @property
     def written_offset(self) -> int:
-        """The first offset that is not in a file."""
         unwritten = self.tail.unwritten()
         return unwritten[0].base_offset if unwritten else self.log_end_offset
 
     def current_recovery_point(self) -> RecoveryPoint:
-        """What a checkpoint of this moment says, once the files are synced."""
+        """Return the recovery point for a checkpoint that syncs the files now."""
         if not self._loaded or self.damage is not None:
             return self.recovery_point._replace(log_start_offset=self.log_start_offset)
         written = self.written_offset
@@ -528,23 +525,21 @@ class PartitionLog:
             written,
             segment.base_offset,
             segment.written_bytes,
-            sum([one.written_bytes for one in self.segments]),
+            sum([part.written_bytes for part in self.segments]),
             self.leader_epoch,
             self.producer_states.flags | aborted_flags(self.segments),
         )
 
     def set_recovery_point(self, recovery_point: RecoveryPoint) -> None:
-        """Remember what the checkpoint on disk says."""
         self.recovery_point = recovery_point
         self.recovery_point_bytes = encode_recovery_point(self.key, recovery_point)
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
-        """The first offset that is not in a file, producers as they were there, and epochs."""
+        """Return the first offset that is not in a file, the producers at it, and the epochs."""
         undos = [undo for item in self.tail.unwritten() for undo in item.undo or ()]
         return self.written_offset, self.producer_states.before(undos), self.epochs
 
     def move_start(self, offset: int) -> None:
-        """Forget what is below `offset`; the files go later."""
         self.log_start_offset = offset
         self.owner.log_moved()
         if self.epochs.cut_start(offset):
@@ -553,7 +548,6 @@ class PartitionLog:
         self._parts.changes.of(self)
 
     def roll(self) -> None:
-        """Close the active segment, if it holds anything."""
         self.load()
         if self.segments[-1].end_position:
             self._roll(self.log_end_offset)
@@ -579,17 +573,17 @@ class PartitionLog:
 
     def _duplicate(self, original: ProducerBatch) -> AppendResult:
         append_time = self.config.message_timestamp_type != "CreateTime"
-        told = original.timestamp if append_time else -1
-        return AppendResult(original.first_offset, told, self.log_start_offset, duplicate=True)
+        time_ms = original.timestamp if append_time else -1
+        return AppendResult(original.first_offset, time_ms, self.log_start_offset, duplicate=True)
 
     def _refuse(self) -> None:
         error = self.closed or self._queue.failed or self.fence
         if error is not None:
             raise error
-        self.go_on()
+        self.skip_lost_end()
 
-    def go_on(self) -> None:
-        """Its end is damaged: take appends behind it, where it has no other copies."""
+    def skip_lost_end(self) -> None:
+        """Continue behind a damaged end, if the log can; see `RepairableLog`."""
 
     def _backlog(self, waiting: int) -> PenstockError:
         if self._queue.write_error is not None:

@@ -1,10 +1,8 @@
-"""What a partition remembers of its idempotent producers: a pure core.
+"""State of a partition's idempotent producers: a pure core.
 
-What one producer's next batch is, `records.idempotence` says. A producer's state is an immutable
-value that is replaced by each append, so that an append that did not become durable is undone by
-putting the old value back.
-
-A producer's transaction is part of its state; where open ones begin, `transactions` knows.
+The rules for one producer's next batch are in `records.idempotence`. A producer's state is an
+immutable value that each append replaces, so that restoring the old value undoes an append that did
+not become durable. The state includes the producer's transaction; `transactions` indexes open ones.
 
 Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
 """
@@ -39,11 +37,11 @@ from penstock.storage.formats.snapshot import SnapshotEntry
 from penstock.storage.transactions import OpenTransactions
 
 Undo = tuple[int, Producer | None]
-"""A producer id and what it was before an append."""
+"""Producer id, and its state before an append."""
 
 
 class ProducerStates:
-    """All producers of one partition."""
+    """States of all producers of one partition."""
 
     __slots__ = ("_guards", "_producers", "transactions")
 
@@ -54,7 +52,6 @@ class ProducerStates:
 
     @property
     def flags(self) -> int:
-        """As a recovery point has them."""
         if not self._producers:
             return 0
         is_open = self.transactions.first_unstable_offset != LONG_MAX
@@ -66,7 +63,7 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int
     ) -> Guard | None:
-        """What the append of a batch is to come with; None where its transaction goes on."""
+        """Return the guard that an append must carry; None if its transaction is already open."""
         if self._is_open(producer_id, epoch):
             return None
         guard = self._guards.get(producer_id)
@@ -83,8 +80,8 @@ class ProducerStates:
         """Return the original if the batch is a duplicate, None if it may be appended.
 
         Raises:
-            InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState: as the table says.
-            InvalidTxnState: it would begin a transaction, and the guard is worth nothing.
+            InvalidProducerEpoch, OutOfOrderSequence, InvalidTxnState: see `records.idempotence`.
+            InvalidTxnState: the batch would begin a transaction, and the guard is not current.
         """
         producer = self._producers.get(header.producer_id)
         stored = None
@@ -110,7 +107,7 @@ class ProducerStates:
         if known is None or known is not guard:
             raise InvalidTxnState(
                 f"a batch of producer {producer_id} of epoch {epoch} was not part of an ongoing"
-                " transaction, and nobody has verified that it begins one"
+                " transaction, and its coordinator has not verified that it begins one"
             )
         if epoch == known.epoch and header.base_sequence > known.lowest_sequence:
             raise OutOfOrderSequence(
@@ -121,10 +118,10 @@ class ProducerStates:
     def check_all(
         self, headers: list[BatchHeader], guard: Guard | None = UNGUARDED
     ) -> ProducerBatch | None:
-        """As `check`, for all batches of one append together.
+        """Apply `check` to all batches of one append together.
 
         Raises:
-            OutOfOrderSequence: some are duplicates and some are not, too.
+            OutOfOrderSequence: also if some are duplicates and some are not.
         """
         first = headers[0]
         stored = self.check(first, guard) if first.producer_id >= 0 else None
@@ -148,7 +145,7 @@ class ProducerStates:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, seen_ms: int) -> Undo:
-        """Remember a batch that was checked and now stands at `base_offset`."""
+        """Record a checked batch at `base_offset`."""
         producer_id = header.producer_id
         producers = self._producers
         before = producers.get(producer_id)
@@ -159,13 +156,13 @@ class ProducerStates:
         return producer_id, before
 
     def check_marker(self, marker: Marker) -> bool:
-        """Whether a marker is there already; raises as `idempotence.check_marker`."""
+        """Return whether a marker is a duplicate; raises like `idempotence.check_marker`."""
         return check_marker(self._producers.get(marker.producer_id), marker)
 
     def decide(
         self, marker: Marker, offset: int, seen_ms: int
     ) -> tuple[Undo, AbortedTransaction | None]:
-        """Remember a marker that stands at `offset`; returns the transaction that it aborts too."""
+        """Record a marker at `offset`; return its undo and the transaction that it aborts."""
         producer_id = marker.producer_id
         before = self._producers.get(producer_id)
         self._producers[producer_id] = decided(before, marker, seen_ms)
@@ -180,10 +177,7 @@ class ProducerStates:
         )
 
     def undo(self, undo: Undo) -> None:
-        """Put back what was before an append; appends are undone newest first.
-
-        The producer may have expired meanwhile, as its transaction was over.
-        """
+        """Restore the state before an append; appends are undone newest first."""
         producer_id, before = undo
         after = self._producers.get(producer_id)
         was = -1 if before is None else before.txn_first_offset
@@ -196,10 +190,7 @@ class ProducerStates:
         _put_back(self._producers, undo)
 
     def before(self, undos: list[Undo]) -> ProducerStates:
-        """A copy as it was before the appends that `undos` belong to, which are in order.
-
-        Of what keeps readers back it has what was open then.
-        """
+        """Return a copy as it was before the appends of `undos`, which are in order."""
         copy = ProducerStates()
         copy._producers = dict(self._producers)
         for undo in reversed(undos):
@@ -208,7 +199,6 @@ class ProducerStates:
         return copy
 
     def last_sequence(self, producer_id: int) -> int | None:
-        """The sequence of a producer's last record; None for one that is not remembered."""
         producer = self._producers.get(producer_id)
         return (
             None
@@ -217,10 +207,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int, kept: Container[int] = ()) -> int:
-        """Forget producers that have been idle, but those of `kept`; returns how many.
-
-        Nor those with an open transaction: it is its coordinator who ends it.
-        """
+        """Remove idle producers that are not `kept` and have no open transaction; count them."""
         limit = now_ms - expiration_ms
         for key in [key for key, guard in self._guards.items() if guard.seen_ms <= limit]:
             del self._guards[key]
@@ -237,11 +224,10 @@ class ProducerStates:
         return [described(*item) for item in self._producers.items()]
 
     def states(self) -> dict[int, Producer]:
-        """All of them, by producer id."""
         return dict(self._producers)
 
     def snapshot(self) -> tuple[list[SnapshotEntry], list[SnapshotEntry]]:
-        """The last batch of each producer, as Kafka keeps it, and all batches."""
+        """Return the last batch of each producer, as Kafka saves it, and all batches."""
         last = [_entry(key, p, (p.batches or _NONE)[-1]) for key, p in self._producers.items()]
         every = [
             _entry(key, producer, batch)
@@ -251,7 +237,7 @@ class ProducerStates:
         return last, every
 
     def load(self, entries: Iterable[SnapshotEntry]) -> None:
-        """Restore from a snapshot's entries; several of one producer are in order."""
+        """Restore from a snapshot's entries; entries of one producer are in order."""
         for entry in entries:
             batches: tuple[ProducerBatch, ...] = ()
             if entry.last_offset >= 0:

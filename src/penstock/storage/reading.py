@@ -19,7 +19,7 @@ _LENGTH_OVERHEAD_BYTES: Final = 12
 
 
 class Written(NamedTuple):
-    """What of a log lies in files: from its start to `end_offset`, as far as it is undamaged."""
+    """Part of a log that is in files, from its start to `end_offset`."""
 
     segments: Sequence[Segment]
     start_offset: int
@@ -30,12 +30,10 @@ class Written(NamedTuple):
     has_holes: bool
 
     def end_of(self, place: int) -> int:
-        """The offset behind those of a segment."""
         last = place + 1 == len(self.segments)
         return self.end_offset if last else self.segments[place + 1].base_offset
 
     def epoch_of(self, place: int) -> int:
-        """The leader epoch of a segment's batches, -1 if it is not known."""
         segment, epochs = self.segments[place], self.epochs
         epoch = epochs.epoch_at(segment.base_offset)
         return epoch if epoch == epochs.epoch_at(self.end_of(place) - 1) else -1
@@ -49,13 +47,13 @@ def read_files(
     end_offset: int,
     at_least_one: bool,
 ) -> Read:
-    """Read from the segment that holds `offset`, or the first after it that has anything.
+    """Read from the segment that holds `offset`, or the first later one with batches.
 
-    Where bytes are damaged, what stands before them is served.
+    Batches before damaged bytes are returned.
 
     Raises:
-        DamagedRecords: what is stored there is damaged.
-        CorruptLog: the log ends there, and that is damage.
+        DamagedRecords: the records at `offset` are damaged.
+        CorruptLog: the log ends at `offset` because of damage.
     """
     try:
         return _read_files(files, log, offset, max_bytes, end_offset, at_least_one)
@@ -112,7 +110,7 @@ def _read_around(
     end_offset: int,
     at_least_one: bool,
 ) -> Read:
-    """As `_read_files`, looking at every batch on the way, so that what is damaged is known."""
+    """Read like `_read_files`, but examine every batch to find the damaged range."""
     for place in range(segment_place(log.segments, offset), len(log.segments)):
         read = _surveyed(files, log, place, offset, max_bytes, end_offset, at_least_one)
         if read is not None:
@@ -131,7 +129,7 @@ def _surveyed(
     end_offset: int,
     at_least_one: bool,
 ) -> Read | None:
-    """The good batches of one segment from an offset on; None if it has none there."""
+    """Return the intact batches of one segment from an offset; None if there are none."""
     segment = log.segments[place]
     start = end = -1
     next_offset = offset
@@ -146,7 +144,7 @@ def _surveyed(
         first = start < 0
         if damage is not None and (not first or damage.next_offset > offset):
             if first:
-                raise _told(damage, log)
+                raise _damage_error(damage, log)
             break
         if header is None or header.last_offset < offset:
             continue
@@ -160,8 +158,8 @@ def _surveyed(
     return None if start < 0 else files.piece(segment, start, end, next_offset)
 
 
-def _told(damage: Damage, log: Written) -> CorruptLog:
-    """At the end of a log that is damaged there, that is known better."""
+def _damage_error(damage: Damage, log: Written) -> CorruptLog:
+    """Return the error of a damaged range; at a damaged log end, that of the log."""
     if log.damage is not None and damage.next_offset >= log.end_offset:
         return log.damage
     return DamagedRecords(damage)
@@ -170,7 +168,7 @@ def _told(damage: Damage, log: Written) -> CorruptLog:
 def read_tail(
     tail: Tail[Any], place: int, offset: int, max_bytes: int, end_offset: int, at_least_one: bool
 ) -> Read:
-    """Read from memory, from a place that `Tail.from_offset` gave on."""
+    """Read from memory, from an index that `Tail.from_offset` returned."""
     buffers: list[Buffer] = []
     size = 0
     next_offset = offset
@@ -195,10 +193,8 @@ def read_tail(
 def part_of(
     data: Buffer, offset: int, max_bytes: int, end_offset: int, at_least_one: bool
 ) -> tuple[memoryview, int]:
-    """Whole batches of `data` that hold [offset, end_offset), up to `max_bytes`.
-
-    Returns them and the offset after them; `offset` itself when there is none.
-    """
+    """Return the whole batches of `data` that hold [offset, end_offset), up to `max_bytes`, and the
+    offset behind them; `offset` itself if there are none."""
     view = memoryview(data)
     position = 0
     start = end = -1

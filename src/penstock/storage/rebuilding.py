@@ -1,12 +1,12 @@
-"""Logs whose checkpoint, or part of the journal, is damaged: their segments say what there is.
+"""Rebuilding of logs after damage to the checkpoint or the journal.
 
-Nobody knows then up to where a log was durable. So it ends behind the last whole batch of its
-files, or behind what is left of the journal: what is cut off there is torn, and nothing that could
-be read. Whatever is damaged before is a range of damage like any other one, and stays.
+The durable offset of a log is then unknown. The log ends behind the last whole batch of its files
+or of the remaining journal; only torn bytes are cut off. Earlier damage stays, as an ordinary
+damaged range.
 
-Without a checkpoint it is not known either what of the journal is news, and what is from before a
-compaction, or of records that were deleted since. Only what lies behind the end of the files is
-put there then. Where records were deleted within a segment is forgotten: they are there again.
+Without a checkpoint, it is also unknown which journal entries are older than a compaction or a
+deletion. Replay then only appends behind the end of the files, and records deleted within a segment
+reappear.
 
 Source: Kafka's `LogManager.loadLogs`, which begins at the first segment without a recovery point.
 """
@@ -19,28 +19,28 @@ from penstock.base.files import Files
 from penstock.base.settings import LONG_MAX
 from penstock.storage.damage import Survey
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
-from penstock.storage.mending import MendedLog
 from penstock.storage.names import LOG, SNAPSHOT, offset_name, parse_offset_name
+from penstock.storage.repairable import RepairableLog
 from penstock.storage.segment import Segment
 
 
 def first_point(files: Files, directory: str) -> RecoveryPoint:
-    """The point from which a log without one is walked: where its files begin."""
+    """Return the recovery point of a log without one: the start of its files."""
     segments, snapshots = _offsets(files, directory, LOG), _offsets(files, directory, SNAPSHOT)
     base = min(segments) if segments else max(snapshots, default=0)
     return RecoveryPoint(base, base, base, 0, 0, -1, HAS_PRODUCERS)
 
 
-def go_on(log: MendedLog, point: RecoveryPoint, *, unknown: bool) -> None:
-    """Have a loaded log that nobody else has take appends behind what is damaged of it."""
-    # What is missing was not compacted away, if the checkpoint knows of no holes.
+def continue_log(log: RepairableLog, point: RecoveryPoint, *, unknown: bool) -> None:
+    """Make a loaded log without replicas accept appends behind its damage."""
+    # A checkpoint without holes proves that missing offsets were not compacted away.
     log.has_holes = (log.has_holes or log.damage is not None) if unknown else point.has_holes
     if log.damage is not None:
-        log.go_on()
+        log.skip_lost_end()
 
 
 def last_whole(files: Files, directory: str) -> int:
-    """The offset behind the last whole batch of a log's files, 0 without one."""
+    """Return the offset behind the last whole batch of a log's files, 0 without one."""
     for base in sorted(_offsets(files, directory, LOG), reverse=True):
         path = os.path.join(directory, offset_name(base, LOG))
         segment = Segment(directory, base, files.size_of(path))
@@ -63,4 +63,4 @@ def _offsets(files: Files, directory: str, suffix: str) -> list[int]:
         parsed = map(parse_offset_name, files.names_in(directory))
     except FileNotFoundError:
         return []
-    return [one[0] for one in parsed if one is not None and one[1] == suffix]
+    return [name[0] for name in parsed if name is not None and name[1] == suffix]

@@ -1,20 +1,18 @@
-"""Reading the journal after a restart, and putting what it holds back into the segments.
+"""Recovery of the journal after a restart.
 
-Entries are followed from the checkpoint's sequence on: each has the next sequence, the checksum
-of its predecessor, and its own. Where the chain ends, the journal ends: the next entry is torn
-and was never acknowledged. Unless a later entry says that the missing one had been synced: then
-the disk has lost it. Which logs it was about, nobody can say for sure, because one checksum covers
-the entry and its table; so any log of the store may lack what it acknowledged. Of logs that others
-have, the rest comes from there. Of the others everything counts that is whole by itself: later
-entries, and of a damaged one the batches that their own checksums and offsets vouch for. What is
-damaged is kept in a file of its own.
+Entries are followed from the checkpoint's sequence: each has the next sequence, its predecessor's
+checksum, and its own. The journal ends where the chain ends: the next entry is torn and was never
+acknowledged. If a later entry proves that the missing one was synced, the disk has lost it. One
+checksum covers the entry and its table, so any log of the store may lack acknowledged batches.
+Replicated logs fetch them from replicas; of the others, recovery uses later whole entries and, from
+damaged entries, batches with valid checksums and offsets. Damaged entries are copied to a file of
+their own.
 
-What the entries hold is not put anywhere yet: `replaying` has it for when a log is needed. So the
-journal goes on where it ended, its files in use until a checkpoint, and what a killed process had
-written and not synced is synced here, because it counts from now on.
+Entries are not applied here: `replaying` applies them when a log is loaded. The journal continues
+at its end, and its files stay in use until a checkpoint. Bytes that a killed process wrote without
+a sync are synced here, because they count from now on.
 
-Which topic id a directory is for, its own file says. Items of topics that have been replaced are
-left out, and those of logs that have been deleted.
+A directory's own file states its topic id. Rows of replaced topics and deleted logs are ignored.
 """
 
 from __future__ import annotations
@@ -66,17 +64,17 @@ _HEAD_PROBE_BYTES: Final = 64
 
 
 class JournalState(NamedTuple):
-    """What was found: the files, and the highest numbers that were used."""
+    """State of the recovered journal: its files, and the highest numbers in use."""
 
     files: list[JournalFile]
     sequence: int
     generation: int
     checksum: int
-    """Of the last entry, 0 if none was read."""
+    """Checksum of the last entry, 0 if none was read."""
     entries: int
     size_bytes: int
     lost: CorruptLog | None
-    """Where an entry that had been synced is not there; `sequence` is beyond all that follow."""
+    """Position of a lost entry that was synced; `sequence` is then above all later entries."""
 
 
 def read_journal(
@@ -86,13 +84,13 @@ def read_journal(
     replays: Replays,
     alone: Callable[[TopicPartition], bool],
 ) -> JournalState:
-    """Follow the journal from a checkpoint, and have `replays` note what it holds.
+    """Follow the journal from a checkpoint, and add its rows to `replays`.
 
-    If that is unknown, all that is whole may be news. `alone` says of which partitions nobody else
-    has the records.
+    With an unknown checkpoint, every whole entry may be new. `alone` returns whether a partition
+    has no other replica.
 
     Raises:
-        StorageFailed: what it holds cannot be synced.
+        StorageFailed: the journal cannot be synced.
     """
     journal_files = _open_files(files, directory)
     replays.read_from([file.descriptor for file in journal_files])
@@ -154,7 +152,7 @@ def _open_files(files: Files, directory: str) -> list[JournalFile]:
 def _cut_off(
     directory: str, journal_files: list[JournalFile], least_bytes: int
 ) -> CorruptLog | None:
-    """Files that are gone, or were cut: entries that were synced may have gone with them."""
+    """Return the error if files are missing or truncated, and synced entries may be lost."""
     size_bytes = sum([file.size_bytes for file in journal_files])
     if size_bytes >= least_bytes:
         return None
@@ -169,7 +167,7 @@ def _probe(files: Files, file: JournalFile, position: int) -> EntryHead | None:
 
 
 class _Candidate(NamedTuple):
-    """What looks like an entry; the better one of two of the same sequence is the greater."""
+    """Possible journal entry; of two with one sequence, the better one compares greater."""
 
     whole: bool
     generation: int
@@ -179,7 +177,7 @@ class _Candidate(NamedTuple):
 
 
 class _Reader:
-    """Follows the chain of entries over the files."""
+    """Reader that follows the chain of entries over the files."""
 
     def __init__(
         self,
@@ -203,11 +201,9 @@ class _Reader:
         self.size_bytes = 0
 
     def superseded(self, number: int) -> None:
-        """A file has nothing that the checkpoint does not cover."""
         self._read_to[number] = self._journal_files[number].size_bytes
 
     def follow(self, number: int, first: EntryHead) -> None:
-        """Read one file's entries in order."""
         file = self._journal_files[number]
         position = 0
         while position < file.size_bytes:
@@ -230,7 +226,7 @@ class _Reader:
         self._ended_at = file.path, position
 
     def _take(self, head: EntryHead, data: bytes, number: int, position: int) -> bool:
-        """Use an entry that is whole; False if it does not belong to the chain."""
+        """Add a whole entry; return False if it does not continue the chain."""
         chained = self.checksum in (None, head.previous_checksum)
         if head.sequence <= self.after:
             self.checksum = head.checksum if head.sequence == self.after else None
@@ -246,7 +242,7 @@ class _Reader:
         return True
 
     def find_rot(self) -> CorruptLog | None:
-        """Look for entries beyond the end that say the missing one was synced."""
+        """Return the error if an entry beyond the end proves that a missing one was synced."""
         lost: CorruptLog | None = None
         for number, file in enumerate(self._journal_files):
             if file.last_sequence == 0 and file.generation and file.generation < self.generation:
@@ -263,38 +259,39 @@ class _Reader:
                     Path(path),
                     where,
                     f"journal entry {self.sequence + 1} is damaged or gone; entry "
-                    f"{head.sequence} in {file.path} says that entries up to "
+                    f"{head.sequence} in {file.path} states that entries up to "
                     f"{head.durable_sequence} were synced",
                 )
         return lost
 
     def salvage(self, alone: Callable[[TopicPartition], bool]) -> None:
-        """Note what can be proven of entries that were not followed, in the order of sequences.
+        """Add the provable rows of entries outside of the chain, by sequence.
 
-        Of logs that are not `alone`, only what they keep as replicas. Damaged entries are copied
-        beside the journal.
+        For logs that are not `alone`, only standings are added. Damaged entries are copied beside
+        the journal.
         """
         found: dict[int, list[_Candidate]] = {}
         for number, file in enumerate(self._journal_files):
             behind = 0
             for at, head in self._heads(file, 0):
                 if at < behind or at + head.size_bytes > file.size_bytes:
-                    continue  # in an entry, as what a record holds
+                    continue  # inside another entry, as the content of a record
                 whole = is_whole(memoryview(self._entry(number, at, head)), head)
                 behind = at + padded(head.size_bytes) if whole else at
                 if head.sequence > self.sequence:
-                    one = _Candidate(whole, head.generation, number, at, head)
-                    found.setdefault(head.sequence, []).append(one)
+                    candidate = _Candidate(whole, head.generation, number, at, head)
+                    found.setdefault(head.sequence, []).append(candidate)
         following = None
         chosen: list[_Candidate] = []
         for sequence in sorted(found, reverse=True):
-            # One may have been taken back, and written again: its successor names the right one.
-            named = [one for one in found[sequence] if one.head.checksum == following]
-            best = max(named or found[sequence], key=lambda one: one[:4])
+            # A sequence may have been rewritten: the successor's checksum selects the right entry.
+            candidates = found[sequence]
+            named = [entry for entry in candidates if entry.head.checksum == following]
+            best = max(named or candidates, key=lambda entry: entry[:4])
             chosen.append(best)
             following = best.head.previous_checksum if best.whole else None
-        for one in reversed(chosen):
-            self._salvage(one, alone)
+        for candidate in reversed(chosen):
+            self._salvage(candidate, alone)
 
     def _salvage(self, one: _Candidate, alone: Callable[[TopicPartition], bool]) -> None:
         file, head = self._journal_files[one.number], one.head
@@ -313,7 +310,7 @@ class _Reader:
         return read_range(self._files, descriptor, head.size_bytes, at)
 
     def _proven(self, data: bytes, one: _Candidate) -> list[Row]:
-        """The rows of a damaged entry whose batches are whole, and of the offsets that it says."""
+        """Return the rows of a damaged entry whose batches are whole with the stated offsets."""
         path, head = self._journal_files[one.number].path, one.head
         try:
             rows = decode_rows(data, head)
@@ -334,7 +331,7 @@ class _Reader:
         return good
 
     def _goes_on(self, row: Row) -> bool:
-        """Whether a row goes where its log ended before, or begins a segment."""
+        """Return whether a row continues its log, or begins a segment."""
         end = self._replays.end_of(row.key)
         if end is None:
             topic_id, topic, partition = decode_key(row.key)
@@ -344,7 +341,6 @@ class _Reader:
         return (row.segment_base, row.position) in (end, (row.base_offset, 0))
 
     def _heads(self, file: JournalFile, position: int) -> Iterator[tuple[int, EntryHead]]:
-        """Whatever looks like the beginning of an entry, from a position on."""
         while position < file.size_bytes:
             data = read_range(self._files, file.descriptor, RECOVERY_SCAN_BYTES, position)
             firsts, place = data[::ALIGNMENT_BYTES], -1
@@ -362,7 +358,7 @@ def _partition_of(key: bytes) -> TopicPartition:
 
 
 def is_proven(row: Row, data: bytes) -> bool:
-    """Whether a row of a damaged entry has whole batches of the offsets that it says."""
+    """Return whether a row of a damaged entry has whole batches of its stated offsets."""
     if row.segment_base < 0 or row.position < 0 or not row.size_bytes:
         return False
     batches = memoryview(data)[row.data_at : row.data_at + row.size_bytes]
@@ -372,9 +368,9 @@ def is_proven(row: Row, data: bytes) -> bool:
 
 
 class FoundLog(NamedTuple):
-    """A log that a store has; `replay` is what the journal has of it beyond the checkpoint.
+    """Log of a store; `replay` holds its journal rows beyond the checkpoint.
 
-    Of one that is not `known`, neither says anything: it may be anything that its files have.
+    For a log that is not `known`, both may be incomplete: only its files count.
     """
 
     where: TopicPartition
@@ -385,7 +381,7 @@ class FoundLog(NamedTuple):
 
 
 class Directories:
-    """Which logs a store has: directories, with what checkpoint and journal say of them."""
+    """Logs of a store: its directories, combined with checkpoint and journal."""
 
     def __init__(self, files: Files, root: str, checkpoint: Checkpoint, replays: Replays) -> None:
         self._files = files
@@ -393,19 +389,19 @@ class Directories:
         self._checkpoint = checkpoint
         self._replays = replays.logs
         self._topic_ids: dict[TopicPartition, UUID] = {}
-        """As the journal has them first."""
+        """Topic ids, from the first journal entry of each partition."""
         for key in replays.logs:
             topic_id, topic, partition = decode_key(key)
             self._topic_ids.setdefault(TopicPartition(topic, partition), topic_id)
         self.made = False
-        """Whether some directories had to be made."""
+        """Whether directories had to be created."""
 
     def find(self) -> tuple[list[FoundLog], list[TopicPartition]]:
-        """All logs, and directories that belong to no known topic."""
+        """Return all logs, and the directories that belong to no known topic."""
         names = self._files.names_in(self._root)
         found: list[FoundLog] = []
         strays: list[TopicPartition] = []
-        # Without a checkpoint, the journal may be about logs that were deleted long ago.
+        # Without a checkpoint, the journal may contain logs that were deleted long ago.
         missing = () if self._checkpoint.unknown else self._make_missing(set(names))
         for where in [*map(parse_directory_name, names), *missing]:
             if where is None:
@@ -439,11 +435,7 @@ class Directories:
                 logger.error("the directory of %s is gone", TopicPartition(topic, partition))
 
     def _make_missing(self, names: set[str]) -> Iterator[TopicPartition]:
-        """Make the directories of logs of the journal that are not there.
-
-        Those of the checkpoint were synced with it: one that is gone was deleted since, and what
-        the journal has of it is not all of it.
-        """
+        """Create missing directories of logs that only the journal has, not the checkpoint."""
         for where, topic_id in self._topic_ids.items():
             name = directory_name(where)
             if name in names:
@@ -455,21 +447,18 @@ class Directories:
                 yield where
 
     def _topic_id(self, where: TopicPartition) -> UUID | None:
-        """The topic id that a directory says it is for; as journal or checkpoint know it otherwise.
-
-        The file is not synced when it is made, because the checkpoint, or before it the
-        journal, says the same.
-        """
+        """Return the topic id of a directory's metadata file, else that of journal or
+        checkpoint."""
         known = self._checkpoint.points.get((where.topic, where.partition))
         if known is not None and self._checkpoint.clean:
             return known[0]
         topic_id = self._topic_ids.get(where) or (None if known is None else known[0])
         path = os.path.join(self._root, directory_name(where), METADATA_FILE)
         try:
-            said = decode_partition_metadata(read_file(self._files, path))
-            if self._may_be(where, said, topic_id):
-                return said
-            logger.warning("%s: topic id %s, everything else says %s", path, said, topic_id)
+            stored = decode_partition_metadata(read_file(self._files, path))
+            if self._may_be(where, stored, topic_id):
+                return stored
+            logger.warning("%s: topic id %s, expected %s", path, stored, topic_id)
         except NotADirectoryError:
             return None
         except (FileNotFoundError, CorruptFile) as error:
@@ -478,8 +467,8 @@ class Directories:
             replace_file(self._files, path, encode_partition_metadata(topic_id))
         return topic_id
 
-    def _may_be(self, where: TopicPartition, said: UUID, topic_id: UUID | None) -> bool:
-        """Whether a directory is for the topic id that its file says, which has no checksum."""
-        if topic_id in (None, said) or self._checkpoint.unknown:
+    def _may_be(self, where: TopicPartition, stored: UUID, topic_id: UUID | None) -> bool:
+        """Return whether a directory may have the topic id of its file, which has no checksum."""
+        if topic_id in (None, stored) or self._checkpoint.unknown:
             return True
-        return encode_key(said, where.topic, where.partition) in self._replays
+        return encode_key(stored, where.topic, where.partition) in self._replays

@@ -1,16 +1,14 @@
-"""What the journal has of each log beyond the checkpoint, and how it comes into the log's files.
+"""Replay of journal rows into a log's files when the log is loaded.
 
-After a crash the journal is read once, and all that is kept of an entry are the rows of its table:
-where in the journal the batches are, and where in their segments they go. No segment is touched,
-so that a start takes as long as reading the journal does, however many logs it is about. The rows
-of a log are put into its files when the log is loaded, before anything else is done with them; the
-journal files stay as they are until then, and until a checkpoint has synced what was made of them.
+After a crash the journal is read once, and only the rows of its entries are kept: where the batches
+are in the journal, and where they belong in their segments. No segment is touched, so the duration
+of a start depends on the journal, not on the number of logs. The journal files stay until a
+checkpoint has synced the replayed segments.
 
-Replay writes each row's bytes at the position that it was given, and cuts files where a row says
-so, in the order of the journal: it comes to the same however often it is done. What the journal
-says is in a segment is left as it is there: none follows a cut that is to be replayed. Retention
-removes no segment that the checkpoint's recovery point points at or before, so what is replayed
-always has its file.
+Replay writes each row's bytes at the recorded position, and cuts files where a row demands it, in
+journal order: it is idempotent. Rows that refer to a segment leave its bytes as they are: none
+follows a cut that is to be replayed. Retention keeps the segment of the recovery point and later
+ones, so the target file always exists.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ _BATCH: Final = Struct(">8xii5xh")
 
 
 class Cut(NamedTuple):
-    """Where a log was cut, or began anew: then the segment has nothing."""
+    """Cut of a log, or its restart at an offset with an empty segment."""
 
     next_offset: int
     segment_base: int
@@ -45,7 +43,7 @@ class Cut(NamedTuple):
 
 
 class LogReplay:
-    """The rows of one log, in the order of the journal."""
+    """Journal rows of one log, in journal order."""
 
     __slots__ = (
         "_read", "_rows", "begun", "cut", "cut_end", "end_offset", "leader_epoch", "least_end",
@@ -53,32 +51,32 @@ class LogReplay:
     )  # fmt: skip
 
     def __init__(self, read: Callable[[int, int, int], bytes]) -> None:
-        """`read` gives bytes of the journal: of which file, how many, from where."""
+        """Create an empty replay; `read(file, size, position)` returns journal bytes."""
         self._read = read
         self._rows: list[tuple[int, int, int, int, int, int]] = []
         self.standing: Standing | None = None
         self.start_offset = 0
-        """Where the segment of the first row begins."""
+        """Base offset of the first row's segment."""
         self.end_offset: int | None = None
-        """Where the log ends after the last row, which is not always the highest; None if all that
-        there is are standings."""
+        """End offset after the last row, not always the highest; None if all rows are standings."""
         self.cut_end = 0
-        """Where the log was cut last of all, though its last batch may end below; 0 if it grew."""
+        """End offset of the last cut, above the last batch's end if the log has a gap; 0 if it
+        grew."""
         self.least_end = 0
-        """Below it nothing is cut off as torn, whatever is damaged there; see `rebuilding`."""
+        """Offset below which nothing is cut off as torn; see `rebuilding`."""
         self.cut: Cut | None = None
-        """The lowest cut after the log began: what is below has been there all the time."""
+        """Lowest cut since the log began; bytes below it never changed."""
         self.begun: Cut | None = None
-        """The last start of a log that began anew."""
+        """Last restart of the log."""
         self.leader_epoch = -1
-        """Of the newest batches; -1 after a cut."""
+        """Leader epoch of the newest batches; -1 after a cut."""
         self.size_bytes = 0
-        """Of all batches."""
+        """Bytes of all batches."""
         self.transactional = False
-        """Whether some of the batches belong to transactions."""
+        """Whether some batches belong to transactions."""
 
     def add(self, row: Row, file: int, position: int) -> None:
-        """Note a row that is no batches, of an entry that is at a position of a journal file."""
+        """Add a row without batches, from an entry at a position of a journal file."""
         if row.is_standing:
             self.standing = Standing(row.base_offset, row.next_offset, bool(row.position))
             return
@@ -92,7 +90,7 @@ class LogReplay:
         self.leader_epoch = -1
 
     def add_batches(self, row: Row, file: int, position: int, data: bytes) -> None:
-        """Note a row of batches, which are in `data`, the entry."""
+        """Add a row whose batches are in `data`, the bytes of the entry."""
         self._note(file, position, row)
         self.cut_end = 0
         _, _, _, _, size_bytes, _, at = row
@@ -104,7 +102,7 @@ class LogReplay:
             self.transactional = has_transactions(data, at, at + size_bytes)
 
     def add_reference(self, row: Row, file: int, position: int, data: bytes) -> None:
-        """Note a row of batches that are in their segment."""
+        """Add a row whose batches are in their segment."""
         self._note(file, position, row)
         there = decode_reference(data, row)
         self.size_bytes += there.size_bytes
@@ -112,7 +110,7 @@ class LogReplay:
         self.transactional = self.transactional or bool(there.transactional)
 
     def keep_above(self, offset: int) -> None:
-        """Forget all but batches that reach above an offset, and whatever cut or began the log."""
+        """Keep only rows with batches above an offset; drop cuts and restarts."""
         kept = [row for row in self._rows if row[5] > offset and row[4] != STARTS and row[2]]
         self._rows = kept
         self.cut = self.begun = None
@@ -121,7 +119,7 @@ class LogReplay:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The segment and the position behind the last batches; None without any."""
+        """Segment and position behind the last batches; None without any."""
         for _, _, size_bytes, segment_base, target, _ in reversed(self._rows):
             if target >= 0 and size_bytes:
                 return segment_base, target + size_bytes
@@ -136,19 +134,19 @@ class LogReplay:
 
     @property
     def simple(self) -> bool:
-        """Whether all is known of the log before its files are looked at, and that is soon done."""
+        """Whether the log's state is known without its files, and replay is fast."""
         plain = self.cut is None and self.begun is None and not self.transactional
         return plain and self.size_bytes <= LAZY_REPLAY_BYTES_MAX
 
     @property
     def lowest_end(self) -> int | None:
-        """The lowest end that the log had meanwhile, 0 if nothing was kept; None if it grew."""
+        """Lowest end offset since the checkpoint, 0 after a restart; None if the log only grew."""
         if self.begun is not None:
             return 0
         return None if self.cut is None else self.cut.next_offset
 
     def point_after(self, point: RecoveryPoint | None) -> RecoveryPoint:
-        """What is still so of what the checkpoint says of the log, if it says anything."""
+        """Return the checkpoint's recovery point, adjusted to cuts, restarts and standings."""
         if point is None:
             base = self.start_offset
             point = RecoveryPoint(base, base, base, 0, 0, -1, 0)
@@ -161,11 +159,7 @@ class LogReplay:
         return point
 
     def perform(self, files: Files, descriptors: Descriptors, directory: str) -> set[int]:
-        """Put everything into the log's files; returns the segments that are to be synced.
-
-        Raises:
-            StorageError: it cannot be done, which may be tried again.
-        """
+        """Replay into the log's files; return the segments to sync; raises StorageError."""
         writing = _Writing(files, descriptors, directory)
         try:
             for file, position, size_bytes, segment_base, target, next_offset in self._rows:
@@ -181,13 +175,13 @@ class LogReplay:
             writing.flush()
         except OSError as error:
             raise disk_full(error, directory) or StorageError(
-                f"what the journal has for {directory} cannot be put there: {error}"
+                f"cannot replay the journal into {directory}: {error}"
             ) from error
         return writing.touched
 
 
 class _Writing:
-    """Adjacent rows become one write."""
+    """Writer that combines adjacent rows into one write."""
 
     def __init__(self, files: Files, descriptors: Descriptors, directory: str) -> None:
         self._files = files
@@ -215,7 +209,7 @@ class _Writing:
     def cut(self, segment_base: int, position: int, end_offset: int) -> None:
         self.flush()
         if position:
-            # There even if all of it is to come from the journal.
+            # Create the file even if all of its bytes come from the journal.
             self._open(segment_base)
         kept = segment_base if position else segment_base - 1
         self.touched = {base for base in self.touched if base <= kept}
@@ -241,7 +235,7 @@ class _Writing:
 
 
 class Replays:
-    """The rows of all logs, by their keys in the journal."""
+    """Journal rows of all logs, by journal key."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -249,11 +243,10 @@ class Replays:
         self.logs: dict[bytes, LogReplay] = {}
 
     def read_from(self, descriptors: Sequence[int]) -> None:
-        """The journal's files, open for as long as rows have not been performed."""
         self._descriptors = descriptors
 
     def add(self, rows: Sequence[Row], file: int, position: int, data: bytes) -> None:
-        """Note the rows of an entry: in which file, at which position, and its bytes."""
+        """Add the rows of an entry, with its journal file, position and bytes."""
         logs = self.logs
         for row in rows:
             log = logs.get(row.key)
@@ -268,12 +261,10 @@ class Replays:
                 log.add(row, file, position)
 
     def end_of(self, key: bytes) -> tuple[int, int] | None:
-        """The segment of a log and the position in it behind what was noted last, if anything."""
         log = self.logs.get(key)
         return None if log is None else log.place
 
     def nothing(self) -> LogReplay:
-        """Of a log that the journal does not have."""
         return LogReplay(self._read)
 
     def _read(self, file: int, size_bytes: int, position: int) -> bytes:
@@ -281,7 +272,7 @@ class Replays:
 
 
 def has_transactions(data: Buffer, at: int, end: int) -> bool:
-    """Whether some of the batches in [at, end) belong to a transaction."""
+    """Return whether any batch in [at, end) belongs to a transaction."""
     while at < end:
         length, _, flags = _BATCH.unpack_from(data, at)
         if flags & TRANSACTIONAL_FLAG:

@@ -1,19 +1,18 @@
-"""A log as one copy of a replicated partition: what a replica does that a lone log does not.
+"""Logs of replicated partitions: appends of a leader's batches, truncation, standings.
 
-`append_replica` takes batches as their leader stamped them; from there on they go the way of any
-append: segments, rolls, producers, the journal and the group's one sync. The leader's log may have
-been compacted: then offsets have no batch, here as there.
+`append_replica` accepts batches as their leader stamped them; from there they are stored like any
+append. If the leader's log was compacted, offsets may lack a batch here as well.
 
-`truncate` is one more item of the same journal. In memory the log is cut at once, so that appends
-go on at the new end. Its files are cut when the journal has it: not before, because a crash must
-find all that was durable until then, and before what is appended behind it is written over what
-was there. If nothing becomes of it, the log is what it was before.
+`truncate` queues a control in the journal. In memory the log is cut at once, so that appends
+continue at the new end. Its files are cut when the journal has the control: not before, because a
+crash must find everything that was durable, and before later appends overwrite the bytes. If the
+control fails, the log is restored.
 
-`start_at` begins a log anew at an offset, as a cut of everything. What its producers sent below is
-not known from batches then: who has the log says it (`producers_below`).
+`start_at` restarts a log at an offset, like a cut of everything. The state of producers below the
+offset comes from a replica (`producers_below`).
 
-`promise` and `set_limbo` are items too. The checkpoint has what is durable of them and no more: a
-limbo that ended too early would forget that something is missing.
+`promise` and `set_limbo` queue controls too. The checkpoint contains only their durable values: a
+limbo that ended too early would hide a loss.
 
 Source: `UnifiedLog.appendAsFollower`, `truncateTo` and `truncateFullyAndStartAt` of Kafka; KIP-101.
 """
@@ -40,7 +39,7 @@ from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.journal_entry import STARTS
 from penstock.storage.formats.snapshot import BATCHES_VERSION, decode_snapshot, encode_snapshot
 from penstock.storage.formats.transaction_index import TransactionIndex
-from penstock.storage.holes import shortened
+from penstock.storage.gapped import shortened
 from penstock.storage.limits import CARRIED_BATCHES_MAX
 from penstock.storage.loading import producers_at
 from penstock.storage.names import SEGMENT_SUFFIXES
@@ -50,16 +49,17 @@ from penstock.storage.replaying import LogReplay
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.values import Lease, Standing
 
-_SETTLINGS_MAX: Final = 8
-"""How often a truncation waits for what is under way; once, unless callbacks append."""
+_WAITS_MAX: Final = 8
+"""Maximum number of times that a truncation waits for running work; one, unless callbacks append.
+"""
 
 
 NOWHERE: Final = Segment("", -1)
-"""The segment of rows that are about no batches."""
+"""Segment of control rows without batches."""
 
 
 class Before(NamedTuple):
-    """A log as it was before a cut whose files are still to be cut."""
+    """State of a log before a cut that its files do not have yet."""
 
     segments: list[Segment]
     epochs: EpochHistory
@@ -69,37 +69,37 @@ class Before(NamedTuple):
     end_offset: int
     leader_epoch: int
     roll_due: bool
-    settling: Segment | None
+    growing: Segment | None
     recovery_point: RecoveryPoint
     begins: bool
-    """Nothing of it is kept."""
+    """Whether the log restarts, so that nothing is kept."""
 
 
 class ReplicaLog(CompactedLog):
-    """See the module's text. Every log of a store is one, used as a replica or not."""
+    """Log with the operations of a replica; the class of every log of a store."""
 
-    __slots__ = ("_before", "_durable_standing", "_lower_clean_offset", "_settle", "standing")
+    __slots__ = ("_before", "_durable_standing", "_lower_clean_offset", "_wait_idle", "standing")
 
     def __init__(
         self,
         *arguments: Any,
-        settle: Callable[[], None],
+        wait_idle: Callable[[], None],
         lower_clean_offset: Callable[[TopicPartition, int], None],
         **options: Any,
     ) -> None:
-        """`settle` waits for groups, checkpoints and swaps that are under way; the other one has
-        compaction know that the log ends at an offset."""
+        """Create a log; `wait_idle` waits for running groups, checkpoints and swaps;
+        `lower_clean_offset` informs compaction of a lower end offset."""
         super().__init__(*arguments, **options)
-        self._settle = settle
+        self._wait_idle = wait_idle
         self._lower_clean_offset = lower_clean_offset
         self._before: Before | None = None
         self.standing = self._durable_standing = self.recovery_point.standing
-        """What the replica keeps, as it was told; durable once a flush after that is done."""
-        if self.promised >= 0:  # its owner has yet to know what is committed
+        """Current standing; durable once a later flush is."""
+        if self.promised >= 0:  # the owner does not have the committed offset yet
             self.committed_offset = 0
 
     def recovers(self, replay: LogReplay) -> None:
-        """Be what the journal says, whose bytes come into the files when the log is loaded."""
+        """Take over the journal's state of the log; the files are replayed at load."""
         self.replay = replay
         self.leader_epoch = max(self.leader_epoch, replay.leader_epoch)
         self.written_bytes_total += replay.size_bytes
@@ -114,20 +114,20 @@ class ReplicaLog(CompactedLog):
         lease: Lease | None = None,
         epochs: Sequence[tuple[int, int]] = (),
     ) -> int:
-        """Queue whole batches as they are; durable once a flush after this is done.
+        """Queue whole batches of a leader unchanged; durable once a later flush is.
 
-        They must begin at the log's end or above, have offsets that rise, and epochs that do not
-        fall; a new epoch begins a segment. All or nothing. Offsets that they leave out are in no
-        batch of the log either; that their leader's has none there, the caller knows. A batch
-        without records that begins below the log's end is shortened. Returns the new end. The lease
-        is as for `append`; `now_ms` is when their producers were seen. `epochs` says of epochs in
-        which offset they begin, as the first batch that is left of one may lie behind that.
+        All or nothing. Offsets must rise from the log's end or above, and epochs must not fall; a
+        new epoch begins a segment. The caller guarantees that the leader has no batches at skipped
+        offsets. A batch without records that begins below the log's end is shortened. Returns the
+        new end offset. `lease` is as for `append`; `now_ms` is the time at which producers were
+        active. `epochs` lists the start offsets of epochs, which may be below the first remaining
+        batch.
 
         Raises:
-            CorruptBatch, InvalidRecord, BatchesTooLarge: they cannot be stored.
-            ReplicaOverlap, ReplicaEpochFell: they do not go there.
-            AppendBacklog: too much waits for the journal.
-            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
+            CorruptBatch, InvalidRecord, BatchesTooLarge: the batches cannot be stored.
+            ReplicaOverlap, ReplicaEpochFell: offsets or epochs do not follow the log.
+            AppendBacklog: too many bytes wait for the journal.
+            StorageError, CorruptLog: the log accepts no appends; or the fence.
         """
         self._check_policy()
         self._check_appendable()
@@ -157,8 +157,7 @@ class ReplicaLog(CompactedLog):
     def _hold_begin(
         self, headers: list[BatchHeader], config: LogConfig, epochs: Sequence[tuple[int, int]]
     ) -> None:
-        """Leave a batch without records in a segment that is empty and too far below the next one:
-        where a log begins, its first file must say."""
+        """Append a filler to an empty segment too far below the next batch, to record the start."""
         segment, end, first = self.segments[-1], self.log_end_offset, headers[0]
         if segment.end_position or first.base_offset == end:
             return
@@ -167,8 +166,8 @@ class ReplicaLog(CompactedLog):
             epoch = max(begun, default=first.partition_leader_epoch)
             self._begin_epoch(epoch, end, epochs)
             filler = empty_batch(end, end + 1, epoch)
-            one = [decode_header(filler)]
-            self._accept(memoryview(filler), one, config, -1, None, stamped=True)
+            header = decode_header(filler)
+            self._accept(memoryview(filler), [header], config, -1, None, stamped=True)
 
     def _check_policy(self) -> None:
         if self._parts.settings.log_flush_policy != "group":
@@ -178,15 +177,15 @@ class ReplicaLog(CompactedLog):
             )
 
     def _begin_epoch(self, epoch: int, offset: int, begun: Sequence[tuple[int, int]]) -> None:
-        """The batches that come next, from an offset on, are of an epoch."""
+        """Begin the epoch of the next batches at an offset."""
         end = self.log_end_offset
         if epoch == self.leader_epoch and self.epochs.latest_start < end:
             return
         self.leader_epoch = epoch
-        # What began here has no record: it was opened, and this replica has been given none of it.
+        # An epoch that begins at the end has no record here: it was only opened.
         changed = self.epochs.cut_end(end)
-        for one, start in (*begun, (epoch, offset)):
-            if one <= epoch and self.epochs.assign(one, min(max(start, end), offset)):
+        for older, start in (*begun, (epoch, offset)):
+            if older <= epoch and self.epochs.assign(older, min(max(start, end), offset)):
                 changed = True
         self._roll_when_due()
         self.epochs_dirty = self.epochs_dirty or changed
@@ -197,35 +196,32 @@ class ReplicaLog(CompactedLog):
 
     @property
     def promised(self) -> int:
-        """The epoch below which the replica refuses everything, -1 for none."""
+        """Epoch below which the replica rejects requests, -1 for none."""
         return self.standing.promised
 
     @property
     def limbo(self) -> int:
-        """Of epochs up to this one the replica may lack what it acknowledged; -1: of none."""
+        """Highest epoch of which the replica may lack acknowledged batches, -1 for none."""
         return self.standing.limbo
 
     @property
     def lost(self) -> str | None:
-        """Why the replica may lack what was synced, if it may; see `LogStore.lost`."""
+        """Reason why the replica may lack synced batches, or None; see `LogStore.lost`."""
         if self.damage is not None:
             return str(self.damage)
-        return "what was synced may be gone" if self.standing.lost else None
+        return "synced batches may be lost" if self.standing.lost else None
 
     def note_loss(self) -> None:
-        """What was synced may be gone, from now on; durable, and told, as what the journal lost.
-
-        Raises:
-            StorageError, LogDeleted: nothing becomes durable any more.
-        """
+        """Record a possible loss, durable once a later flush is; raises StorageError,
+        LogDeleted."""
         self._keep(self.standing._replace(lost=True))
 
     def promise(self, epoch: int) -> None:
-        """Refuse lower epochs from now on; durable once a flush after this is done.
+        """Reject lower epochs from now on; durable once a later flush is.
 
         Raises:
-            BugError: more was promised already.
-            StorageError, LogDeleted: nothing becomes durable any more.
+            BugError: a higher epoch was promised already.
+            StorageError, LogDeleted: the log accepts no writes.
         """
         if epoch < self.promised:
             raise BugError(
@@ -234,12 +230,10 @@ class ReplicaLog(CompactedLog):
         self._keep(self.standing._replace(promised=epoch))
 
     def set_limbo(self, epoch: int) -> None:
-        """Be in limbo for epochs up to this one, -1 for none; durable as a promise.
-
-        It is the answer to what was lost, which is not reported any more once this is durable.
+        """Set the limbo epoch, -1 for none, and clear the loss; durable once a later flush is.
 
         Raises:
-            StorageError, LogDeleted: nothing becomes durable any more.
+            StorageError, LogDeleted: the log accepts no writes any more.
         """
         self._keep(self.standing._replace(limbo=epoch, lost=False))
 
@@ -266,41 +260,41 @@ class ReplicaLog(CompactedLog):
     # -- truncation --------------------------------------------------------------------------
 
     def truncate(self, offset: int, *, floor: int) -> int:
-        """Cut everything at and above `offset`; durable once a flush after this is done.
+        """Cut everything at and above `offset`; durable once a later flush is.
 
-        A batch that holds `offset` goes too. Returns the new end, where the next append begins; the
-        durable offset is not above it from now on. What is under way of this log is waited for,
-        so that callbacks of `flush` may be called meanwhile; what waits to begin is taken back,
-        though its callbacks are called like all others. `floor` is the commit mark.
+        A batch that holds `offset` is cut too. Returns the new end offset, which bounds the durable
+        offset from now on. Running work of this log is awaited, so callbacks of `flush` may run;
+        queued appends are taken back, and their callbacks run as usual. `floor` is the committed
+        offset.
 
         Raises:
             BugError: the new end would be below the floor, or below the log's start.
             StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
         """
         self._check_policy()
-        for _ in range(_SETTLINGS_MAX):
+        for _ in range(_WAITS_MAX):
             self._check_appendable()
             end = self.boundary(offset)
             if end < max(floor, self.log_start_offset):
                 raise BugError(
-                    f"{self.topic_partition} would be cut to offset {end}, below its commit mark"
-                    f" {floor} or its start {self.log_start_offset}"
+                    f"{self.topic_partition} would be cut to offset {end}, below its committed"
+                    f" offset {floor} or its start {self.log_start_offset}"
                 )
             self._take_back(end)
             if self.log_end_offset <= end:
                 return self.log_end_offset
-            if self._is_settled():
+            if self._is_idle():
                 self._cut(end)
                 return end
-        raise BugError(f"{self.topic_partition} is cut while its appends are being settled")
+        raise BugError(f"{self.topic_partition} is cut while callbacks append to it")
 
     def start_at(self, offset: int, *, producers: bytes, floor: int) -> None:
-        """Forget all that there is, and begin anew at `offset`; durable and bounded as a cut.
+        """Discard everything, and restart at `offset`; durable and bounded like a cut.
 
-        `producers` are those of all below, as `producers_below` of another replica says them.
+        `producers` is the result of `producers_below` of another replica.
 
         Raises:
-            BugError: that is below the floor, or below the log's start.
+            BugError: `offset` is below the floor, or below the log's start.
             CorruptFile: the producers are damaged.
             StorageError, CorruptLog: the log cannot be changed; and whatever the fence is.
         """
@@ -308,42 +302,39 @@ class ReplicaLog(CompactedLog):
         if producers:
             states.load(decode_snapshot(producers, BATCHES_VERSION))
         self._check_policy()
-        for _ in range(_SETTLINGS_MAX):
+        for _ in range(_WAITS_MAX):
             self._check_appendable()
             if offset < max(floor, self.log_start_offset):
                 raise BugError(
-                    f"{self.topic_partition} would begin at offset {offset}, below its commit mark"
-                    f" {floor} or its start {self.log_start_offset}"
+                    f"{self.topic_partition} would begin at offset {offset}, below its committed"
+                    f" offset {floor} or its start {self.log_start_offset}"
                 )
             self._take_back(-1)
-            if self._is_settled():
+            if self._is_idle():
                 self._begin(offset, producers, states)
                 return
-        raise BugError(f"{self.topic_partition} begins anew while its appends are being settled")
+        raise BugError(f"{self.topic_partition} restarts while callbacks append to it")
 
     def producers_below(self, offset: int) -> bytes:
-        """What is remembered of batches below an offset, as `.batches` has it; may be nothing.
-
-        Of each producer its last batches that are there; `CARRIED_BATCHES_MAX` of all of them.
-        """
+        """Return the newest producers' batches below an offset, encoded as `.batches`, or b""."""
         self.load()
         _, batches = self.producer_states.snapshot()
         below = [
-            one
-            if one.current_txn_first_offset < offset
-            else one._replace(current_txn_first_offset=-1)
-            for one in batches
-            if one.last_offset < offset
+            batch
+            if batch.current_txn_first_offset < offset
+            else batch._replace(current_txn_first_offset=-1)
+            for batch in batches
+            if batch.last_offset < offset
         ]
         below.sort(key=attrgetter("timestamp"))
         return encode_snapshot(below[-CARRIED_BATCHES_MAX:], BATCHES_VERSION) if below else b""
 
-    def _is_settled(self) -> bool:
-        """Whether all of the log lies in its files, once this has returned; else try again."""
+    def _is_idle(self) -> bool:
+        """Return whether all of the log is in its files; otherwise wait for running work."""
         if self.durable_offset == self.log_end_offset and self.may_swap:
             self.write_segments()
             return True
-        self._settle()
+        self._wait_idle()
         return False
 
     @property
@@ -351,7 +342,6 @@ class ReplicaLog(CompactedLog):
         return super().may_swap and self._before is None
 
     def _take_back(self, end: int) -> None:
-        """Take back what waits for the journal above an offset, newest first."""
         waiting = [item for item in self._queue.pending if item.log is self]
         while waiting and self.log_end_offset > end:
             item = waiting.pop()
@@ -364,13 +354,13 @@ class ReplicaLog(CompactedLog):
             self._queue.drop(item)
             self.undo(item)
             if kept:
-                # A run of batches: those below stay, as an append of their own.
+                # Keep the batches below the end, as an append of their own.
                 part, _ = part_of(kept, item.base_offset, len(kept), end, at_least_one=False)
                 if part:
                     self.append_replica(part, now_ms=self._parts.clock.now_ms())
 
     def _cut(self, end: int) -> None:
-        """Cut the log in memory, all of which lies in its files, and have the journal say so."""
+        """Cut the log, which is completely in its files, in memory, and queue the control."""
         files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
         place = segment_place(self.segments, end)
         old = self.segments[place]
@@ -392,7 +382,7 @@ class ReplicaLog(CompactedLog):
         self.due_snapshots = [due for due in self.due_snapshots if due[0] <= end]
         self.epochs = EpochHistory(self.epochs.entries)
         self.epochs.cut_end(end)
-        self._settle_into(segment)
+        self._write_into(segment)
         self._end_at(end)
         self._queue.add_control(
             Control(
@@ -404,10 +394,10 @@ class ReplicaLog(CompactedLog):
         self.owner.log_moved()
 
     def _begin(self, offset: int, producers: bytes, states: ProducerStates) -> None:
-        """Begin the log anew in memory, and have the journal say so."""
+        """Restart the log in memory, and queue the control."""
         self._lower_clean_offset(self.topic_partition, 0)
         before = self._remember(begins=True)
-        segment = self._settling = Segment(self.directory, offset)
+        segment = self._growing = Segment(self.directory, offset)
         self.segments = [segment]
         self.producer_states = states
         self.due_snapshots = []
@@ -424,16 +414,15 @@ class ReplicaLog(CompactedLog):
         self.owner.log_moved()
 
     def _remember(self, *, begins: bool) -> Before:
-        """What the log is, before it is changed in memory."""
         self._before = Before(
             self.segments, self.epochs, self.producer_states, self.due_snapshots,
             self.log_start_offset, self.log_end_offset, self.leader_epoch, self._roll_due,
-            self._settling, self.current_recovery_point(), begins,
+            self._growing, self.current_recovery_point(), begins,
         )  # fmt: skip
         return self._before
 
     def _end_at(self, end: int) -> None:
-        """The log's segments and epochs are such that it ends there, all of it in its files."""
+        """Set the log's end; segments and epochs already match it."""
         self.leader_epoch = self.epochs.latest
         self.log_end_offset = self.durable_offset = end
         self._roll_due = False
@@ -441,7 +430,7 @@ class ReplicaLog(CompactedLog):
             self._parts.tails.drop(self.tail.pop_oldest())
 
     def _cut_segment(self, old: Segment, end: int, position: int) -> Segment:
-        """A segment as it is once its file has been cut; the old one is left as it is."""
+        """Return the cut version of a segment; the old one stays unchanged."""
         segment = Segment(self.directory, old.base_offset, position)
         if position:
             files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
@@ -456,17 +445,15 @@ class ReplicaLog(CompactedLog):
             segment.saved_transactions = min(old.saved_transactions, len(aborted.entries))
         return segment
 
-    def _settle_into(self, segment: Segment) -> None:
-        """What is written next goes to a segment; one before it is complete."""
-        settling = self._settling
-        if settling is not None and settling.base_offset < segment.base_offset:
-            self._finish(settling)
-        self._settling = segment
+    def _write_into(self, segment: Segment) -> None:
+        growing = self._growing
+        if growing is not None and growing.base_offset < segment.base_offset:
+            self._finish(growing)
+        self._growing = segment
 
     def _perform_cut(self, before: Before, segment: Segment, end: int, position: int) -> None:
-        """The journal has the cut: cut the files."""
-        gone = [one for one in before.segments if one.base_offset >= segment.base_offset]
-        self._let_go(gone)
+        base = segment.base_offset
+        self._release([old for old in before.segments if old.base_offset >= base])
         parts = self._parts
         cut_files(
             parts.segment_files.files,
@@ -481,25 +468,23 @@ class ReplicaLog(CompactedLog):
         self._changed_files(self.recovery_point.cut(end, segment.base_offset, position))
 
     def _perform_start(self, before: Before, segment: Segment, producers: bytes) -> None:
-        """The journal has the start: leave nothing else."""
-        self._let_go(before.segments)
+        self._release(before.segments)
         files, offset = self._parts.segment_files, segment.base_offset
         forget = files.descriptors.forget
         clear_files(files.files, self.directory, offset=offset, producers=producers, forget=forget)
         self._changed_files(self.recovery_point.begun(offset, producers=bool(producers)))
 
-    def _let_go(self, segments: list[Segment]) -> None:
-        """Files of these segments are about to be changed, or to go."""
-        self._settle()
+    def _release(self, segments: list[Segment]) -> None:
+        """Close files of segments that are about to change or be removed."""
+        self._wait_idle()
         parts = self._parts
-        for one in segments:
-            parts.segment_files.indexes.forget(one)
+        for segment in segments:
+            parts.segment_files.indexes.forget(segment)
             for suffix in SEGMENT_SUFFIXES:
-                parts.segment_files.descriptors.forget(one.sibling(suffix))
+                parts.segment_files.descriptors.forget(segment.sibling(suffix))
         parts.changes.forget(self, segments)
 
     def _changed_files(self, point: RecoveryPoint) -> None:
-        """The files are as the journal says; `point` is what is still so of the checkpoint's."""
         changes = self._parts.changes
         changes.of(self)
         changes.directories.add(self.directory)
@@ -509,12 +494,11 @@ class ReplicaLog(CompactedLog):
         self.owner.became_durable(self.durable_offset)
 
     def _take_back_cut(self) -> None:
-        """Nothing became of the cut: the log is as it was."""
         before = self._before
         if before is None:
             raise BugError(f"{self.topic_partition} has no cut to take back")
-        first = self.segments[0].base_offset  # retention may have let older ones go
-        self.segments = [one for one in before.segments if one.base_offset >= first]
+        first = self.segments[0].base_offset  # retention may have removed older ones
+        self.segments = [old for old in before.segments if old.base_offset >= first]
         self.epochs, self.producer_states = before.epochs, before.producers
         self.due_snapshots = before.due_snapshots
         self.log_end_offset = self.durable_offset = before.end_offset
@@ -522,19 +506,18 @@ class ReplicaLog(CompactedLog):
         self.leader_epoch = max(before.leader_epoch, self.leader_epoch)
         if self.epochs.assign(self.leader_epoch, self.log_end_offset):
             self._roll_when_due()
-        self._settling = before.settling
+        self._growing = before.growing
         self._before = None
         self.owner.log_moved()
 
     def _take_back_start(self) -> None:
-        """Nothing became of the start: the log is as it was."""
         if self._before is not None:
             self.segments = self._before.segments
             self.log_start_offset = self._before.start_offset
         self._take_back_cut()
 
     def current_recovery_point(self) -> RecoveryPoint:
-        """As for any log; while its files are still to be cut, they are as they were."""
+        """Return the recovery point; before the files are cut, the previous one."""
         point = super().current_recovery_point()
         before = self._before
         if before is not None:
@@ -545,7 +528,6 @@ class ReplicaLog(CompactedLog):
         return point.with_standing(self._durable_standing)
 
     def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
-        """As for any log, and as `current_recovery_point`."""
         before = self._before
         if before is not None:
             return before.end_offset, before.producers, before.epochs

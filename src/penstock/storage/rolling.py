@@ -1,4 +1,4 @@
-"""When a segment is closed and what retention lets go: pure decisions.
+"""Decisions of when to close a segment, and which segments retention removes: a pure core.
 
 Source: Kafka's `LogSegment.shouldRoll` and `UnifiedLog.deleteOldSegments`.
 """
@@ -20,12 +20,12 @@ from penstock.storage.segment_files import SegmentFiles
 
 
 class Facts(NamedTuple):
-    """What retention asks of a segment."""
+    """Facts about a segment that retention depends on."""
 
     next_offset: int
     size_bytes: int
     newest: Callable[[], int]
-    """Its highest timestamp, which may have to be read; -1 for none."""
+    """Highest timestamp, read on demand; -1 for none."""
 
 
 def should_roll(
@@ -34,10 +34,10 @@ def should_roll(
     config: LogConfig,
     files: SegmentFiles,
 ) -> bool:
-    """Whether a segment that is not empty, and not full by size, is closed before an append.
+    """Return whether to close a segment, which is neither empty nor full by size, before an append.
 
-    By time as Kafka counts it: the timestamps of the records, not the clock, so that a replay
-    of old records makes the segments that the original did.
+    As in Kafka, time means the records' timestamps, not the clock, so that a replay of old records
+    makes the same segments as the original.
     """
     index = segment.index
     if index is not None and (len(index.offsets) + OFFSET_ENTRY_BYTES > config.segment_index_bytes):
@@ -50,7 +50,7 @@ def should_roll(
 
 
 def jitter_ms(segment: Segment, config: LogConfig) -> int:
-    """The part of `segment.jitter.ms` that this segment's age limit is shorter by."""
+    """Return the reduction of a segment's age limit by `segment.jitter.ms`."""
     if config.segment_jitter_ms == 0:
         return 0
     spread = min(config.segment_jitter_ms, config.segment_ms)
@@ -60,7 +60,6 @@ def jitter_ms(segment: Segment, config: LogConfig) -> int:
 def segment_facts(
     segments: Sequence[Segment], end_offset: int, files: SegmentFiles, interval_bytes: int
 ) -> Iterator[Facts]:
-    """For retention, of each segment of a log, as it is asked for."""
     for place, segment in enumerate(segments):
         last = place + 1 == len(segments)
         after = end_offset if last else segments[place + 1].base_offset
@@ -86,12 +85,11 @@ def expired_count(
     committed_offset: int,
     most: int,
 ) -> int:
-    """How many of the oldest segments go, so many at most; `size_bytes` are those of all.
+    """Return how many of the oldest segments to remove, at most `most`, of `size_bytes` in all.
 
-    A segment goes when all of it is below the log's start, or is committed and too old, or beyond
-    the size that is kept. The first that stays ends the search, so the log keeps no holes, and
-    nothing behind it is looked at; but one without a timestamp, as compaction may leave it, goes
-    with those behind it.
+    A segment is removed when it is completely below the log's start, or is committed and too old or
+    beyond the retained size. The first segment that stays ends the search, so the log gets no
+    holes; a segment without timestamps, as compaction may leave it, is removed with the next ones.
     """
     deletes = "delete" in config.cleanup_policy
     retention_ms, surplus = config.retention_ms, size_bytes - config.retention_bytes

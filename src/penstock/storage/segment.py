@@ -1,9 +1,9 @@
-"""One segment of a partition: its files, how far they are written, and its indexes.
+"""Segment of a partition: its files, how far they are written, and its indexes.
 
-`end_position` is where the next append goes; `written_bytes` is what the file has. What is
-between is in memory: durable by the journal, or waiting for it. The indexes cover what is
-written; they are made as the segment grows, loaded on first use otherwise, and made anew by a
-walk over the batch headers when they are missing or cannot be right.
+`end_position` is the position of the next append; `written_bytes` is the length of the file. The
+bytes between are in memory: durable in the journal, or waiting for it. The indexes cover written
+bytes; they grow with the segment, are loaded on first use, and are rebuilt by a walk over batch
+headers when they are missing or wrong.
 
 Source: Kafka's `LogSegment`.
 """
@@ -27,7 +27,7 @@ from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_nam
 
 _base_offset: Final = attrgetter("base_offset")
 UNKNOWN: Final = -2
-"""A timestamp that has not been looked up yet."""
+"""Timestamp that was not looked up yet."""
 
 
 class Segment:
@@ -45,9 +45,9 @@ class Segment:
         self.end_position = size_bytes
         self.written_bytes = size_bytes
         self.named = False
-        """Whether the name of its file is known to be synced."""
+        """Whether the directory entry of the file is known to be synced."""
         self.gaps = False
-        """Whether offsets may be missing that are no loss any more: it was repaired."""
+        """Whether offsets may be missing without damage, because the segment was repaired."""
         self.index: SparseIndex | None = None if size_bytes else SparseIndex(base_offset)
         self.bytes_since_entry = 0
         self.max_timestamp = UNKNOWN if size_bytes else -1
@@ -56,17 +56,16 @@ class Segment:
         self.saved_offsets = 0
         self.saved_times = 0
         self.transactions: TransactionIndex | None = TransactionIndex()
-        """None where there is a file that has not been looked at."""
+        """None if the file was not read yet."""
         self.saved_transactions = 0
         self.aborted_checksum = 0
-        """Of what is saved of them."""
+        """Checksum of the saved transaction index."""
 
     def sibling(self, suffix: str) -> str:
-        """The path of another file of the segment."""
         return self.path[: -len(LOG)] + suffix
 
     def add(self, header: BatchHeader, base_offset: int, interval_bytes: int) -> None:
-        """Note a batch that was written at `written_bytes`."""
+        """Index a batch that was written at `written_bytes`."""
         index = self.index
         if index is None:
             raise not_loaded(self)
@@ -87,12 +86,11 @@ class Segment:
         self.written_bytes += size
 
     def close_index(self) -> None:
-        """The segment is complete: the time index must know its highest timestamp."""
         if self.index is not None and self.max_timestamp >= 0:
             self.index.add_time(self.max_timestamp, self.max_timestamp_offset)
 
     def indexed(self) -> tuple[int, int, int]:
-        """How long the index files are once what they lack is in them."""
+        """Return the lengths of the index files once unsaved entries are written."""
         index, transactions = self.index, self.transactions
         return (
             self.saved_offsets if index is None else len(index.offsets),
@@ -101,7 +99,6 @@ class Segment:
         )
 
     def saved(self, lengths: tuple[int, int, int]) -> None:
-        """The index files are as long now."""
         self.saved_offsets, self.saved_times, self.saved_transactions = lengths
         if self.transactions is not None:
             entries = memoryview(self.transactions.entries)[: self.saved_transactions]
@@ -109,12 +106,11 @@ class Segment:
 
     @property
     def aborted(self) -> int:
-        """The checksum of the aborted transactions of what is written."""
+        """Checksum of the aborted transactions of written bytes."""
         known = self.transactions
         return self.aborted_checksum if known is None else checksum(self.base_offset, known.entries)
 
     def unsaved(self) -> list[tuple[str, int, bytes]]:
-        """What the index files lack: (path, position, bytes)."""
         index = self.index
         missing: list[tuple[str, int, bytes]] = []
         if self.transactions is not None:
@@ -133,7 +129,6 @@ class Segment:
 
 
 def segment_place(segments: Sequence[Segment], offset: int) -> int:
-    """The place of the segment that holds `offset`, or would."""
     return max(0, bisect_right(segments, offset, key=_base_offset) - 1)
 
 
@@ -154,8 +149,8 @@ def walk(
     """Yield (position, header) of the batches in [position, end).
 
     Raises:
-        CorruptLog: bytes that are no batch, a batch that reaches beyond `end`, or begins below the
-            end of the one before, or, with `verify`, one whose checksum is another.
+        CorruptLog: bytes are not a batch, a batch reaches beyond `end` or begins below the end of
+            its predecessor or, with `verify`, has a wrong checksum.
     """
     chunk = memoryview(b"")
     chunk_at, following = position, 0
@@ -194,7 +189,7 @@ def _header(chunk: memoryview, offset: int, path: str, position: int, end: int) 
         raise CorruptLog(
             Path(path),
             position,
-            f"a batch says it has {header.size_bytes} bytes, {end - position} are there",
+            f"a batch header states {header.size_bytes} bytes, the file has {end - position}",
         )
     return header
 

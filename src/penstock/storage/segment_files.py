@@ -1,10 +1,9 @@
-"""The segments' files of one store: open descriptors, indexes, and finding batches by them.
+"""Segment files of one store: open descriptors, indexes, and lookups of batches.
 
-A batch is found by bisecting the index and walking headers from there. The first of them must be as
-the entry says: indexes have no checksum, and one that is wrong would lead past what is looked for;
-such an index is made anew. Where a read ends is found the same way: the last indexed position
-before the limit, and a walk from there, so a read of a megabyte looks at a few headers and not at
-all of them.
+A batch is found by bisecting the index and walking headers from there. The first header must match
+the index entry, because indexes have no checksum and a wrong entry could point behind the target; a
+wrong index is rebuilt. The end of a read is found the same way, so a read of a megabyte examines
+only a few headers.
 
 Source: Kafka's `LogSegment`.
 """
@@ -16,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
+from operator import methodcaller
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -44,18 +44,18 @@ logger = logging.getLogger(__name__)
 _LENGTH_OVERHEAD_BYTES: Final = 12
 _OFFSET: Final = Struct(">q")
 _LOOK_BYTES: Final = 4096 + 1024
-"""A walk between two index entries: about one interval."""
+"""Bytes of a walk between two index entries: about one interval."""
 
 
 class Place(NamedTuple):
-    """A batch in a segment."""
+    """Position and header of a batch in a segment."""
 
     position: int
     header: BatchHeader
 
 
 class IndexCache:
-    """Indexes of closed segments, the least recently used dropped; a bound in bytes."""
+    """Cache of closed segments' indexes, bounded in bytes, that evicts the least recently used."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -63,7 +63,6 @@ class IndexCache:
         self.size_bytes = 0
 
     def used(self, segment: Segment) -> None:
-        """A closed segment's index was looked at."""
         if segment in self._segments:
             self._segments.move_to_end(segment)
             return
@@ -84,7 +83,7 @@ class IndexCache:
 
 
 class SegmentFiles:
-    """Belongs to the owner's thread."""
+    """Open files and indexes of a store's segments; belongs to the owner's thread."""
 
     __slots__ = ("_counters", "descriptors", "files", "indexes")
 
@@ -99,7 +98,7 @@ class SegmentFiles:
     # -- indexes -----------------------------------------------------------------------------
 
     def index_of(self, segment: Segment, interval_bytes: int) -> SparseIndex:
-        """The indexes of a segment: as saved if they can be right, else made by a walk."""
+        """Return the indexes of a segment: the saved ones if they are valid, else rebuilt ones."""
         if segment.index is not None:
             return segment.index
         saved = self.saved_index(segment)
@@ -114,11 +113,10 @@ class SegmentFiles:
     def saved_index(
         self, segment: Segment, *, next_offset: int = LONG_MAX, position: int = LONG_MAX
     ) -> SparseIndex | None:
-        """The indexes as saved, of what is below an offset and a position.
+        """Return the saved indexes below an offset and a position, None if missing or wrong.
 
-        None if a file is missing, or its content doubtful: also if the newest entry is not about a
-        batch that is there. What a checkpoint was writing when power was lost may be torn, and look
-        like another entry then; those before it were synced.
+        Only the newest entries can be torn by a power failure; earlier checkpoints synced the
+        others.
         """
         try:
             index = SparseIndex(
@@ -138,10 +136,10 @@ class SegmentFiles:
         return index if self._is_true(segment, index, time) else None
 
     def newest_timestamp(self, segment: Segment, interval_bytes: int) -> int:
-        """The highest timestamp of a closed segment; -1 without one.
+        """Return the highest timestamp of a closed segment; -1 without one.
 
-        Of its indexes the ends are read alone, which are megabytes otherwise: where the newest
-        entries are about the last batches, and these are as they say. Else as `index_of`.
+        Reads only the ends of the indexes, which may be megabytes long, if the newest entries match
+        the last batches; otherwise the whole index.
         """
         if segment.max_timestamp == UNKNOWN and not self._read_newest(segment):
             self.index_of(segment, interval_bytes)
@@ -149,7 +147,7 @@ class SegmentFiles:
         return segment.max_timestamp
 
     def _read_newest(self, segment: Segment) -> bool:
-        """Take the highest timestamp from the ends of the indexes, if they are right."""
+        """Set the highest timestamp from the ends of the indexes; return whether they are valid."""
         try:
             index = SparseIndex(
                 segment.base_offset,
@@ -169,7 +167,7 @@ class SegmentFiles:
         return False
 
     def _last_bytes(self, path: str, count: int) -> bytes:
-        """The last entry of an index, of so many bytes; what it has if that is less."""
+        """Return the last `count` bytes of an index, aligned to its entries."""
         file = self.files.open_file(path)
         try:
             size = self.files.size(file)
@@ -180,7 +178,7 @@ class SegmentFiles:
     def _walk_from(
         self, segment: Segment, entry: Entry, *, verify: bool = False
     ) -> Iterator[tuple[int, BatchHeader]] | None:
-        """Walk headers from where an entry says that its batch begins; None where it does not."""
+        """Walk headers from an index entry; None if the entry matches no batch."""
         batches = self.headers_from(segment, entry.position, verify=verify)
         if entry.position == 0:
             return batches
@@ -193,7 +191,7 @@ class SegmentFiles:
         return chain((first,), batches)
 
     def _is_true(self, segment: Segment, index: SparseIndex, entry: TimeEntry) -> bool:
-        """Whether a batch has the timestamp and the offset of an entry."""
+        """Return whether a batch has the timestamp and the offset of an entry."""
         if entry.timestamp < 0:
             return True
         batches = self._walk_from(segment, index.by_offset(entry.last_offset)) or ()
@@ -204,7 +202,6 @@ class SegmentFiles:
         return False
 
     def _rebuild_index(self, segment: Segment, interval_bytes: int) -> None:
-        """Make the indexes by a walk over the whole segment."""
         self.resume_index(segment, SparseIndex(segment.base_offset), interval_bytes)
         segment.saved_offsets = segment.saved_times = 0
         for suffix in (INDEX, TIME_INDEX):
@@ -213,17 +210,14 @@ class SegmentFiles:
                 self.files.remove(segment.sibling(suffix))
 
     def _made_anew(self, segment: Segment, interval_bytes: int) -> SparseIndex:
-        logger.error("%s: its index is wrong, and is made anew", segment.path)
+        logger.error("%s: the index is wrong and is rebuilt", segment.path)
         self._rebuild_index(segment, interval_bytes)
         return self.index_of(segment, interval_bytes)
 
     def resume_index(
         self, segment: Segment, index: SparseIndex, interval_bytes: int, *, end: int | None = None
     ) -> None:
-        """Take saved indexes over and walk what they do not cover, up to `end`.
-
-        It goes on behind what is damaged; who reads there finds the damage itself.
-        """
+        """Use saved indexes, and walk the part up to `end` that they lack, also behind damage."""
         end = segment.written_bytes if end is None else end
         position = index.newest.position
         segment.index = index
@@ -242,12 +236,11 @@ class SegmentFiles:
                     raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
                 segment.add(header, header.base_offset, interval_bytes)
         except CorruptLog as error:
-            logger.error("an index leaves out what is damaged: %s", error)
+            logger.error("an index omits damaged batches: %s", error)
             self._index_survey(segment, end, interval_bytes)
         segment.written_bytes = end
 
     def _index_survey(self, segment: Segment, end: int, interval_bytes: int) -> None:
-        """Index the batches that are good, of a segment where some are not."""
         segment.index = SparseIndex(segment.base_offset)
         segment.saved_offsets = segment.saved_times = segment.bytes_since_entry = 0
         segment.max_timestamp = segment.max_timestamp_offset = -1
@@ -264,22 +257,14 @@ class SegmentFiles:
                     segment.written_bytes = end
 
     def descriptor_of(self, segment: Segment) -> int:
-        """The segment's open file.
-
-        Raises:
-            CorruptLog: it is gone.
-        """
+        """Return the descriptor of the segment's file; raises CorruptLog."""
         try:
             return self.descriptors.get(segment.path).descriptor
         except FileNotFoundError:
             raise CorruptLog(Path(segment.path), 0, "the file is gone") from None
 
     def transactions_of(self, segment: Segment) -> TransactionIndex:
-        """The aborted transactions of a segment.
-
-        Raises:
-            CorruptLog: their file is damaged.
-        """
+        """Return the aborted transactions of a segment; raises CorruptLog."""
         if segment.transactions is None:
             path = segment.sibling(TXN_INDEX)
             try:
@@ -300,7 +285,6 @@ class SegmentFiles:
     # -- batches -----------------------------------------------------------------------------
 
     def first_timestamp(self, segment: Segment) -> int:
-        """The timestamp of the segment's first batch, -1 when it is empty, or damaged."""
         if segment.first_timestamp == UNKNOWN:
             segment.first_timestamp = -1
             with suppress(CorruptLog):
@@ -312,7 +296,7 @@ class SegmentFiles:
     def headers_from(
         self, segment: Segment, position: int, *, verify: bool = False
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the headers of what is written, a little at a time."""
+        """Walk the headers of written bytes in small chunks."""
         return walk(
             self.files,
             self.descriptor_of(segment),
@@ -331,7 +315,7 @@ class SegmentFiles:
         *,
         verify: bool = False,
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk headers from an entry of the index, which is made anew where that is wrong."""
+        """Walk headers from an index entry; rebuild the index if the entry is wrong."""
         found = entry(self.index_of(segment, interval_bytes))
         batches = self._walk_from(segment, found, verify=verify)
         if batches is None:
@@ -342,20 +326,21 @@ class SegmentFiles:
     def walk_to_time(
         self, segment: Segment, timestamp: int, interval_bytes: int
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk headers from where no batch before has a record at or after a time."""
+        """Walk headers from a position before the first record at or after a timestamp."""
         index = self.index_of(segment, interval_bytes)
         time = index.by_time(timestamp)
         if not self._is_true(segment, index, time):
             time = self._made_anew(segment, interval_bytes).by_time(timestamp)
         return self.walk_to(
-            segment, lambda one: one.by_offset(time.last_offset), interval_bytes, verify=True
+            segment, lambda index: index.by_offset(time.last_offset), interval_bytes, verify=True
         )
 
     def locate(self, segment: Segment, offset: int, interval_bytes: int) -> Place | None:
-        """The first batch whose last offset is not below `offset`; None beyond what is written."""
+        """Return the first batch that ends at or above `offset`; None beyond written bytes."""
         if not segment.written_bytes:
             return None
-        for at, header in self.walk_to(segment, lambda one: one.by_offset(offset), interval_bytes):
+        entry = methodcaller("by_offset", offset)
+        for at, header in self.walk_to(segment, entry, interval_bytes):
             if header.last_offset >= offset:
                 return Place(at, header)
         return None
@@ -363,13 +348,13 @@ class SegmentFiles:
     def end_before(
         self, segment: Segment, start: int, limit: int, interval_bytes: int
     ) -> tuple[int, int]:
-        """The last batch boundary in (start, limit], and the offset after it.
+        """Return the last batch boundary in (start, limit], and the offset after it.
 
-        `start` must be a boundary; the batch there counts even if it reaches beyond the limit.
+        `start` must be a boundary; its batch counts even if it reaches beyond the limit.
         """
         index = self.index_of(segment, interval_bytes)
         if index.by_position(limit).position > start:
-            batches = self.walk_to(segment, lambda one: one.by_position(limit), interval_bytes)
+            batches = self.walk_to(segment, methodcaller("by_position", limit), interval_bytes)
         else:
             batches = self.headers_from(segment, start)
         end, next_offset = start, -1
@@ -394,13 +379,13 @@ class SegmentFiles:
         epoch: int,
         gaps: bool,
     ) -> Read | None:
-        """Whole batches from the one that holds `offset`; None when there is none here.
+        """Return verified whole batches from the one that holds `offset`; None without any.
 
-        A batch that holds `end_offset` ends the read. They are verified, and are of a leader epoch,
-        if that is not -1; where one of them is damaged, those before it are returned.
+        A batch that holds `end_offset` ends the read. Batches must be of leader epoch `epoch`,
+        unless it is -1; batches before a damaged one are returned.
 
         Raises:
-            CorruptLog: the first of them is damaged; or `offset` is missing, unless there may be
+            CorruptLog: the first batch is damaged; or `offset` is missing, unless there may be
                 `gaps`.
         """
         first = self.locate(segment, offset, interval_bytes)
@@ -424,12 +409,12 @@ class SegmentFiles:
         return self._verified(segment, start, end, epoch)
 
     def _verified(self, segment: Segment, start: int, end: int, epoch: int) -> Read:
-        """The good batches at the beginning of a range; raises CorruptLog without one."""
+        """Return the intact batches at the beginning of a range; raises CorruptLog without any."""
         descriptor = self.descriptor_of(segment)
         data = read_range(self.files, descriptor, end - start, start)
         good, next_offset = whole_batches(data, epoch)
         if not good:
-            raise CorruptLog(Path(segment.path), start, "what is there is no batch as written")
+            raise CorruptLog(Path(segment.path), start, "the bytes differ from the written batch")
         if good < end - start:
             data = data[:good]
         elif end < segment.written_bytes:
@@ -439,11 +424,7 @@ class SegmentFiles:
         return self._counted(data, next_offset)
 
     def piece(self, segment: Segment, start: int, end: int, next_offset: int) -> Read:
-        """Batches that a survey has found, with the offset behind them.
-
-        Raises:
-            CorruptLog: the segment's file is gone.
-        """
+        """Return batches that a survey found; raises CorruptLog if the file is gone."""
         data = read_range(self.files, self.descriptor_of(segment), end - start, start)
         return self._counted(data, next_offset)
 
@@ -462,8 +443,7 @@ class SegmentFiles:
         interval_bytes: int,
         gaps: bool,
     ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
-        """Look at every batch of a segment, about from the one that holds an offset on, up to the
-        offset where the segment ends. See `Survey`."""
+        """Examine every batch of a segment, from about `offset` on; see `Survey`."""
         try:
             descriptor = self.descriptor_of(segment) if segment.written_bytes else -1
         except CorruptLog as error:

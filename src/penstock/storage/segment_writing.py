@@ -1,9 +1,9 @@
-"""Settling: durable appends are written to their segments, from the same bytes, unsynced.
+"""Segment writing: durable appends are written to their segments, unsynced.
 
-Since the journal holds them, the writes may wait: small appends of a partition gather until
-there are `SEGMENT_WRITE_BYTES` of them, and then go in one call. Appends whose bytes are leased go
-at once, so that the receive buffer comes back. One job is under way at a time; a job that fails (a
-full disk) leaves its appends where they are, in memory and in the journal, to be tried again.
+Because the journal holds them, writes may wait: small appends of a partition gather until they
+reach `SEGMENT_WRITE_BYTES`, and are written in one call. Appends with leased bytes are written at
+once, so that the receive buffer is released. One job runs at a time; after a failed job (a full
+disk) the appends stay in memory and in the journal for a retry.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Run(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """One append that goes to its segment alone; `directory` is synced, too, if it is given."""
+    """Append that is written directly to its segment; `directory` is synced too, unless None."""
 
     handle: Handle
     segment: Segment
@@ -53,7 +53,7 @@ class Direct(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What is written in one go."""
+    """Runs that are written in one go."""
 
     runs: list[Run]
     logs: list[tuple[PartitionLog, list[Appended[PartitionLog]]]]
@@ -64,7 +64,7 @@ NOTHING: Final = Job([], [], 0)
 
 
 class SegmentWriter:
-    """Belongs to the owner's thread; its worker does the writes."""
+    """Plans segment writes on the owner's thread; its worker performs them."""
 
     def __init__(self, parts: StoreParts, journal: Journal, worker: Worker) -> None:
         self._journal = journal
@@ -79,7 +79,7 @@ class SegmentWriter:
         self._counters = parts.counters
         self._worker = worker
         self._wanted: dict[PartitionLog, None] = {}
-        self._unsettled: dict[PartitionLog, None] = {}
+        self._unwritten: dict[PartitionLog, None] = {}
         self._busy = False
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
@@ -87,8 +87,7 @@ class SegmentWriter:
     def large_in(
         self, items: list[Appended[PartitionLog]], size_bytes: int
     ) -> list[Appended[PartitionLog]]:
-        """Those that go to their segments before the journal says so, marked as such; of so many
-        bytes altogether."""
+        """Mark and return the appends, of `size_bytes` in all, to write before the journal."""
         least = self._settings.journal_append_bytes_max
         if size_bytes <= least:
             return []
@@ -105,7 +104,7 @@ class SegmentWriter:
         return large
 
     def open_for(self, large: list[Appended[PartitionLog]]) -> tuple[Direct, ...]:
-        """Open their segments; raises OSError."""
+        """Open and pin the segments of large appends; raises OSError."""
         found: list[Direct] = []
         try:
             for item in large:
@@ -120,18 +119,18 @@ class SegmentWriter:
         return tuple(found)
 
     def wrote_direct(self, direct: Sequence[Direct], error: StorageError | None) -> None:
-        """They are written; or that has failed, and nothing is left of them where that can be."""
-        for one in reversed(direct):
+        """Release direct appends; after an error, truncate them again if possible."""
+        for write in reversed(direct):
             if error is None:
-                one.segment.named = True
+                write.segment.named = True
             elif not isinstance(error, StorageFailed):
                 with suppress(OSError):
-                    self._files.truncate(one.handle.descriptor, one.position)
-            self._descriptors.unpin(one.handle)
+                    self._files.truncate(write.handle.descriptor, write.position)
+            self._descriptors.unpin(write.handle)
 
     def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
-        """Account for appends that the journal holds now; write what is due."""
-        queue, unwritten, wanted = self._queue, self._unsettled, self._wanted
+        """Account for appends that became durable; write those that are due."""
+        queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
         for item in items:
             log = item.log
             size_bytes = item.size_bytes
@@ -149,7 +148,6 @@ class SegmentWriter:
             self.run()
 
     def run(self) -> None:
-        """Write what is wanted, unless a job is under way already."""
         if self._busy or not self._wanted:
             return
         most = min(SEGMENT_WRITE_LOGS_MAX, max(1, self._settings.open_files_max // 2))
@@ -171,18 +169,14 @@ class SegmentWriter:
 
     def write_all(self, then: Callable[[StorageError | None], None]) -> None:
         """Write everything durable; `then` is called with the error, or None."""
-        self._wanted.update(self._unsettled)
+        self._wanted.update(self._unwritten)
         self._when_idle.append(then)
         self.error = None
         self.run()
         self._report_idle()
 
     def write_now(self, log: PartitionLog) -> None:
-        """Write one log's durable appends before returning.
-
-        Raises:
-            StorageError: they could not be written.
-        """
+        """Write one log's durable appends before returning; raises StorageError."""
         if self._busy:
             self._worker.drain()
         self._wanted.pop(log, None)
@@ -191,17 +185,16 @@ class SegmentWriter:
             job = self.plan([log])
             perform(self._files, job)
         except OSError as error:
-            self.give_up(job)
+            self.abandon(job)
             raise storage_error(self._root, error) from error
         self.finish(job)
 
     def forget(self, log: PartitionLog) -> None:
-        """A log is deleted, and no job is under way that writes to it."""
         self._wanted.pop(log, None)
-        self._unsettled.pop(log, None)
+        self._unwritten.pop(log, None)
 
     def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
-        """Gather what the logs have unwritten; files are opened, and created, here."""
+        """Gather the unwritten appends of logs; open and create their files."""
         runs: list[Run] = []
         parts: list[tuple[PartitionLog, list[Appended[PartitionLog]]]] = []
         total = 0
@@ -250,7 +243,7 @@ class SegmentWriter:
         if error is None:
             self.finish(job)
         else:
-            self.give_up(job)
+            self.abandon(job)
             self._failed(error)
         if self.error is None:
             self.run()
@@ -263,7 +256,7 @@ class SegmentWriter:
         logger.error("writing segments failed, to be tried again: %s", error)
 
     def may_write_alone(self, item: Appended[PartitionLog]) -> bool:
-        """Whether nothing of the append's log waits in front of it, and its file is ready."""
+        """Return whether an append is the only unwritten one of its log, and its file is open."""
         tail = item.log.tail
         return (
             tail.written == len(tail) - 1
@@ -273,7 +266,7 @@ class SegmentWriter:
         )
 
     def write_alone(self, item: Appended[PartitionLog]) -> None:
-        """Write one append on the owner's thread, as a plan of it alone would; see above.
+        """Write one append on the owner's thread, as a job of it alone would.
 
         Raises:
             OSError: the append stays where it is.
@@ -287,13 +280,13 @@ class SegmentWriter:
         if self._tails.crowded:
             self._tails.shrink()
 
-    def give_up(self, job: Job) -> None:
-        """A job's writes failed; its appends stay where they are."""
+    def abandon(self, job: Job) -> None:
+        """Release a failed job; its appends stay unwritten."""
         for run in job.runs:
             self._descriptors.unpin(run.handle)
 
     def finish(self, job: Job) -> None:
-        """A job's writes are done: index them, and let go of what nobody needs."""
+        """Index the appends of a completed job, and evict from the tail cache."""
         if job.logs:
             self._queue.write_error = None
         for run in job.runs:
@@ -302,7 +295,7 @@ class SegmentWriter:
             if log.closed is None:
                 log.note_written(items)
             if log.unwritten_bytes <= 0:
-                self._unsettled.pop(log, None)
+                self._unwritten.pop(log, None)
         self._tails.shrink()
 
     def _report_idle(self) -> None:
@@ -313,7 +306,7 @@ class SegmentWriter:
 
 
 def perform(files: Files, job: Job) -> None:
-    """Do the writes; runs on any thread."""
+    """Perform the writes; runs on any thread."""
     for run in job.runs:
         write_all(files, run.handle.descriptor, run.position, run.buffers)
 
@@ -323,26 +316,26 @@ def write_direct(
 ) -> None:
     """Write appends to their segments and sync them; runs on any thread.
 
-    All are written before the first is waited for; `syncs` waits for several at the same time.
+    All writes start before the first sync; `syncs` runs several syncs in parallel.
 
     Raises:
-        StorageError: they could not be written, and nothing of it counts.
+        StorageError: the appends could not be written; none of them counts.
         StorageFailed: a sync failed.
     """
     try:
-        for one in direct:
-            write_all(files, one.handle.descriptor, one.position, [one.data])
-            files.start_write_back(one.handle.descriptor)
+        for append in direct:
+            write_all(files, append.handle.descriptor, append.position, [append.data])
+            files.start_write_back(append.handle.descriptor)
     except OSError as error:
         raise write_error(error, root, f"cannot write segments in {root}") from error
     try:
-        descriptors = dict.fromkeys([one.handle.descriptor for one in direct])
+        descriptors = dict.fromkeys([append.handle.descriptor for append in direct])
         if syncs is None:
             for descriptor in descriptors:
                 files.sync_file(descriptor)
         else:
             syncs.run([partial(files.sync_file, descriptor) for descriptor in descriptors])
-        for directory in dict.fromkeys([one.directory for one in direct]):
+        for directory in dict.fromkeys([append.directory for append in direct]):
             if directory is not None:
                 sync_directory(files, directory)
     except OSError as error:
@@ -358,7 +351,7 @@ def _attempt(files: Files, job: Job) -> OSError | None:
 
 
 def storage_error(root: str, error: BaseException) -> StorageError:
-    """What to tell the appenders of a failed write."""
+    """Return the error to report to callers after a failed write."""
     if isinstance(error, OSError):
         return disk_full(error, root) or StorageError(f"cannot write segments in {root}: {error}")
     return StorageError(f"cannot write segments in {root}: {error!r}")

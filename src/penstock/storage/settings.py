@@ -1,6 +1,6 @@
-"""The broker's settings that concern its files: journal, flushing, caches, checkpoints.
+"""Settings of the broker's files: journal, flushing, caches, checkpoints.
 
-Names that Kafka has are Kafka's; the others follow its manner.
+Names that Kafka has are Kafka's; the others follow its style.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """How one broker writes, caches and checkpoints its logs."""
+    """Settings of how a broker writes, caches and checkpoints its logs."""
 
     journal_file_bytes: int = setting(
         64 << 20, "Size of one journal file; files are filled in turn and recycled.", 1 << 20,
         INT_MAX,
     )  # fmt: skip
     journal_files_max: int = setting(
-        16, "Journal files there may be; when all are in use, appends wait for a checkpoint.", 2,
-        4096,
+        16, "Maximum number of journal files; when all are in use, appends wait for a checkpoint.",
+        2, 4096,
     )  # fmt: skip
     log_flush_policy: str = setting(
         "group", "When a produce request is answered: 'group' after the sync that covers it,"
@@ -33,7 +33,7 @@ class StorageSettings:
     )  # fmt: skip
     journal_append_bytes_max: int = setting(
         256 << 10, "Appends larger than this are written to their segment and synced there; the"
-        " journal has where they are. Of one partition, with one request.", 1, INT_MAX,
+        " journal stores only their position. Counts one partition of one request.", 1, INT_MAX,
     )  # fmt: skip
     log_checkpoint_interval_ms: int = setting(
         60_000, "Time after which written segments are synced and journal files are freed.", 1,
@@ -44,33 +44,35 @@ class StorageSettings:
         " freed.", 1 << 16, LONG_MAX,
     )  # fmt: skip
     log_cleaner_backoff_ms: int = setting(
-        15_000, "Time between two looks at which compacted logs are dirty enough; none passes where"
-        " one has just been compacted.", 0, LONG_MAX,
+        15_000, "Time between two searches for compacted logs that are dirty enough; after a"
+        " compaction the next search follows at once.", 0, LONG_MAX,
     )  # fmt: skip
     log_cleaner_dedupe_buffer_size: int = setting(
-        128 << 20, "Memory for the keys of what is compacted, of all threads together: 24 bytes a"
-        " slot, three slots of four used. What has more keys takes several passes.", 1 << 20,
+        128 << 20, "Memory for the keys of compacted records, of all threads together: 24 bytes a"
+        " slot, three slots of four used. Logs with more keys take several passes.", 1 << 20,
         LONG_MAX,
     )  # fmt: skip
-    log_cleaner_enable: bool = setting(True, "Compact the topics whose cleanup.policy says so.")
+    log_cleaner_enable: bool = setting(
+        True, "Compact the topics whose cleanup.policy includes compact."
+    )
     log_cleaner_io_buffer_size: int = setting(
-        4 << 20, "What compaction reads at once, of all threads together; a larger batch is read"
-        " as a whole.", 1 << 14, INT_MAX,
+        4 << 20, "Bytes that compaction reads at once, of all threads together; a larger batch is"
+        " read as a whole.", 1 << 14, INT_MAX,
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: int = setting(
-        LONG_MAX, "What compaction reads and writes in a second, of all threads together.",
+        LONG_MAX, "Bytes that compaction reads and writes in a second, of all threads together.",
         1, LONG_MAX,
     )  # fmt: skip
     log_cleaner_threads: int = setting(1, "Threads that compact, each one log at a time.", 1, 64)
     log_retention_check_interval_ms: int = setting(
-        300_000, "Time between two looks at which segments retention lets go.", 1, LONG_MAX
+        300_000, "Time between two searches for segments that retention removes.", 1, LONG_MAX
     )
     tail_cache_bytes: int = setting(
         64 << 20, "Newest batches of all partitions kept in memory, for consumers that keep up.",
         1 << 16, LONG_MAX,
     )  # fmt: skip
     pending_bytes_max: int = setting(
-        256 << 20, "Appended bytes that may wait for the journal; more are refused with an error.",
+        256 << 20, "Appended bytes that may wait for the journal; more are rejected with an error.",
         1 << 20, LONG_MAX,
     )  # fmt: skip
     open_files_max: int = setting(

@@ -1,4 +1,4 @@
-"""All partitions of one data directory: open, recover, create, delete, flush, look after.
+"""Store of all partitions of one data directory: open, recover, create, delete, flush, maintain.
 
     <data directory>/
       .lock                     held while the store is open
@@ -6,9 +6,7 @@
       partitions.checkpoint     up to where each partition is synced in its own files
       <topic>-<partition>/      Kafka's files
 
-`LogStore` is the shell that wires the parts: the committer (journal, group commit), the
-segment writer, the checkpointer, and the maintenance (retention and the like).
-It belongs to one thread, the event loop's; its writer threads are hidden behind `attach`.
+It belongs to the thread of the event loop; `attach` enables its writer threads.
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ from penstock.storage.names import (
     stray_directory_name,
 )
 from penstock.storage.partition import StoreParts
-from penstock.storage.rebuilding import go_on, last_whole
+from penstock.storage.rebuilding import continue_log, last_whole
 from penstock.storage.recovery import Directories, read_journal
 from penstock.storage.replaying import LogReplay, Replays
 from penstock.storage.replica import ReplicaLog
@@ -80,7 +78,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogStore:
-    """See the module's text; made by `open`."""
+    """Store that wires committer, segment writer, checkpointer and maintenance; made by `open`."""
 
     def __init__(
         self,
@@ -99,9 +97,9 @@ class LogStore:
         self._lock = lock
         self._logs: dict[TopicPartition, ReplicaLog] = {}
         self._deleted: dict[TopicPartition, int] = {}
-        """The last checkpoint that may know of a log, by number, until there is a later one."""
+        """Number of the last checkpoint that may contain a log, until a later one completes."""
         self._removed: dict[TopicPartition, int] = {}
-        """How many deleted logs of a name have their directories still."""
+        """Number of deleted logs of a name whose directories still exist."""
         self._closed = False
         self._call_soon: Callable[..., object] | None = None
         self._writer = Worker("penstock-journal")
@@ -125,14 +123,14 @@ class LogStore:
     ) -> LogStore:
         """Create or recover the store of a directory. Blocks.
 
-        `replicated` says of which partitions others hold what was acknowledged, so that what may be
-        gone here is `lost`, and their owner's to deal with; None if that is not known. Of the
-        others all is kept that is whole; see `rebuilding`.
+        `replicated` returns whether other replicas hold a partition's acknowledged batches, so that
+        a possible loss is reported in `lost` and handled by the owner; None if unknown. Of other
+        logs every whole batch is kept; see `rebuilding`.
 
         Raises:
-            StoreLocked: another process has it open.
-            CorruptLog: journal or checkpoint are damaged, and it is not known what is replicated.
-            DiskFull, OSError: the directory has no room, or cannot be used.
+            StoreLocked: another process has the directory open.
+            CorruptLog: journal or checkpoint are damaged, and `replicated` is None.
+            DiskFull, OSError: the disk is full, or the directory cannot be used.
         """
         root = os.path.abspath(directory)
         make_directories(files, os.path.join(root, JOURNAL_DIRECTORY))
@@ -167,7 +165,7 @@ class LogStore:
     # -- life --------------------------------------------------------------------------------
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
-        """Tell the store the loop that owns it; from now on it may use threads."""
+        """Attach the owner's event loop; the store may use threads from now on."""
         self._call_soon = call_soon_threadsafe
         for worker in (self._writer, self._segment_worker, self._syncer):
             worker.attach(call_soon_threadsafe)
@@ -175,7 +173,7 @@ class LogStore:
         self._cleaner.attach(call_soon_threadsafe)
 
     def close(self) -> None:
-        """Commit what waits, write and sync everything, and note that it was done."""
+        """Commit queued appends, write and sync everything, and record the clean shutdown."""
         if self._closed:
             return
         self._closed = True
@@ -204,15 +202,14 @@ class LogStore:
             logger.error("the store is not closed cleanly: %s", failures)
 
     def _drain(self) -> None:
-        """Wait until nothing is under way."""
         workers = self._writer, self._segment_worker, self._syncer
         self._committer.commit()
         while any(worker.outstanding for worker in workers):
             for worker in workers:
                 worker.drain()
 
-    def _settle(self) -> None:
-        """Wait until no group and no checkpoint is under way; what waits to begin is left alone."""
+    def _wait_idle(self) -> None:
+        """Wait until no group and no checkpoint is running; queued work stays queued."""
         workers = self._writer, self._segment_worker, self._syncer
         while any(worker.outstanding for worker in workers):
             for worker in workers:
@@ -220,74 +217,70 @@ class LogStore:
 
     @property
     def lost(self) -> Mapping[TopicPartition, str]:
-        """Replicated logs that may lack what was synced, and why.
+        """Replicated logs that may lack synced batches, and why.
 
-        Said again after every restart until `set_limbo` is durable; of damage in a log's own files
-        for as long as it is there, from when the log is loaded.
+        Reported after every restart until `set_limbo` is durable; damage in a log's own files is
+        reported while it exists, once the log is loaded.
         """
         lost = {where: log.lost for where, log in self._logs.items() if self._replicated(where)}
         return {where: reason for where, reason in lost.items() if reason is not None}
 
     @property
     def damages(self) -> Mapping[TopicPartition, list[str]]:
-        """Of logs, what of them was found damaged since they were loaded, and is not mended."""
+        """Unrepaired damage found in loaded logs."""
         found = {where: log.damages for where, log in self._logs.items() if log.loaded}
         return {where: reasons for where, reasons in found.items() if reasons}
 
     @property
     def set_aside(self) -> list[str]:
-        """The files that starts have kept of a damaged journal or checkpoint."""
         return set_aside(self._files, self._root)
 
     @property
     def directory(self) -> str:
-        """The absolute path of the data directory."""
         return self._root
 
     @property
     def dirty_ratios(self) -> Mapping[TopicPartition, float]:
-        """Of compacted logs: the share of bytes that no pass has seen, as of the last look."""
         return self._cleaner.dirty_ratios
 
     def clean_offset(self, tp: TopicPartition) -> int:
-        """Up to where a log is clean: below it no key has two records; 0 if nothing is known."""
+        """Return the offset below which no key has two records; 0 if unknown."""
         return self._clean_offsets.of(tp)
 
     @property
     def uncleanable(self) -> Mapping[TopicPartition, str]:
-        """Compacted logs that are compacted no further before the next start, and why."""
+        """Compacted logs whose compaction stopped until the next start, and why."""
         return self._cleaner.uncleanable
 
     @property
     def failed(self) -> StorageError | None:
-        """Set for good when a sync failed: all appends raise from then on."""
+        """Permanent error after a failed sync: all appends raise it."""
         return self._parts.queue.failed
 
     # -- appends -----------------------------------------------------------------------------
 
     def flush(self, on_durable: OnDurable) -> None:
-        """Have `on_durable(None)` called once everything appended so far is durable.
+        """Call `on_durable(None)` once everything appended so far is durable by `log.flush.policy`.
 
-        Durable by `log.flush.policy`. On failure it is called with the error, and the appends
-        since the last success have not happened. Takes effect with `commit_pending`.
+        After a failure it is called with the error, and the appends since the last success are
+        undone. Takes effect with `commit_pending`.
         """
         self._committer.flush(on_durable)
 
     def commit_pending(self) -> None:
-        """Write what was appended since the last call as one group."""
         self._committer.commit()
 
     @property
     def kept_producers(self) -> set[int]:
-        """Producer ids whose sequences no partition forgets, however long they are idle.
+        """Producer ids that never expire; the caller changes the set.
 
-        The caller's to change. Nothing is forgotten before the first `housekeeping`.
+        Nothing expires before the first `housekeeping`.
         """
         return self._maintenance.kept_producers
 
     @property
     def on_advance(self) -> Callable[[Collection[LogOwner]], None]:
-        """Called with the owners of which more may be read, after the callbacks of `flush`."""
+        """Callback with the owners whose readable end rose, called after those of `flush`."""
         return self._committer.on_advance
 
     @on_advance.setter
@@ -297,17 +290,16 @@ class LogStore:
     # -- partitions --------------------------------------------------------------------------
 
     def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> ReplicaLog:
-        """Make the log of a partition; the one there is, if it has the same topic id.
+        """Create the log of a partition, or return the existing one of this topic id.
 
-        Nothing is synced: the root directory is before the first append counts as durable and
-        with every checkpoint, and what the metadata file says stands in the checkpoint too. But
-        where one of the same name was deleted a moment ago, journal and checkpoint still have what
-        it held, which recovery would take for the new one's, whose metadata file may not have come
-        to the disk: a checkpoint is waited for then.
+        Nothing is synced: the root directory is synced before the first append becomes durable and
+        with every checkpoint, which also contains the topic id. If a log of this name was deleted
+        just before, the call waits for a checkpoint, because recovery could take its journal
+        entries for those of the new log.
 
         Raises:
-            TopicIdMismatch: there is one for another topic id; delete it first.
-            StorageError: the directory cannot be made, or the checkpoint.
+            TopicIdMismatch: a log of another topic id exists; delete it first.
+            StorageError: the directory or the checkpoint cannot be written.
         """
         self._check_open()
         log = self._logs.get(tp)
@@ -318,8 +310,8 @@ class LogStore:
                 log.set_leader_epoch(leader_epoch)
             return log
         while tp in self._removed:
-            self._settle()
-            self._cleaner.settle()
+            self._wait_idle()
+            self._cleaner.wait_stopped()
         if self._deleted.get(tp, -1) >= self._parts.counters.checkpoints:
             self._checkpoint_now()
         files = self._files
@@ -336,7 +328,7 @@ class LogStore:
             failure = write_error(error, directory, f"cannot create {directory}")
             if isinstance(failure, StorageFailed) and self.failed is None:
                 self._parts.queue.fail(failure)
-                logger.critical("the log takes no appends any more: %s", failure)
+                logger.critical("the log rejects all appends from now on: %s", failure)
             raise failure from error
         self._committer.root_synced = False
         log = self._add(tp, topic_id, RecoveryPoint(0, 0, 0, 0, 0, leader_epoch, 0))
@@ -351,17 +343,17 @@ class LogStore:
             recovery_point,
             write_segments=self._write_now,
             save_recovery_points=self._save_recovery_points,
-            settle=self._settle,
+            wait_idle=self._wait_idle,
             lower_clean_offset=self._cleaner.lower_clean_offset,
         )
         return log
 
     def delete(self, tp: TopicPartition) -> None:
-        """Remove a partition: nobody finds it from now on.
+        """Remove a partition.
 
-        Its bytes go when the writers are done with what they have begun, then its directory gets
-        another name, behind the checkpoint that runs, and is removed later. Nobody waits for that
-        but who makes a partition of the same name. After a crash in between it is there again.
+        Its buffers are released when the running writes end; then its directory is renamed after
+        the running checkpoint, and removed later. Only the creation of a partition of the same name
+        waits for this. A crash in between restores the partition.
         """
         self._check_open()
         log = self._logs.pop(tp, None)
@@ -379,7 +371,6 @@ class LogStore:
         self._writer.submit(_nothing, lambda *_: self._segment_worker.submit(_nothing, remove))
 
     def _remove(self, log: ReplicaLog, *_: object) -> None:
-        """Both writers have ended what they had begun when the log was deleted."""
         tp = log.topic_partition
         self._segment_writer.forget(log)
         name = deleted_directory_name(tp, self._new_uuid())
@@ -393,36 +384,29 @@ class LogStore:
             del self._removed[tp]
 
     def _checkpoint_now(self) -> None:
-        """Wait for a checkpoint of all that is settled.
-
-        Raises:
-            StorageError: it cannot be written.
-        """
-        self._settle()
+        """Wait for a checkpoint of everything that is committed; raises StorageError."""
+        self._wait_idle()
         ended: list[StorageError | None] = []
         self._checkpointer.start(ended.append)
-        self._settle()
+        self._wait_idle()
         if ended != [None]:
             raise (ended and ended[0]) or StorageError("a checkpoint did not end")
 
     # -- upkeep ------------------------------------------------------------------------------
 
     def housekeeping(self, now_ms: int) -> None:
-        """Retention, expiry, checkpoints, compaction, removal of files; a bounded part a call."""
+        """Do a bounded part of retention, expiry, checkpoints, compaction and file removal."""
         if not self._closed:
             self._maintenance.run(now_ms)
             self._cleaner.run(now_ms)
 
     def sweep(self, tiered: Iterable[TopicPartition]) -> None:
-        """Apply local retention to the logs of tiered topics, with the next housekeeping."""
         self._maintenance.sweep(tiered)
 
     def checkpoint(self, then: Callable[[StorageError | None], None] | None = None) -> None:
-        """Begin a checkpoint now; `then` is called at its end."""
         self._checkpointer.start(then)
 
     def samples(self) -> Iterable[Sample]:
-        """Metrics of this moment."""
         return metrics.samples(
             self._parts,
             self._journal,
@@ -466,7 +450,7 @@ class LogStore:
         all_known = self._find_partitions(checkpoint, replays, lost=lost, lazily=whole)
         self._maintenance.find_deleted()
         if not (whole and all_known):
-            # What was found is not to be found again: it may be gone then, or not be counted out.
+            # A repeated recovery could find less, so save this one now.
             self._checkpoint_now()
         if state.entries:
             logger.info("recovered %d journal entries in %s", state.entries, self._root)
@@ -474,10 +458,10 @@ class LogStore:
         self._checkpointer.save_recovery_points()
 
     def _doubt(self, reason: CorruptLog) -> None:
-        """Journal or checkpoint are damaged, so that any log may be concerned."""
+        """Report damage of journal or checkpoint, which may affect any log."""
         if self._who_knows is None:
             raise reason
-        logger.error("what was acknowledged may be gone: %s", reason)
+        logger.error("acknowledged batches may be lost: %s", reason)
 
     def _wire(self, sequence: int) -> None:
         parts, journal = self._parts, self._journal
@@ -519,10 +503,10 @@ class LogStore:
     def _find_partitions(
         self, checkpoint: Checkpoint, replays: Replays, *, lost: bool, lazily: bool
     ) -> bool:
-        """Add all logs; those are loaded of which not all is known, or all unless `lazily`.
+        """Add all logs; load those that are not completely known, or all unless `lazily`.
 
-        Whether the journal has nothing of others, which were deleted, and no log has records that
-        neither it nor the checkpoint knows of: a deletion may have been lost.
+        Returns whether the journal has no rows of deleted logs, and no log has records unknown to
+        both journal and checkpoint: otherwise a deletion may have been lost.
         """
         stray_records = False
         directories = Directories(self._files, self._root, checkpoint, replays)
@@ -549,14 +533,14 @@ class LogStore:
             if not (lazily and known):
                 log.load()
             if lost and not self._replicated(where):
-                go_on(log, point, unknown=checkpoint.unknown)
+                continue_log(log, point, unknown=checkpoint.unknown)
             stray_records = stray_records or (unknown and log.size_bytes > 0)
         return len(self._checkpointer.recovered) == len(replays.logs) and not stray_records
 
     def _in_doubt(
         self, log: ReplicaLog, replay: LogReplay | None, replays: Replays, *, unknown: bool
     ) -> LogReplay | None:
-        """What the journal has of a log that may lack what was acknowledged; see `rebuilding`."""
+        """Return the replay of a log that may lack acknowledged batches; see `rebuilding`."""
         if self._replicated(log.topic_partition) and not unknown:
             return replay
         replay = replay or replays.nothing()
@@ -566,7 +550,7 @@ class LogStore:
         return replay
 
     def _set_aside(self, tp: TopicPartition) -> None:
-        """Give a directory that belongs to no known topic another name; remove it if empty."""
+        """Rename the directory of an unknown topic; remove it later if it has no segments."""
         source = os.path.join(self._root, directory_name(tp))
         try:
             entries = self._files.names_in(source)
@@ -584,15 +568,11 @@ class LogStore:
 
 
 def _nothing() -> None:
-    """What is done by who is only waited for."""
+    """Do nothing besides waiting for a worker's earlier jobs."""
 
 
 def lock_directory(root: str, files: Files) -> int:
-    """Keep others out of a store's directory for as long as the file is open.
-
-    Raises:
-        StoreLocked: another process has it open.
-    """
+    """Lock a store's directory for as long as the returned file is open; raises StoreLocked."""
     path = os.path.join(root, LOCK_FILE)
     try:
         return files.lock(path)

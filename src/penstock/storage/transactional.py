@@ -1,9 +1,8 @@
-"""A log's side of transactions: markers are appended to it, and it knows what was aborted.
+"""Logs with transactions: appends of markers, and the index of aborted transactions.
 
-Batches of transactions are appended as all others, with a guard. A marker is a batch that the
-leader makes; from there on it goes the way of any append: offsets, producers, the journal,
-replicas. What it aborts is indexed when it is in its segment's file, and saved with the next
-checkpoint.
+Batches of transactions are appended like all others, with a guard. A marker is a batch that the
+leader makes and appends. An abort is indexed once its marker is in the segment's file, and saved
+with the next checkpoint.
 
 Source: Kafka's `UnifiedLog` (`appendAsLeader` for the coordinator, `collectAbortedTransactions`).
 """
@@ -15,24 +14,24 @@ from penstock.records.appends import AppendResult
 from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
 from penstock.storage.errors import CorruptLog, StorageError
 from penstock.storage.loading import mend_transactions
-from penstock.storage.mending import MendedLog
+from penstock.storage.repairable import RepairableLog
 from penstock.storage.segment import segment_place
 from penstock.storage.transactions import aborted_in
 
 
-class TransactionalLog(MendedLog):
-    """See the module's text. Every log of a store is one."""
+class TransactionalLog(RepairableLog):
+    """Log with transactions; a base of every log of a store."""
 
     __slots__ = ()
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
-        """Queue the end of a transaction; durable once a flush after this is done.
+        """Queue the marker that ends a transaction; durable once a later flush is.
 
-        A duplicate, whose offset is -1, where it is there already.
+        Returns a duplicate with offset -1 if the log already has the marker.
 
         Raises:
-            InvalidProducerEpoch, TransactionCoordinatorFenced: the log has seen newer ones.
-            StorageError, CorruptLog: the log takes no appends; and whatever the fence is.
+            InvalidProducerEpoch, TransactionCoordinatorFenced: the log has newer epochs.
+            StorageError, CorruptLog: the log accepts no appends; or the fence.
         """
         self.load()
         if self.closed or self.fence or self.damage or self._queue.failed:
@@ -43,12 +42,12 @@ class TransactionalLog(MendedLog):
         return self._accept(memoryview(batch), [decode_header(batch)], self.config, now_ms, None)
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with batches in [start, end), by first offset.
+        """Return the aborted transactions with batches in [start, end), by first offset.
 
-        Complete where `end` is not above the last stable offset.
+        Complete if `end` is not above the last stable offset.
 
         Raises:
-            CorruptLog: the files that say so are damaged.
+            CorruptLog: the transaction indexes are damaged.
         """
         self.load()
         files = self._parts.segment_files
@@ -60,7 +59,6 @@ class TransactionalLog(MendedLog):
         return aborted_in(files, self.segments, self.unindexed, start, end)
 
     def _mend(self, start: int, damage: CorruptLog) -> None:
-        """Make the first damaged index at or behind an offset anew."""
         files = self._parts.segment_files
         for segment in self.segments[segment_place(self.segments, start) :]:
             try:
@@ -76,6 +74,6 @@ class TransactionalLog(MendedLog):
         self.load()
         error = self.closed or self.fence or self._queue.failed
         if error is None and self.damage is not None:
-            error = StorageError(f"{self.topic_partition} takes no appends: {self.damage}")
+            error = StorageError(f"{self.topic_partition} accepts no appends: {self.damage}")
         if error is not None:
             raise error

@@ -1,6 +1,5 @@
-"""What the storage hands out. Values of the append and read paths are plain slotted classes,
-made once per call, because a frozen dataclass costs several times as much to make.
-"""
+"""Values of the append and read paths: plain slotted classes, as a frozen dataclass costs several
+times as much to create."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Lease(Protocol):
-    """A receive buffer that is recycled when nobody needs it any more."""
+    """Receive buffer that is reused after its last release."""
 
     def retain(self) -> None: ...
 
@@ -19,7 +18,7 @@ class Lease(Protocol):
 
 
 class Read(NamedTuple):
-    """Whole batches back to back over `buffers`; `next_offset` is where to go on."""
+    """Whole batches back to back over `buffers`; `next_offset` is the offset to continue at."""
 
     buffers: list[Buffer]
     size_bytes: int
@@ -27,10 +26,10 @@ class Read(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What a replica keeps besides its log: epochs, -1 for none.
+    """State that a replica keeps besides its log: epochs, -1 for none.
 
-    It refuses epochs below `promised`. Of epochs up to `limbo` it may lack what it acknowledged.
-    `lost`: it lacks what had been synced, and nobody has drawn the consequence yet.
+    The replica rejects epochs below `promised`. It may lack acknowledged batches of epochs up to
+    `limbo`. With `lost` it lacks synced batches, and its owner has not handled that yet.
     """
 
     promised: int = -1
@@ -41,8 +40,8 @@ class Standing(NamedTuple):
 class Later(NamedTuple):
     """Bytes that have to be loaded before they are read.
 
-    `load` takes the `want`s of one request together, and how many bytes they may be altogether;
-    who waits for the partition is woken when they are there.
+    `load` receives the `want`s of one request together, and their maximum total bytes; requests
+    that wait for the partition wake when the bytes are loaded.
     """
 
     load: Callable[[Sequence[Any], int], None]
@@ -50,14 +49,14 @@ class Later(NamedTuple):
 
 
 class LogOwner(Protocol):
-    """Who decides what consumers may read of a log, by what is durable of it."""
+    """Owner of a log, who decides which durable batches consumers may read."""
 
     def became_durable(self, offset: int) -> bool:
-        """Everything below an offset is durable; true if consumers may read more than before."""
+        """Record that all below an offset is durable; return whether consumers may read more."""
         ...
 
     def log_moved(self) -> None:
-        """The log has another start, or another leader epoch."""
+        """Handle a new log start offset or leader epoch."""
         ...
 
 
@@ -70,11 +69,11 @@ class _Nobody:
 
 
 UNOWNED: Final[LogOwner] = _Nobody()
-"""Of a log that nobody reads by."""
+"""Owner of a log without readers."""
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record's offset, its timestamp and the leader epoch that wrote it."""
+    """Offset of a record, its timestamp, and the leader epoch that wrote it."""
 
     offset: int
     timestamp: int

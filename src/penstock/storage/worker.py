@@ -1,8 +1,8 @@
-"""A thread for blocking file work, whose results come back to the owner's thread.
+"""Threads for blocking file work, whose results return to the owner's thread.
 
-Without a loop (`attach` not called) jobs run where they are submitted, so that tests and tools
-need no threads. With one, a job runs on the worker's thread, and its `done` is called on the
-owner's: by the loop, or by `drain`, which waits for everything that was submitted.
+Without a loop (`attach` not called) jobs run where they are submitted, so that tests and tools need
+no threads. With one, a job runs on the worker's thread, and its `done` on the owner's: called by
+the loop, or by `drain`, which waits for everything submitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class Worker:
-    """One thread, started by its first job; jobs run in order."""
+    """Single thread, started by its first job, that runs jobs in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -38,7 +38,7 @@ class Worker:
         return self._call_soon is not None
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run `job`; then `done(result, None)` or `done(None, error)` on the owner's thread."""
+        """Run `job`; then call `done(result, None)` or `done(None, error)` on the owner's side."""
         if self._call_soon is None:
             done(*_run(job))
             return
@@ -49,14 +49,14 @@ class Worker:
         self._jobs.put((job, done))
 
     def drain(self) -> None:
-        """Wait for all jobs, those that their `done`s submit too."""
+        """Wait for all jobs, including those that their `done`s submit."""
         while self.outstanding:
             self._finished.wait()
             self._finished.clear()
             self._collect()
 
     def close(self) -> None:
-        """Finish all jobs and end the thread."""
+        """Complete all jobs and stop the thread."""
         self.drain()
         self._call_soon = None
         if self._thread is not None:
@@ -88,7 +88,7 @@ class Worker:
 
 
 class SideBySide:
-    """Some jobs at the same time, for a thread that waits for all of them."""
+    """Pool that runs several jobs in parallel for a waiting thread."""
 
     def __init__(self, name: str, threads_max: int) -> None:
         self._name = name
@@ -96,13 +96,13 @@ class SideBySide:
         self._pool: ThreadPoolExecutor | None = None
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Do all; then raise what one of them raised."""
+        """Run all jobs; then raise the first error."""
         pool = self._pool
         if pool is None and len(jobs) > 1:
             pool = self._pool = ThreadPoolExecutor(self._threads_max, self._name)
         others = [] if pool is None else [pool.submit(job) for job in jobs[1:]]
         errors = [_run(job)[1] for job in jobs[:1]]
-        for error in (*errors, *[one.exception() for one in others]):
+        for error in (*errors, *[future.exception() for future in others]):
             if error is not None:
                 raise error
 

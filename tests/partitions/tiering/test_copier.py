@@ -36,7 +36,8 @@ CONFIG = LogConfig(
 
 
 class World:
-    """What lasts: a log's directory, a plane and a store; and a broker over them, made anew."""
+    """Durable parts: a log's directory, a plane and a store; and a broker over them, which can
+    be restarted."""
 
     def __init__(self, root: Path, store: ObjectStore) -> None:
         self.harness = Harness(root / "log", config=CONFIG)
@@ -64,7 +65,7 @@ class World:
         return partition, part
 
     async def copy(self, *, plane: Any = None, store: Any = None) -> TieredPart:
-        """One turn of a broker that has just started."""
+        """Run one turn of a broker that has just started."""
 
         async def opened() -> Any:
             return store or self.store
@@ -88,26 +89,26 @@ class World:
         marked = await self.plane.mark_for_deletion(
             pending_grace_ms=0, unreferenced_grace_ms=0, limit=999
         )
-        await self.store.delete([one.key for one in marked])
-        await self.plane.forget_objects([one.object_id for one in marked])
+        await self.store.delete([item.key for item in marked])
+        await self.plane.forget_objects([item.object_id for item in marked])
 
     async def check(self, whole: bytes) -> bytes:
         """Tiers adjoin and have the log's bytes, whatever they refer to is there; those bytes."""
         data = b""
         following = 0
         keys = set()
-        for one in await self.tiers():
-            assert one.base_offset == following
-            following = one.next_offset
-            content = bytes(await self.store.get(one.key, 0, one.size_bytes))
-            assert crc32c(content) == one.checksum
+        for tier in await self.tiers():
+            assert tier.base_offset == following
+            following = tier.next_offset
+            content = bytes(await self.store.get(tier.key, 0, tier.size_bytes))
+            assert crc32c(content) == tier.checksum
             data += content
             for suffix, size in zip(
-                (".log", ".index", ".timeindex", ".txnindex"), one[6:10], strict=True
+                (".log", ".index", ".timeindex", ".txnindex"), tier[6:10], strict=True
             ):
                 if size:
-                    keys.add(one.stem + suffix)
-                    assert (await self.store.head(one.stem + suffix)).size_bytes == size
+                    keys.add(tier.stem + suffix)
+                    assert (await self.store.head(tier.stem + suffix)).size_bytes == size
         assert whole.startswith(data)
         headers = split_batches(data) if data else []
         assert (headers[-1].next_offset if headers else 0) == following
@@ -143,10 +144,10 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
     assert part.core.error == ""
     data = await world.check(whole)
     closed = world.harness.log().closed_segments(0)
-    assert [(one.base_offset, one.next_offset) for one in await world.tiers()] == [
-        one[1:3] for one in closed
+    assert [(tier.base_offset, tier.next_offset) for tier in await world.tiers()] == [
+        segment[1:3] for segment in closed
     ]
-    assert len(data) == sum(one.size_bytes for one in closed)
+    assert len(data) == sum(segment.size_bytes for segment in closed)
     assert (part.tiered_end, part.core.lag_segments) == (closed[-1].next_offset, 0)
     assert world.counters.copied_bytes == len(data)
     again = await world.copy()
@@ -155,7 +156,7 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("effect", [False, True], ids=["before", "after"])
-async def test_a_crash_at_any_call_leaves_no_hole_and_nothing_twice(
+async def test_a_crash_at_any_call_leaves_no_gap_and_no_duplicate(
     tmp_path: Path, effect: bool
 ) -> None:
     doomed = 0
@@ -174,7 +175,9 @@ async def test_a_crash_at_any_call_leaves_no_hole_and_nothing_twice(
         part = await world.copy()
         assert part.core.error == ""
         data = await world.check(whole)
-        assert len(data) == sum(one.size_bytes for one in world.harness.log().closed_segments(0))
+        assert len(data) == sum(
+            closed_segment.size_bytes for closed_segment in world.harness.log().closed_segments(0)
+        )
         world.harness.store.close()
         if not over:
             break
@@ -200,7 +203,7 @@ class BadStore(MemoryStore):
 
 
 @pytest.mark.parametrize("fault", ["truncates", "damages", "refuses"])
-async def test_what_is_not_there_is_never_committed(tmp_path: Path, fault: str) -> None:
+async def test_missing_objects_are_never_committed(tmp_path: Path, fault: str) -> None:
     world = World(tmp_path, BadStore(fault))
     await world.begin()
     part = await world.copy()
@@ -221,11 +224,11 @@ async def test_damage_is_not_archived(memory: World) -> None:
         file.write(b"\xff")
     part = await memory.copy()
     assert Path(segment.path).name in part.core.error
-    assert [one.base_offset for one in await memory.tiers()] == [0]
+    assert [tier.base_offset for tier in await memory.tiers()] == [0]
     assert part.tiered_end == segment.base_offset
 
 
-async def test_another_leader_goes_on_within_its_own_segments(tmp_path: Path) -> None:
+async def test_a_new_leader_continues_within_its_own_segments(tmp_path: Path) -> None:
     world = World(tmp_path, MemoryStore())
     whole = await world.begin(20)
     await world.copy()
@@ -243,11 +246,11 @@ async def test_another_leader_goes_on_within_its_own_segments(tmp_path: Path) ->
     tiers = await other.tiers()
     assert tiers[: len(first)] == first
     assert len(tiers) > len(first)
-    ends = {one.next_offset for one in other.harness.log().closed_segments(0)}
+    ends = {closed_segment.next_offset for closed_segment in other.harness.log().closed_segments(0)}
     assert first[-1].next_offset not in ends
     await other.check(longer)
-    for one in (world, other):
-        one.harness.store.close()
+    for item in (world, other):
+        item.harness.store.close()
 
 
 async def test_local_files_go_when_they_are_archived_and_not_before(memory: World) -> None:

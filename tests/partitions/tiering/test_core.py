@@ -1,4 +1,4 @@
-"""What is done about a partition's tiers, by what is known of it."""
+"""Effects of the tier core, by its state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def step(
     return core.step(seen, policy, now_ms)
 
 
-def test_what_is_not_known_is_asked_for_and_again_in_another_epoch() -> None:
+def test_unknown_tiers_are_requested_and_again_in_a_new_epoch() -> None:
     core = TierCore()
     assert step(core, look(0, 10)) == Ask()
     core.learned(None, 0)
@@ -115,7 +115,7 @@ def test_after_a_failure_there_is_a_pause_and_a_question() -> None:
         (((0, 0), (2, 20)), [(2, 25), (3, 28)], 25, 50, 28),
     ],
 )
-def test_a_new_leader_cuts_what_its_log_does_not_have(
+def test_a_new_leader_cuts_tiers_beyond_its_log(
     tiers: tuple[tuple[int, int], ...],
     log: list[tuple[int, int]],
     local_start: int,
@@ -163,7 +163,7 @@ def test_an_old_open_segment_is_closed_so_that_it_may_expire() -> None:
     assert step(core, look(open_timestamp=0), policy._replace(retention_ms=-1)) is None
 
 
-def test_what_is_copied_and_dropped_is_known_with_its_epochs() -> None:
+def test_copies_and_deletions_update_the_epochs() -> None:
     core = knowing(None)
     for number, epoch in enumerate((0, 0, 2)):
         segment = TierSegment(

@@ -30,7 +30,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 class Record(NamedTuple):
-    """What a consumer gets."""
+    """Record as a consumer receives it."""
 
     offset: int
     timestamp: int
@@ -77,7 +77,7 @@ class Keyed:
     ) -> int:  # fmt: skip
         """Append one batch; returns its base offset. Committed at once."""
         times = list(timestamps or [self.now_ms] * len(pairs))
-        last = {one.producer_id: one.last_sequence for one in self.log.producers()}
+        last = {producer.producer_id: producer.last_sequence for producer in self.log.producers()}
         columns = {
             "key": pa.array([key for key, _ in pairs], pa.binary()),
             "value": pa.array([value for _, value in pairs], pa.binary()),
@@ -120,8 +120,8 @@ class Keyed:
         self.marked = offset
         ended = set(self.open.pop(producer_id, []))
         self.sent = [
-            one._replace(decided=commits) if one.record.offset in ended else one
-            for one in self.sent
+            sent._replace(decided=commits) if sent.record.offset in ended else sent
+            for sent in self.sent
         ]
 
     def settle(self) -> None:
@@ -148,36 +148,39 @@ class Keyed:
 
     def view(self) -> dict[bytes, bytes]:
         """The last value of each key, of what is committed."""
-        return folded([one.record for one in self.committed()])
+        return folded([sent.record for sent in self.committed()])
 
     def committed(self) -> list[Sent]:
-        """What consumers of committed records may see: all below the first open transaction."""
+        """Return the committed records below the first open transaction."""
         stable = min([offsets[0] for offsets in self.open.values()], default=1 << 62)
-        return [one for one in self.sent if one.decided and one.record.offset < stable]
+        return [sent for sent in self.sent if sent.decided and sent.record.offset < stable]
 
     def read(self) -> list[Record]:
-        """What a consumer of committed records gets."""
+        """Read the log as a read_committed consumer does."""
         return consumed(self.log)
 
     def check(self) -> list[Record]:
-        """What is there was sent; of each key the last one is there, or was a tombstone."""
+        """Check that every record was sent, and that the last record of each key is there, or
+        was a tombstone."""
         records = self.read()
-        sent = {one.record.offset: one.record for one in self.committed()}
+        sent = {item.record.offset: item.record for item in self.committed()}
         for record in records:
             assert sent.get(record.offset) == record
-        assert [one.offset for one in records] == sorted({one.offset for one in records})
+        assert [record.offset for record in records] == sorted(
+            {record.offset for record in records}
+        )
         assert folded(records) == self.view()
         return records
 
     def check_clean(self) -> None:
         """Below what is clean no key has two records."""
         clean = self.harness.store._clean_offsets.of(self.log.topic_partition)
-        keys = [one.key for one in self.read() if one.offset < clean]
+        keys = [record.key for record in self.read() if record.offset < clean]
         assert len(keys) == len(set(keys))
 
 
 def folded(records: Sequence[Record], view: dict[bytes, bytes] | None = None) -> dict[bytes, bytes]:
-    """What a consumer knows that keeps the last value of each key."""
+    """Return the last value of each key, as a consumer would keep it."""
     found = {} if view is None else view
     for record in records:
         if record.key is None:
@@ -206,14 +209,14 @@ def consumed(log: ReplicaLog, start: int = 0, *, max_bytes: int = 1 << 20) -> li
 
 
 def fetched(log: ReplicaLog, offset: int, max_bytes: int) -> tuple[list[Record], int]:
-    """What one fetch of committed records brings, and where the next one goes on."""
+    """Return the records of one read_committed fetch, and the next fetch offset."""
     read = log.read(offset, max_bytes=max_bytes, end_offset=stable_offset(log))
     assert read.next_offset > offset, (read, offset, log)
     data = b"".join(bytes(buffer) for buffer in read.buffers)
     headers = split_batches(data)
     aborted = log.aborted(offset, read.next_offset)
-    markers = [(one.producer_id, one.base_offset) for one in headers if one.is_control]
-    ranges = ranges_until([one[:2] for one in aborted], markers)
+    markers = [(header.producer_id, header.base_offset) for header in headers if header.is_control]
+    ranges = ranges_until([txn[:2] for txn in aborted], markers)
     table = decode_batches(data, start_offset=offset, aborted=ranges)
     columns = [table.column(name).to_pylist() for name in Record._fields]
     return [Record(*row) for row in zip(*columns, strict=True)], read.next_offset

@@ -2,8 +2,8 @@
 
     python -m tests.storage.compaction.kill_target DIRECTORY SEED STEPS [START]
 
-It goes on when a line comes: with START it opens the store only then, else it has done so, and says
-which threads there are. Before each append it prints what that is to be, as JSON:
+It waits for a line. With START it opens the store only then; otherwise it has opened it, and prints
+its threads. Before each append it prints the append as JSON:
 `["send", OFFSET, NOW, PAIRS, PRODUCER, TRANSACTIONAL]` or `["end", OFFSET, PRODUCER, COMMITS]`;
 and `=` when it is acknowledged.
 """
@@ -105,7 +105,7 @@ async def main() -> None:
         sys.stdin.readline()
     place = start(directory, seed)
     if not at_start:
-        threads = {one.name: one.native_id for one in threading.enumerate()}
+        threads = {thread.name: thread.native_id for thread in threading.enumerate()}
         print("ready", json.dumps(threads), flush=True)
         sys.stdin.readline()
     await run(place, random.Random(seed), steps)

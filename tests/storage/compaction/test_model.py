@@ -48,7 +48,8 @@ class Reader:
 
 
 class CompactionMachine(RuleBasedStateMachine):
-    """One log. The thread that compacts is real; what it has done is taken when a rule says so."""
+    """State machine of one log. The compaction thread is real; its results are applied by a
+    rule."""
 
     @initialize(
         segment_bytes=st.sampled_from([500, 500, 900, 2000]),
@@ -168,20 +169,20 @@ class CompactionMachine(RuleBasedStateMachine):
     def cut(self, count: int) -> None:
         """An election that gives something up, a pass that has not begun to swap included.
 
-        Of what is compacted it would give up keys, whose older records are gone.
+        A cut of compacted offsets would lose keys, whose older records are gone.
         """
         log, slot = self.place.log, self.slot
         clean = self.place.harness.store._clean_offsets.of(log.topic_partition)
         self.note_reach(slot.work is not None and len(slot.segments) < len(slot.work._plan.sources))
         lowest = max(log.log_start_offset, self.place.marked + 1, clean, self.reach)
-        ends = [one.next_offset for one in batches_of(log)][-1 - count :]
-        end = log.truncate(next((one for one in ends if one >= lowest), ends[-1]), floor=0)
+        ends = [batch.next_offset for batch in batches_of(log)][-1 - count :]
+        end = log.truncate(next((offset for offset in ends if offset >= lowest), ends[-1]), floor=0)
         assert self.place.harness.commit() is None
-        self.place.sent = [one for one in self.place.sent if one.record.offset < end]
-        self.readers = [one for one in self.readers if one.offset <= end]
+        self.place.sent = [sent for sent in self.place.sent if sent.record.offset < end]
+        self.readers = [reader for reader in self.readers if reader.offset <= end]
 
     def note_reach(self, swaps: bool) -> None:
-        """Where the records end that a pass has read which swaps, or may have begun to."""
+        """Record the end of a pass that swaps, or may have begun to."""
         if swaps:
             self.reach = max(self.reach, self.slot.end_offset)
 
@@ -212,13 +213,13 @@ class CompactionMachine(RuleBasedStateMachine):
         place = self.place
         if place.log.log_start_offset:
             start = place.log.log_start_offset
-            place.sent = [one for one in place.sent if one.record.offset >= start]
+            place.sent = [sent for sent in place.sent if sent.record.offset >= start]
         records = place.check()
-        there = {one.offset for one in records}
-        newest = {one.record.key: one.record for one in place.committed()}
-        for one in newest.values():
-            young = place.now_ms < one.timestamp + COMPACTED.delete_retention_ms - STEP_MS_MAX
-            assert one.value is not None or one.offset in there or not young
+        there = {record.offset for record in records}
+        newest = {sent.record.key: sent.record for sent in place.committed()}
+        for record in newest.values():
+            young = place.now_ms < record.timestamp + COMPACTED.delete_retention_ms - STEP_MS_MAX
+            assert record.value is not None or record.offset in there or not young
         assert not place.harness.store.uncleanable
         assert place.log.damage is None
 

@@ -25,7 +25,7 @@ def test_is_kafkas_text() -> None:
     assert decode_clean_offsets(encode_clean_offsets({})) == {}
 
 
-def test_what_is_cut_or_damaged_is_refused() -> None:
+def test_truncated_or_damaged_files_are_rejected() -> None:
     data = encode_clean_offsets(OFFSETS)
     for size in range(len(data)):
         with pytest.raises(CorruptFile):

@@ -1,7 +1,8 @@
-"""One log, compacted: what stays of each kind of batch, and what does not."""
+"""Compaction passes over one log: the batches and records that stay."""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_of_each_key_the_newest_record_stays(tmp_path: Path, codec: int) -> None
     records = place.check()
     assert place.log.size_bytes < before / 3
     assert len(records) == 5
-    assert [one.offset for one in records] == list(range(115, 120))
+    assert [record.offset for record in records] == list(range(115, 120))
     place.send(pairs(0, 2), codec=codec)
     for again in (place.harness.crash, place.harness.reopen):
         again()
@@ -44,17 +45,16 @@ def test_a_batch_keeps_its_offsets_its_producer_and_its_sequence(tmp_path: Path)
     place = Keyed(tmp_path)
     for number in range(30):
         place.send([*pairs(number, 4), (b"once%d" % number, b"")], producer_id=3)
-    whole = {one.base_offset: one for one in batches_of(place.log)}
+    whole = {batch.base_offset: batch for batch in batches_of(place.log)}
     place.compact()
     place.check()
     found = batches_of(place.log)
-    assert any(0 < one.record_count < 5 for one in found)
-    for one in found:
-        was = whole[one.base_offset]
-        assert (one.last_offset, one.producer_id, one.producer_epoch, one.base_sequence) == (
-            was.last_offset, was.producer_id, was.producer_epoch, was.base_sequence,
-        )  # fmt: skip
-        assert one.partition_leader_epoch == was.partition_leader_epoch
+    assert any(0 < header.record_count < 5 for header in found)
+    for header in found:
+        was = whole[header.base_offset]
+        kept = attrgetter("last_offset", "producer_id", "producer_epoch", "base_sequence")
+        assert kept(header) == kept(was)
+        assert header.partition_leader_epoch == was.partition_leader_epoch
 
 
 def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
@@ -62,29 +62,29 @@ def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
     place.send(pairs(0, 5))
     place.send([(b"key1", None), (b"key2", b"new")])
     place.compact()
-    assert [one.offset for one in place.check()] == [0, 3, 4, 5, 6]
-    (dated,) = [one for one in batches_of(place.log) if one.attributes & DELETE_HORIZON_FLAG]
+    assert [record.offset for record in place.check()] == [0, 3, 4, 5, 6]
+    (dated,) = [batch for batch in batches_of(place.log) if batch.attributes & DELETE_HORIZON_FLAG]
     assert dated.delete_horizon_ms == place.now_ms + 1000
     place.harness.clock.ms += 999
     place.send(pairs(0, 1))
     place.compact()
-    assert [one.offset for one in place.check()] == [3, 4, 5, 6, 7]
+    assert [record.offset for record in place.check()] == [3, 4, 5, 6, 7]
     place.harness.clock.ms += 1
     place.send(pairs(3, 1))
     place.compact()
-    assert [one.offset for one in place.check()] == [4, 6, 7, 8]
+    assert [record.offset for record in place.check()] == [4, 6, 7, 8]
 
 
-def test_what_is_deleted_in_the_batch_that_a_log_starts_amid_stays_deleted(tmp_path: Path) -> None:
+def test_records_below_a_start_within_a_batch_stay_deleted(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.send([(b"first", b""), (b"gone", b"value"), (b"gone", None), (b"key", b"value")])
     place.log.delete_records(1)
     place.compact()
-    assert [one.offset for one in place.read()] == [2, 3]
+    assert [record.offset for record in place.read()] == [2, 3]
     place.harness.clock.ms += 1000
     place.send(pairs(0, 1))
     place.compact()
-    assert [one.offset for one in place.read()] == [3, 4]
+    assert [record.offset for record in place.read()] == [3, 4]
 
 
 def test_records_without_a_key_are_refused_and_dropped(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_records_without_a_key_are_refused_and_dropped(tmp_path: Path) -> None:
             memoryview(bytearray(encoded_without_key())), now_ms=place.now_ms
         )
     place.compact()
-    assert [one.key for one in place.read()] == [b"key"]
+    assert [record.key for record in place.read()] == [b"key"]
 
 
 def encoded_without_key() -> bytes:
@@ -117,9 +117,9 @@ def test_transactions_go_in_their_order(tmp_path: Path) -> None:
     place.end(2, commits=True)
     place.send([(b"key1", b"later")])
     place.compact()
-    assert [one.offset for one in place.check()] == [0, 6]
+    assert [record.offset for record in place.check()] == [0, 6]
     # Batches of live producers stay without records, and with them their markers.
-    assert [one.base_offset for one in batches_of(place.log)] == [0, 2, 3, 4, 5, 6]
+    assert [batch.base_offset for batch in batches_of(place.log)] == [0, 2, 3, 4, 5, 6]
     place.harness.crash()
     place.check()
     place.harness.store._maintenance.kept_producers = set()
@@ -130,7 +130,7 @@ def test_transactions_go_in_their_order(tmp_path: Path) -> None:
         place.send([(b"key1", b"later")])
         place.compact()
         place.check()
-    assert all(not one.is_control for one in batches_of(place.log)[:-1])
+    assert all(not batch.is_control for batch in batches_of(place.log)[:-1])
     place.harness.crash()
     assert place.log.producers() == []
     place.check()
@@ -144,7 +144,7 @@ def test_an_open_transaction_bounds_a_pass(tmp_path: Path) -> None:
     for number in range(10):
         place.send(pairs(number, 5))
     place.compact()
-    offsets = [one.base_offset for one in batches_of(place.log)]
+    offsets = [batch.base_offset for batch in batches_of(place.log)]
     assert offsets[-10:] == list(range(51, 101, 5))
     place.end(1, commits=False)
     place.compact()
@@ -166,9 +166,9 @@ def test_times_stay_as_they_were(tmp_path: Path) -> None:
         for record in records_now:
             found = place.log.offset_for_timestamp(record.timestamp)
             assert found is not None
-            first = next(one for one in records_now if one.timestamp >= record.timestamp)
+            first = next(later for later in records_now if later.timestamp >= record.timestamp)
             assert (found.offset, found.timestamp) == (first.offset, first.timestamp)
-        newest = max(one.timestamp for one in records_now)
+        newest = max(item.timestamp for item in records_now)
         latest = place.log.offset_of_max_timestamp()
         assert latest is not None
         assert latest.timestamp == newest
@@ -195,7 +195,7 @@ def test_a_small_map_takes_several_passes(tmp_path: Path) -> None:
     assert len(place.check()) == count
 
 
-def test_what_is_too_young_is_left(tmp_path: Path) -> None:
+def test_young_records_are_not_compacted(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.configure(min_compaction_lag_ms=5000)
     for number in range(20):
@@ -207,7 +207,7 @@ def test_what_is_too_young_is_left(tmp_path: Path) -> None:
     assert len(place.check()) == 5
 
 
-def test_what_is_overdue_is_compacted_however_little_it_is(tmp_path: Path) -> None:
+def test_overdue_records_are_compacted_however_few(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     place.configure(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=10_000)
     for number in range(3):
@@ -237,7 +237,7 @@ def test_compacted_logs_are_retained_too(tmp_path: Path) -> None:
     for _ in range(5):
         place.harness.clock.ms += 10
         place.harness.store.housekeeping(place.now_ms)
-    assert [one.key for one in place.read()] == [b"new"]
+    assert [record.key for record in place.read()] == [b"new"]
 
 
 def test_batches_without_records_do_not_come_alone(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_batches_without_records_do_not_come_alone(tmp_path: Path) -> None:
     for number in range(60):
         place.send(pairs(number, 3, keys=3), producer_id=5)
     place.compact()
-    emptied = [one for one in batches_of(place.log) if not one.record_count]
+    emptied = [batch for batch in batches_of(place.log) if not batch.record_count]
     assert len(emptied) > 5
     for offset in range(place.log.log_end_offset):
         read = place.log.read(offset, max_bytes=1, end_offset=1 << 62)
@@ -258,12 +258,12 @@ def test_nothing_is_rewritten_that_stays_as_it_is(tmp_path: Path) -> None:
     place = Keyed(tmp_path)
     for number in range(20):
         place.send([(b"key%d" % n, b"v" * 60) for n in range(5 * number, 5 * number + 5)])
-    inodes = {one.name: one.stat().st_ino for one in (tmp_path / "orders-0").glob("*.log")}
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "orders-0").glob("*.log")}
     place.compact()
     assert place.passes == 1
     assert len(place.check()) == 100
     assert {
-        one.name: one.stat().st_ino
-        for one in (tmp_path / "orders-0").glob("*.log")
-        if one.name in inodes
+        path.name: path.stat().st_ino
+        for path in (tmp_path / "orders-0").glob("*.log")
+        if path.name in inodes
     } == inodes

@@ -45,7 +45,7 @@ def send_some(leader: Keyed, number: int, dice: random.Random) -> None:
 
 
 def sequences(place: Keyed) -> dict[int, int]:
-    return {one.producer_id: one.last_sequence for one in place.log.producers()}
+    return {producer.producer_id: producer.last_sequence for producer in place.log.producers()}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -68,13 +68,13 @@ class Busy:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_appends_and_readers_go_on_during_passes(tmp_path: Path, seed: int) -> None:
+async def test_appends_and_reads_continue_during_passes(tmp_path: Path, seed: int) -> None:
     busy = Busy(tmp_path, seed)
     await busy.work(60)
     await busy.settle()
     records = busy.place.check()
     assert busy.place.passes > 3
-    assert len({one.key for one in records}) == KEYS
+    assert len({record.key for record in records}) == KEYS
     busy.place.harness.crash()
     busy.place.check()
     busy.place.harness.store.close()
@@ -95,7 +95,6 @@ async def test_a_log_is_deleted_and_made_again_during_passes(tmp_path: Path) -> 
 
 
 async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
-    """What is cut must stay so, whatever was about to take its place."""
     busy = Busy(tmp_path, 4)
     place = busy.place
     for _ in range(8):
@@ -106,10 +105,10 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
             clean = log.log_end_offset  # a pass under way may know of all that is closed
             for _ in range(3):
                 await busy.send()
-        ends = [one.next_offset for one in batches_of(log) if one.next_offset >= clean][-8:]
-        view = folded([one.record for one in place.sent if one.record.offset < ends[0]])
+        ends = [batch.next_offset for batch in batches_of(log) if batch.next_offset >= clean][-8:]
+        view = folded([sent.record for sent in place.sent if sent.record.offset < ends[0]])
         end = log.truncate(ends[0], floor=0)
-        place.sent = [one for one in place.sent if one.record.offset < end]
+        place.sent = [sent for sent in place.sent if sent.record.offset < end]
         answers: list[StorageError | None] = []
         place.harness.store.flush(answers.append)
         place.harness.store.commit_pending()
@@ -125,7 +124,7 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [True, False])
-def test_a_cut_ends_a_pass_that_has_read_what_is_cut(tmp_path: Path, changes: bool) -> None:
+def test_a_cut_stops_a_pass_that_read_beyond_it(tmp_path: Path, changes: bool) -> None:
     """Also one that would leave all as it is: it would call clean what comes after the cut."""
     place = Keyed(tmp_path)
     place.configure(segment_bytes=250)
@@ -140,7 +139,7 @@ def test_a_cut_ends_a_pass_that_has_read_what_is_cut(tmp_path: Path, changes: bo
     assert called.wait(30)  # what the first step has made waits for its turn
     assert place.log.truncate(cut, floor=0) == cut
     assert place.harness.commit() is None
-    place.sent = [one for one in place.sent if one.record.offset < cut]
+    place.sent = [sent for sent in place.sent if sent.record.offset < cut]
     place.send([(b"key 1", b"newer")])
     place.send([(b"key 1", None)])
     place.settle()

@@ -1,4 +1,4 @@
-"""What compaction may read and write in a second, of all its threads together."""
+"""Throttle of compaction, shared by all its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults planted in a log's files are found, told apart from a crash, and repaired."""
+"""Faults planted in a log's files are found, distinguished from a crash, and repaired."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ REPAIRED = (
 )  # fmt: skip
 
 
-def test_nothing_is_wrong_with_what_a_store_has_closed(root: Path) -> None:
+def test_a_cleanly_closed_store_has_no_findings(root: Path) -> None:
     found = verified(root)
     assert (found.findings, found.notes) == ([], [])
     (files,) = partitions_of(str(root), everything)
@@ -165,15 +165,15 @@ def test_nothing_is_wrong_with_what_a_store_has_closed(root: Path) -> None:
 def test_a_planted_fault_is_found_and_repaired(root: Path, plant: Callable[[Path], str]) -> None:
     kind = plant(root)
     found = verified(root)
-    assert {one.kind for one in found.findings} == {kind}
-    assert all("orders-0" in one.place for one in found.findings)
+    assert {finding.kind for finding in found.findings} == {kind}
+    assert all("orders-0" in finding.place for finding in found.findings)
     before = contents(root)
     planned: list[Step] = []
-    repair_store(str(root), everything, perform=False, tell=planned.append)
+    repair_store(str(root), everything, perform=False, report=planned.append)
     assert contents(root) == before
     assert planned
     performed: list[Step] = []
-    repair_store(str(root), everything, perform=True, tell=performed.append)
+    repair_store(str(root), everything, perform=True, report=performed.append)
     after = contents(root)
     kept = {data for name, data in after.items() if name.endswith(".quarantined")}
     changed = [name for name, data in before.items() if after.get(name) != data]
@@ -182,7 +182,7 @@ def test_a_planted_fault_is_found_and_repaired(root: Path, plant: Callable[[Path
         assert before[name] in kept or name == "partitions.checkpoint", name
     assert verified(root).findings == []
     again: list[Step] = []
-    repair_store(str(root), everything, perform=True, tell=again.append)
+    repair_store(str(root), everything, perform=True, report=again.append)
     assert again == []
 
 
@@ -194,7 +194,7 @@ def test_a_repaired_log_is_read_around_the_gap(root: Path, plant: Callable[[Path
         for header in split_batches(path.read_bytes())
     ]
     plant(root)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     harness = Harness(root, config=CONFIG)
     data = read_all(harness.log(), max_bytes=1 << 20)
     left = [(header.base_offset, header.crc) for header in split_batches(data)]
@@ -205,11 +205,11 @@ def test_a_repaired_log_is_read_around_the_gap(root: Path, plant: Callable[[Path
     assert verified(root).findings == []
 
 
-def test_rot_in_the_newest_segment_is_set_aside_and_the_log_goes_on(root: Path) -> None:
+def test_rot_in_the_newest_segment_is_quarantined_and_appends_continue(root: Path) -> None:
     path = sorted((root / "orders-0").glob("*.log"))[-1]
     last = split_batches(path.read_bytes())[-1]
     flip(path, path.stat().st_size - 3)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     assert verified(root).findings == []
     harness = Harness(root, config=CONFIG)
     assert harness.log().log_end_offset == last.next_offset
@@ -230,26 +230,28 @@ def test_a_repair_that_is_broken_off_is_run_again(root: Path, steps: int) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        repair_store(str(root), everything, perform=True, tell=interrupt)
-    repair_store(str(root), everything, perform=True, tell=lambda step: None)
+        repair_store(str(root), everything, perform=True, report=interrupt)
+    repair_store(str(root), everything, perform=True, report=lambda step: None)
     assert verified(root).findings == []
     harness = Harness(root, config=CONFIG)
     harness.put(memoryview(bytearray(plain(b"next", producer_id=9))))
     harness.store.close()
 
 
-def test_what_is_lost_is_found(root: Path) -> None:
+def test_lost_batches_are_found(root: Path) -> None:
     segments = sorted((root / "orders-0").glob("*.log"))
     os.truncate(segments[-1], segments[-1].stat().st_size - 1)
-    assert {one.kind for one in verified(root).findings} >= {"batch", "checkpoint"}
+    assert {finding.kind for finding in verified(root).findings} >= {"batch", "checkpoint"}
     segments[-1].unlink()
-    (lost, *_) = [one for one in verified(root).findings if one.kind == "checkpoint"]
+    (lost, *_) = [finding for finding in verified(root).findings if finding.kind == "checkpoint"]
     assert "is gone" in lost.reason
     segments[1].unlink()
-    gaps = [one for one in verified(root).findings if one.kind == "offsets"]
-    assert [one.base_offset for one in gaps] == [int(segments[1].stem)]
+    gaps = [finding for finding in verified(root).findings if finding.kind == "offsets"]
+    assert [gap.base_offset for gap in gaps] == [int(segments[1].stem)]
     segments[0].unlink()
-    assert any("the log begins at offset 0" in one.reason for one in verified(root).findings)
+    assert any(
+        "the log begins at offset 0" in finding.reason for finding in verified(root).findings
+    )
 
 
 def test_a_crash_is_no_damage_and_is_not_repaired(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_crash_is_no_damage_and_is_not_repaired(tmp_path: Path) -> None:
     found = verified(tmp_path)
     assert found.findings == []
     with pytest.raises(NotRepaired, match="start its broker once"):
-        repair_store(str(tmp_path), everything, perform=True, tell=lambda step: None)
+        repair_store(str(tmp_path), everything, perform=True, report=lambda step: None)
 
 
 def test_the_journal_of_a_crashed_store_is_compared(tmp_path: Path) -> None:
@@ -271,13 +273,13 @@ def test_the_journal_of_a_crashed_store_is_compared(tmp_path: Path) -> None:
     for producer_id in 10, 11, 12:
         harness.put(memoryview(bytearray(plain(b"more", producer_id=producer_id))))
     abandon(harness.store)
-    waiting = [one for one in verified(tmp_path).notes if one.kind == "journal"]
+    waiting = [note for note in verified(tmp_path).notes if note.kind == "journal"]
     assert len(waiting) == 1
     assert str(len(data) + 3 * len(plain(b"more"))) in waiting[0].reason
     (journal, *_) = sorted((tmp_path / "journal").iterdir())
     entries = {row["sequence"]: row["position"] for row in rows_of(str(journal))}
     flip(journal, entries[max(entries) - 2] + 60)  # a later one says that it was synced
-    assert any(one.kind == "journal" for one in verified(tmp_path).findings)
+    assert any(finding.kind == "journal" for finding in verified(tmp_path).findings)
 
 
 def test_a_running_store_is_looked_at_and_not_repaired(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_a_running_store_is_looked_at_and_not_repaired(tmp_path: Path) -> None:
     found = verified(tmp_path, live=True)
     assert found.findings == []
     with pytest.raises(StoreLocked):
-        repair_store(str(tmp_path), everything, perform=True, tell=lambda step: None)
+        repair_store(str(tmp_path), everything, perform=True, report=lambda step: None)
     harness.store.close()
 
 

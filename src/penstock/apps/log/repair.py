@@ -32,7 +32,7 @@ def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
     steps: list[Step] = []
     with progress("looking", size_of(FileSource(chosen))) as advance:
         for root in chosen.roots():
-            repair_store(root, chosen.wanted, perform=perform, tell=steps.append, advance=advance)
+            repair_store(root, chosen.wanted, perform=perform, report=steps.append, advance=advance)
     rows = [step._asdict() for step in steps]
     facts = {"performed": perform, "steps": rows}
     if rows or chosen.state.json:

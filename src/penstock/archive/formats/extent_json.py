@@ -1,4 +1,4 @@
-"""Extents as JSON: what brokers and those who work for them from afar send each other.
+"""Extents as JSON, for exchange between brokers and remote workers.
 
     {"object_id": 7, "key": "wal/07/…", "kind": "wal", "position": 24, "size_bytes": 900,
      "base_offset": 10, "next_offset": 30, "max_timestamp": 1, "append_time_ms": -1,
@@ -20,11 +20,11 @@ from penstock.base.settings import LONG_MAX
 from penstock.records.extents import Extent
 
 Long = Annotated[int, msgspec.Meta(ge=-LONG_MAX - 1, le=LONG_MAX)]
-"""A number that 64 bits hold."""
+"""Signed number of 64 bits."""
 
 
 class _Extent(msgspec.Struct):
-    """The fields of `Extent`, in its order."""
+    """Fields of `Extent`, in its order."""
 
     object_id: Long
     key: str
@@ -39,13 +39,12 @@ class _Extent(msgspec.Struct):
 
 
 class NoExtent(InvalidError):
-    """JSON that is no extent."""
+    """The JSON is not an extent."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def extent_to_json(extent: Extent) -> dict[str, Any]:
-    """An extent as JSON has it."""
     return {
         "object_id": extent.object_id,
         "key": extent.key,
@@ -61,11 +60,7 @@ def extent_to_json(extent: Extent) -> dict[str, Any]:
 
 
 def extent_from_json(item: Mapping[str, Any]) -> Extent:
-    """What `extent_to_json` wrote.
-
-    Raises:
-        NoExtent: a field is missing or of another kind.
-    """
+    """Decode the result of `extent_to_json`; raises NoExtent."""
     try:
         found = msgspec.convert(item, _Extent)
     except (msgspec.ValidationError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The write-ahead object: batches of many partitions, readable without the control plane.
+"""Write-ahead object: batches of many partitions, readable without the control plane.
 
 Little endian, like the layouts of the batch index:
 
@@ -27,11 +27,11 @@ Little endian, like the layouts of the batch index:
         20      4  CRC32C of the footer and of the 20 bytes before this field
         24      8  "PNSTKEND"
 
-Batches are as producers sent them: their base offsets are not in the object but in the control
-plane, and in the order within a partition. Every batch has a checksum of its own; the footer's
-layout says where it begins, so that the fields before its checksum can be told too.
+Batches are as producers sent them: their base offsets are in the control plane, and follow from the
+order within a partition. Every batch has its own checksum; the footer's layout states its position,
+so that the fields before its checksum can be verified too.
 
-A reader takes the last `FOOTER_TAIL_BYTES`, and `CutFooter` says how many more it needs.
+A reader takes the last `FOOTER_TAIL_BYTES`, and `CutFooter` states how many it needs.
 
 Source: Aiven's Inkless (objects that mix partitions); Parquet's footer at the end.
 """
@@ -68,14 +68,14 @@ _BATCH_BYTES_MIN: Final = 61
 
 
 class WalHeader(NamedTuple):
-    """Who wrote an object, and under which id."""
+    """Writer and id of an object."""
 
     object_id: int
     broker_id: int
 
 
 class WalRange(NamedTuple):
-    """The body of one partition; `layout` as in `BatchEntry`."""
+    """Body of one partition; `layout` as in `BatchEntry`."""
 
     topic_id: UUID
     partition: int
@@ -89,24 +89,19 @@ class WalRange(NamedTuple):
 
 
 class WalFooter(NamedTuple):
-    """All bodies of an object, in their order, and its size."""
+    """Bodies of an object, in their order, and its size."""
 
     ranges: tuple[WalRange, ...]
     size_bytes: int
 
 
 def encode_header(header: WalHeader) -> bytes:
-    """The first 32 bytes of an object."""
     head = _HEADER.pack(MAGIC, VERSION, header.broker_id, header.object_id)
     return head + _HEADER_CRC.pack(crc32c(head), 0)
 
 
 def decode_header(data: Readable) -> WalHeader:
-    """Read the header at the beginning of `data`.
-
-    Raises:
-        CorruptObject: cut, another magic, version or checksum.
-    """
+    """Decode the header at the beginning of `data`; raises CorruptObject."""
     if len(data) < HEADER_BYTES:
         raise CorruptObject(f"a header has {HEADER_BYTES} bytes, {len(data)} are there")
     magic, version, broker_id, object_id = _HEADER.unpack_from(data)
@@ -115,14 +110,14 @@ def decode_header(data: Readable) -> WalHeader:
         raise CorruptObject(f"the object begins with {magic!r}, not {MAGIC!r}")
     actual = crc32c(memoryview(data)[: _HEADER.size])
     if actual != checksum or zero:
-        raise CorruptObject(f"the header has checksum {actual:#010x}, says {checksum:#010x}")
+        raise CorruptObject(f"the header has checksum {actual:#010x}, expected {checksum:#010x}")
     if version != VERSION:
         raise CorruptObject(f"the object has version {version}, this broker reads {VERSION}")
     return WalHeader(object_id, broker_id)
 
 
 def encode_footer(ranges: Sequence[WalRange]) -> bytes:
-    """Footer and trailer of an object whose bodies are these, adjacent from the header on."""
+    """Return footer and trailer of an object with these adjacent bodies behind the header."""
     end = HEADER_BYTES
     rows: list[bytes] = []
     for topic_id, partition, byte_offset, size_bytes, layout in ranges:
@@ -139,11 +134,11 @@ def encode_footer(ranges: Sequence[WalRange]) -> bytes:
 
 
 def decode_footer(tail: Readable) -> WalFooter:
-    """Read the footer from the last bytes of an object, or from the whole object.
+    """Decode the footer from the last bytes of an object, or from the whole object.
 
     Raises:
-        CutFooter: it begins before `tail`; the error says how much of the end is needed.
-        CorruptObject: cut, another magic or checksum, or ranges that cannot be.
+        CutFooter: the footer begins before `tail`; the error states how many bytes are needed.
+        CorruptObject: the data is truncated, magic or checksum is wrong, or ranges are invalid.
     """
     data = memoryview(tail)
     if len(data) < TRAILER_BYTES:
@@ -154,10 +149,10 @@ def decode_footer(tail: Readable) -> WalFooter:
     if magic != END_MAGIC:
         raise CorruptObject(f"the object ends with {magic!r}, not {END_MAGIC!r}")
     if not 0 < partitions <= min(batches, FOOTER_PARTITIONS_MAX) or batches > OBJECT_BATCHES_MAX:
-        raise CorruptObject(f"the trailer says {partitions} partitions and {batches} batches")
+        raise CorruptObject(f"the trailer states {partitions} partitions and {batches} batches")
     if footer_bytes != partitions * ROW_BYTES + batches * PAIR_BYTES:
         raise CorruptObject(
-            f"the trailer says {footer_bytes} bytes for {partitions} partitions"
+            f"the trailer states {footer_bytes} bytes for {partitions} partitions"
             f" and {batches} batches"
         )
     needed_bytes = footer_bytes + TRAILER_BYTES
@@ -168,7 +163,7 @@ def decode_footer(tail: Readable) -> WalFooter:
     start = len(data) - needed_bytes
     actual = crc32c(data[start : at + _TRAILER_CRC_AT])
     if actual != checksum:
-        raise CorruptObject(f"the footer has checksum {actual:#010x}, says {checksum:#010x}")
+        raise CorruptObject(f"the footer has checksum {actual:#010x}, expected {checksum:#010x}")
     rows = _ROW.iter_unpack(data[start : start + partitions * ROW_BYTES])
     layouts = data[start + partitions * ROW_BYTES : at]
     return WalFooter(_ranges(rows, layouts, size_bytes - needed_bytes), size_bytes)
@@ -177,14 +172,14 @@ def decode_footer(tail: Readable) -> WalFooter:
 def _ranges(
     rows: Iterable[tuple[bytes, int, int, int, int]], layouts: memoryview, bodies_end: int
 ) -> tuple[WalRange, ...]:
-    """The rows with their layouts; raises CorruptObject unless they fill the object."""
+    """Return the rows with their layouts; raises CorruptObject unless they fill the object."""
     ranges: list[WalRange] = []
     seen: set[tuple[bytes, int]] = set()
     end, at = HEADER_BYTES, 0
     for topic_id, partition, batches, byte_offset, size_bytes in rows:
         layout = bytes(layouts[at : at + batches * PAIR_BYTES])
         if len(layout) != batches * PAIR_BYTES or not batches:
-            raise CorruptObject(f"partition {partition} says that it has {batches} batches")
+            raise CorruptObject(f"the row of partition {partition} states {batches} batches")
         at += len(layout)
         pairs = np.frombuffer(layout, "<i4").reshape(-1, 2)
         if (

@@ -1,1 +1,1 @@
-"""Tiered storage: closed segments of local partitions are copied to the archive, and read there."""
+"""Tiered storage: closed segments of local partitions are copied to the archive and read there."""

@@ -1,11 +1,11 @@
-"""Does what a partition's core says: copies segments to the archive, lets go of old ones.
+"""Copying of segments to the archive, and deletion of old ones, as a partition's core decides.
 
     reserve keys ──> upload, verified on the way ──> look at it ──> indexes ──> commit the row
 
-Keys are reserved before the first byte leaves and never come again, so what a crash or an error
-leaves behind is found and swept. The row is committed when all objects are there and were looked
-at; it is a compare-and-set, so of two leaders one wins, and the other's objects are swept. Local
-files go later, by local retention, once the row is known to be there.
+Keys are reserved before the first upload and never reused, so leftovers of a crash or an error are
+found and swept. The row is committed when all objects are written and checked; the commit is a
+compare-and-set, so one of two leaders wins, and the other's objects are swept. Local retention
+removes local files after the commit.
 
 Source: KIP-405; `diskless/consolidation/consolidator.py`, which writes segments in the same way.
 """
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RENEW_SECONDS: Final = 60.0
-"""How often the reserved keys of a long upload are renewed."""
+"""Interval at which the leased keys of a long upload are renewed."""
 _TAIL_BYTES: Final = 64 << 10
-"""The end of an object that is read again before it is committed."""
+"""Bytes at the end of an object that are read back before the commit."""
 
 
 class Copier:
-    """See the module's text. Belongs to the event loop."""
+    """Executor of a partition's tiering effects; belongs to the event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Copier:
         clock: Clock,
         counters: TierCounters,
     ) -> None:
-        """`store` opens the archive, or raises why it cannot be used."""
+        """Create a copier; `store` opens the archive, or raises why it cannot be used."""
         self._settings = settings
         self._plane = plane
         self._store = store
@@ -72,7 +72,7 @@ class Copier:
         self._limit = TokenBucket(rate, now=clock.monotonic())
 
     async def work(self, partition: LocalPartition, part: TieredPart) -> None:
-        """Do all that is to be done for a partition now, while this broker leads it."""
+        """Perform all due effects of a partition, while this broker leads it."""
         for _ in range(STEPS_PER_LOOK_MAX):
             if not partition.leads or part.log.closed is not None:
                 return
@@ -99,18 +99,18 @@ class Copier:
         elif isinstance(effect, Copy):
             await self._copy(partition, part, effect)
         elif isinstance(effect, (Cut, Retain)):
-            await self._let_go(partition, part, effect)
+            await self._delete(partition, part, effect)
         else:
             part.log.roll()
 
-    async def _let_go(
+    async def _delete(
         self, partition: LocalPartition, part: TieredPart, effect: Cut | Retain
     ) -> None:
         epoch = partition.leader_epoch
         if isinstance(effect, Cut):
             logger.error(
-                "%s: the archive has what an unclean election has given up from offset %d on; it"
-                " is let go", part.name, effect.offset,
+                "%s: an unclean election discarded records from offset %d on; they are deleted from"
+                " the archive", part.name, effect.offset,
             )  # fmt: skip
             dropped = await self._plane.cut_tiers(
                 part.key, leader_epoch=epoch, offset=effect.offset
@@ -163,18 +163,15 @@ class Copier:
     async def _upload(
         self, part: TieredPart, store: ObjectStore, lease: TierLease, copy: SegmentCopy, base: int
     ) -> TierSegment:
-        """Write the objects of a segment, and look at them."""
         pieces = _Pieces(copy, self._limit, self._clock, lambda: self._renew(lease))
         key = lease.stem + LOG
         written = await store.upload(key, aiter(pieces))
         there = (await store.head(key)).size_bytes
         if not copy.size_bytes == written == there:
-            raise CopyTruncated(
-                f"object {key} has {there} bytes, {copy.size_bytes} were to be written"
-            )
+            raise CopyTruncated(f"object {key} has {there} bytes, expected {copy.size_bytes}")
         end = await store.get(key, there - len(pieces.tail), len(pieces.tail))
         if bytes(end) != pieces.tail:
-            raise CopyTruncated(f"the last {len(end)} bytes of object {key} are others")
+            raise CopyTruncated(f"the last {len(end)} bytes of object {key} are not as written")
         offsets, times = copy.indexes()
         aborted = part.log.aborted_within(base, copy.next_offset)
         for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (ABORTED, aborted)):
@@ -199,7 +196,7 @@ class Copier:
 
 
 class _Pieces:
-    """The pieces of a copy, read on a thread, at the rate that is allowed."""
+    """Pieces of a copy, read on a thread at the allowed rate."""
 
     def __init__(
         self,
@@ -209,7 +206,7 @@ class _Pieces:
         renew: Callable[[], Awaitable[None]],
     ) -> None:
         self.tail = b""
-        """The last bytes."""
+        """Last bytes read."""
         self._copy = copy
         self._limit = limit
         self._clock = clock
@@ -229,7 +226,6 @@ class _Pieces:
 
 
 def look_at(partition: LocalPartition, part: TieredPart) -> Look:
-    """What a partition's log is now."""
     log = part.log
     log.load()
     return Look(
@@ -246,7 +242,6 @@ def look_at(partition: LocalPartition, part: TieredPart) -> Look:
 
 
 def policy_of(partition: LocalPartition, settings: TierSettings) -> Policy:
-    """What is to be done by the topic's configuration."""
     config = partition.log.config
     return Policy(
         copies=config.remote_storage_enable and not config.remote_log_copy_disable,

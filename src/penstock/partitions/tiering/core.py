@@ -1,20 +1,19 @@
-"""What is to be done about one partition's tiers next: a core without I/O.
+"""Decision of the next tiering step of one partition: a core without I/O.
 
-| it is known                                     | so                                             |
+| condition                                       | effect                                         |
 |-------------------------------------------------|------------------------------------------------|
-| not where the tiers end                         | `Ask` the control plane                        |
-| that a failure was a moment ago                 | nothing                                        |
-| that this leader has not compared its log       | `Cut` what an unclean election has given up    |
-| that retention lets something go                | `Retain`                                       |
-| of a closed segment behind the tiers, committed | `Copy` it, from where the tiers end            |
-| and all transactions decided                    |                                                |
-| that the open segment is as old as all that     | `Roll` it, or an idle topic would never expire |
-| expires                                         |                                                |
+| the end of the tiers is unknown                 | `Ask` the control plane                        |
+| the last attempt has just failed                | nothing                                        |
+| this leader has not compared its log            | `Cut` what an unclean election discarded       |
+| retention deletes something                     | `Retain`                                       |
+| a closed segment behind the tiers is committed  | `Copy` it, from the end of the tiers           |
+| and all its transactions are decided            |                                                |
+| the active segment is old enough to expire      | `Roll` it, or an idle topic would never expire |
 
-The log is copied in order, one segment of a partition at a time, so an offset is in one place of
-the archive at most. A leader after another goes on where the control plane says that the tiers end;
-where that lies within one of its own segments, it copies the rest of that one. What a failed or
-slower leader has uploaded and not committed is swept.
+The log is copied in order, one segment of a partition at a time, so the archive holds an offset at
+most once. A new leader continues at the tiers' end in the control plane; if that is within one of
+its segments, it copies the rest of the segment. Uncommitted uploads of failed or slower leaders are
+swept.
 
 Source: KIP-405; Kafka's `RemoteLogManager` (copy and expiration tasks).
 """
@@ -32,10 +31,10 @@ from penstock.storage.tiering.log import ClosedSegment
 
 
 class Look(NamedTuple):
-    """A log of which this broker is the leader, as it is now.
+    """Facts about a log that this broker leads.
 
-    `segments` are the closed ones that reach beyond the tiers; below `stable` all is committed and
-    decided. `open_timestamp` is the highest of the segment that is written to, -1 for none.
+    `segments` are the closed ones that reach beyond the tiers; below `stable` everything is
+    committed and decided. `open_timestamp` is the highest of the active segment, -1 for none.
     """
 
     leader_epoch: int
@@ -50,7 +49,7 @@ class Look(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What the topic's configuration says; -1 keeps for ever."""
+    """Tiering policy of a topic; retentions of -1 keep for ever."""
 
     copies: bool
     expires: bool
@@ -60,17 +59,17 @@ class Policy(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Ask where the tiers begin and end."""
+    """Request the tiers' state from the control plane."""
 
 
 class Cut(NamedTuple):
-    """Let go of what lies behind an offset."""
+    """Delete archived records at and above an offset."""
 
     offset: int
 
 
 class Retain(NamedTuple):
-    """Let go of what is older than a time, or beyond a size."""
+    """Delete archived segments by age or size."""
 
     before_timestamp: int | None
     max_bytes: int | None
@@ -84,44 +83,44 @@ class Copy(NamedTuple):
 
 
 class Roll(NamedTuple):
-    """Close the segment that is written to."""
+    """Close the active segment."""
 
 
 Effect = Ask | Cut | Retain | Copy | Roll
 
 
 class TierCore:
-    """See the module's text. Times are the broker's, in milliseconds."""
+    """State of one partition's tiers. Times are the broker's, in milliseconds."""
 
     def __init__(self) -> None:
         self.known = False
         self.marks: TierMarks | None = None
-        """None where nothing was ever copied, or that is not known yet."""
+        """State of the tiers in the control plane; None if unknown, or nothing was ever copied."""
         self.error = ""
-        """Why the last attempt failed; empty after a success."""
+        """Error of the last attempt; empty after a success."""
         self.failures = 0
         self.measured = False
         self.lag_bytes = self.lag_segments = 0
-        """What waits to be copied, as of the last look, if it is `measured`."""
+        """Bytes and segments that wait for copying, as of the last step, if `measured`."""
         self._lags: deque[tuple[int, int]] = deque(maxlen=LAG_LOOKS)
-        """When it was how much, one for each look."""
+        """Time and waiting bytes of the last measurements."""
         self._retry_ms = 0
         self._asked_epoch = self._compared_epoch = -1
         self._looked_ms: int | None = None
 
     @property
     def tiered_offset(self) -> int:
-        """Below it everything that may be read lies in the archive; 0 for nothing."""
+        """Offset below which all readable records are archived; 0 for none."""
         return 0 if self.marks is None else self.marks.tiered_offset
 
     @property
     def lag_grows(self) -> bool:
-        """Whether something waited at each of the last looks, and more now than at the first."""
+        """Whether records waited at all of the last measurements, and more at the last."""
         lags = [size_bytes for _, size_bytes in self._lags]
         return len(lags) == LAG_LOOKS and min(lags) > 0 and lags[-1] > lags[0]
 
     def step(self, look: Look, policy: Policy, now_ms: int) -> Effect | None:
-        """What is to be done now; None for nothing. Told of its end by the methods below."""
+        """Return the effect to perform now, or None; the caller reports its result."""
         if now_ms < self._retry_ms:
             return None
         if not self.known or look.leader_epoch != self._asked_epoch:
@@ -134,12 +133,11 @@ class TierCore:
         return self._retention(look, policy, now_ms) or self._copy(look, policy, now_ms)
 
     def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
-        """The control plane says where the tiers begin and end; in which epoch the leader asked."""
+        """Record the state of the tiers, and the epoch in which the leader requested it."""
         self.known, self.marks = True, marks
         self._asked_epoch = leader_epoch
 
     def copied(self, marks: TierMarks, segment: TierSegment) -> None:
-        """A segment is in the archive; the marks of its commit say nothing of epochs and aborts."""
         before = self.marks or marks
         epochs, aborted = before.epochs, before.aborted_offset
         if not epochs or epochs[-1][0] != segment.leader_epoch:
@@ -150,14 +148,14 @@ class TierCore:
         self.marks = marks._replace(epochs=epochs, aborted_offset=aborted)
 
     def dropped(self, effect: Cut | Retain, dropped: TiersDropped | None, now_ms: int) -> None:
-        """Segments were let go; None where there are no tiers any more."""
+        """Record deleted segments; None if the partition has no tiers any more."""
         self._succeeded()
         if isinstance(effect, Retain) and not (dropped and dropped.more):
             self._looked_ms = now_ms
         self.trimmed(dropped)
 
     def trimmed(self, dropped: TiersDropped | None) -> None:
-        """What the tiers are, less what was let go, as the control plane says without epochs."""
+        """Update the tiers after a deletion, whose result has no epochs."""
         if dropped is None:
             self.marks = None
             return
@@ -169,7 +167,7 @@ class TierCore:
         self.marks = after._replace(epochs=tuple(history.entries), aborted_offset=aborted)
 
     def failed(self, error: str, now_ms: int) -> None:
-        """It did not work: not again before a pause. What is known may be another's by now."""
+        """Record a failed attempt: retry after a pause, with a new request of the state."""
         self.error = error
         self.failures += 1
         self.known = False
@@ -179,16 +177,16 @@ class TierCore:
         self.error, self.failures, self._retry_ms = "", 0, 0
 
     def _measure(self, look: Look, policy: Policy, now_ms: int) -> None:
-        waiting = [one for one in look.segments if one.next_offset > self.tiered_offset]
+        waiting = [segment for segment in look.segments if segment.next_offset > self.tiered_offset]
         waiting = waiting if policy.copies else []
         self.lag_segments = len(waiting)
-        self.lag_bytes = sum(one.size_bytes for one in waiting)
+        self.lag_bytes = sum(segment.size_bytes for segment in waiting)
         self.measured = True
         if not self._lags or not 0 <= now_ms - self._lags[-1][0] < policy.interval_ms:
             self._lags.append((now_ms, self.lag_bytes))
 
     def _agreed(self, look: Look) -> int:
-        """Up to where the tiers have what the log has, as far as epochs say and both have it."""
+        """Return the offset up to which tiers and log agree, by their epochs."""
         marks = self.marks
         if not (marks and marks.epochs) or look.leader_epoch == self._compared_epoch:
             return self.tiered_offset
@@ -211,7 +209,7 @@ class TierCore:
             return None
         before_timestamp = max_bytes = None
         if policy.retention_bytes >= 0:
-            here = look.open_bytes + sum(one.size_bytes for one in look.segments)
+            here = look.open_bytes + sum(segment.size_bytes for segment in look.segments)
             room = max(0, policy.retention_bytes - here)
             max_bytes = room if marks.size_bytes > room and self._due(0, policy, now_ms) else None
         if policy.retention_ms >= 0 and self._due(policy.retention_ms, policy, now_ms):

@@ -1,4 +1,4 @@
-"""What can go wrong with tiers, as consumers and operators are told."""
+"""Errors of tiers, for consumers and operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.base.errors import CorruptError, RetriableError
 
 
 class TiersUnknown(RetriableError):
-    """Where a partition's tiers begin and end is not known yet; it is asked for."""
+    """The start and end of a partition's tiers are not known yet; the request is under way."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -20,6 +20,6 @@ class TierHole(CorruptError):
 
 
 class CopyTruncated(CorruptError):
-    """The store has other bytes than were written to it."""
+    """An object in the store differs from what was written."""
 
     code: ClassVar[str] = "kafka_storage_error"

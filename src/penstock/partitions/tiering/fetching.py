@@ -1,7 +1,8 @@
-"""Finds and gets what of a partition lies in the archive: segments, indexes, chunks, aborts.
+"""Lookup and reads of archived data of a partition: segments, indexes, chunks, aborts.
 
-What the control plane said of segments is kept for a while, and indexes in memory, both bounded,
-the least recently used go. A segment that turns out to be gone is asked for anew, once.
+The control plane's segment rows are cached for a while, and indexes in memory; both caches are
+bounded and evict the least recently used. After a missing object, the rows are requested again,
+once.
 """
 
 from __future__ import annotations
@@ -36,21 +37,21 @@ if TYPE_CHECKING:
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage.values import OffsetAndTimestamp
 
-_base_offset: Final = attrgetter("base_offset")
+_base_offset, _first_offset = attrgetter("base_offset"), attrgetter("first_offset")
 _ATTEMPTS_MAX: Final = 2
 
 
 class _Page(NamedTuple):
-    """Adjacent segments of a partition, and until when they are believed."""
+    """Adjacent segments of a partition, and the time until which they are valid."""
 
     segments: list[TierSegment]
     until: float
 
 
 class Chunk(NamedTuple):
-    """Bytes of a segment in which the batch that holds an offset comes first, or soon.
+    """Bytes of a segment that begin at or shortly before the batch that holds an offset.
 
-    `following` is an offset in the first batch behind them; -1 where that is not known.
+    `following` is an offset in the first batch behind them; -1 if unknown.
     """
 
     segment: TierSegment
@@ -61,7 +62,7 @@ class Chunk(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An index in memory, of so many bytes in the archive."""
+    """Cached index, and its size in the archive."""
 
     size_bytes: int
     made: SparseIndex | TransactionIndex
@@ -71,7 +72,7 @@ IndexT = TypeVar("IndexT", SparseIndex, TransactionIndex)
 
 
 class TierFetcher:
-    """See the module's text. Belongs to the event loop."""
+    """Reader of archived segments and indexes; belongs to the event loop."""
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class TierFetcher:
         bytes_per_second: int,
         index_bytes_max: int,
     ) -> None:
-        """`path` opens the way to the store, or raises why it cannot be used."""
+        """Create a fetcher; `path` opens the path to the store, or raises why it cannot be used."""
         self._plane = plane
         self._path = path
         self._clock = clock
@@ -94,20 +95,19 @@ class TierFetcher:
         self._pages: OrderedDict[PartitionKey, _Page] = OrderedDict()
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop what is known of a partition's segments."""
         self._pages.pop(key, None)
 
     async def chunk(self, part: TierSource, offset: int, size_bytes: int) -> Chunk:
-        """Where whole batches lie from the one that holds an offset on, about so many bytes.
+        """Return the chunk of whole batches from the one that holds an offset, of about this size.
 
         Raises:
-            OffsetOutOfRange: it is below the partition's start.
-            PenstockError: it is not known.
+            OffsetOutOfRange: `offset` is below the partition's start.
+            PenstockError: the lookup failed.
         """
         return await self._planned(await self._segment(part, offset), offset, size_bytes)
 
     async def run(self, part: TierSource, chunk: Chunk) -> TierRun:
-        """The batches of a chunk; raises as `chunk`."""
+        """Return the batches of a chunk; raises like `chunk`."""
         for attempt in range(1, _ATTEMPTS_MAX + 1):
             try:
                 run = await self._run(chunk)
@@ -121,10 +121,7 @@ class TierFetcher:
         return run
 
     async def aborted(self, part: TierSource, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with batches in [start, end), by first offset.
-
-        Their markers may lie in segments behind, and in the log.
-        """
+        """Return the aborted transactions with batches in [start, end), by first offset."""
         found: set[AbortedTransaction] = set()
         last, offset = part.aborted_offset, start
         for _ in range(limits.ABORTED_PAGES_MAX):
@@ -136,15 +133,15 @@ class TierFetcher:
                 some, complete = index.find(start, end)
                 found.update(some)
                 if complete:
-                    return sorted(found, key=lambda one: one.first_offset)
+                    return sorted(found, key=_first_offset)
             if len(page) < limits.ROWS_PER_PAGE:
                 break
             offset = page[-1].next_offset
         found.update(part.log.aborted(start, end))
-        return sorted(found, key=lambda one: one.first_offset)
+        return sorted(found, key=_first_offset)
 
     async def position(self, part: TierSource, timestamp: int | None) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, or the first of the highest time of all."""
+        """Return the first record at or after a timestamp; for None the first of the highest."""
         start = part.start_offset
         asked = timestamp
         while True:
@@ -160,16 +157,12 @@ class TierFetcher:
     async def segments(
         self, part: TierSource, start: int, end: int, limit: int
     ) -> list[TierSegment]:
-        """Those that hold offsets of [start, end), at most `limit`."""
+        """Return the segments that hold offsets of [start, end), at most `limit`."""
         found = await self._plane.tier_segments(part.key, start, limit=limit)
-        return [one for one in found if one.base_offset < end]
+        return [segment for segment in found if segment.base_offset < end]
 
     async def offsets_of(self, segment: TierSegment) -> SparseIndex:
-        """The offset index of a segment.
-
-        Raises:
-            CorruptObject: it cannot be the segment's.
-        """
+        """Return the offset index of a segment; raises CorruptObject."""
         return await self._index(segment, INDEX, _offset_index)
 
     async def _segment(self, part: TierSource, offset: int) -> TierSegment:
@@ -225,7 +218,7 @@ class TierFetcher:
     async def _position_in(
         self, segment: TierSegment, timestamp: int, start: int
     ) -> OffsetAndTimestamp | None:
-        """The first record of one segment at or after a time, and not below an offset."""
+        """Return the first record of a segment at or after a timestamp and an offset."""
         times = await self._index(segment, TIME_INDEX, _time_index)
         offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
@@ -245,7 +238,7 @@ class TierFetcher:
     async def _index(
         self, segment: TierSegment, suffix: str, make: Callable[[TierSegment, bytes], IndexT]
     ) -> IndexT:
-        """One index of a segment, as it was made and found good; raises CorruptObject."""
+        """Return one validated index of a segment; raises CorruptObject."""
         place = SUFFIXES.index(suffix)
         object_id, size_bytes = list(segment.objects())[place]
         if not size_bytes:
@@ -281,7 +274,6 @@ class TierFetcher:
 
 
 def _holding(segments: Sequence[TierSegment], offset: int) -> TierSegment | None:
-    """The segment of adjacent ones that holds an offset."""
     place = bisect_right(segments, offset, key=_base_offset) - 1
     found = segments[place] if place >= 0 else None
     return found if found is not None and offset < found.next_offset else None

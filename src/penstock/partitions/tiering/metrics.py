@@ -1,4 +1,4 @@
-"""The metrics of tiered storage; the names are Kafka's (`RemoteCopyLagBytes` and so on).
+"""Metrics of tiered storage, named after Kafka's (`RemoteCopyLagBytes` and so on).
 
 Source: KIP-405, KIP-963 (additional metrics in tiered storage).
 """
@@ -21,7 +21,7 @@ def _metric(kind: Kind, name: str, doc: str) -> Metric:
 COPY_BYTES: Final = _metric("counter", "copy_bytes_total", "Bytes copied to the archive.")
 COPIES: Final = _metric("counter", "copy_requests_total", "Segments copied to the archive.")
 COPY_ERRORS: Final = _metric(
-    "counter", "copy_errors_total", "Attempts to copy, or to let go of, segments that failed."
+    "counter", "copy_errors_total", "Failed attempts to copy or delete segments."
 )
 COPY_LAG_BYTES: Final = _metric(
     "gauge", "copy_lag_bytes", "Bytes of closed segments that wait to be copied."
@@ -33,15 +33,17 @@ FETCH_BYTES: Final = _metric(
     "counter", "fetch_bytes_total", "Bytes of batches read from the archive for consumers."
 )
 FETCHES: Final = _metric("counter", "fetch_requests_total", "Reads from the archive for consumers.")
-FETCH_ERRORS: Final = _metric("counter", "fetch_errors_total", "Such reads that failed.")
+FETCH_ERRORS: Final = _metric(
+    "counter", "fetch_errors_total", "Failed reads from the archive for consumers."
+)
 FETCH_REJECTED: Final = _metric(
-    "counter", "fetch_rejected_total", "Such reads rejected as too many waited."
+    "counter", "fetch_rejected_total", "Reads rejected because too many waited."
 )
 DELETED: Final = _metric(
-    "counter", "delete_requests_total", "Segments that retention let go from the archive."
+    "counter", "delete_requests_total", "Segments that retention deleted from the archive."
 )
 DELETED_BYTES: Final = _metric(
-    "counter", "delete_bytes_total", "Bytes that retention let go from the archive."
+    "counter", "delete_bytes_total", "Bytes that retention deleted from the archive."
 )
 SIZE_BYTES: Final = _metric(
     "gauge", "log_size_bytes", "Bytes in the archive of partitions that this broker leads."
@@ -52,7 +54,7 @@ SEGMENTS: Final = _metric(
 
 
 class TierCounters:
-    """Counts of one broker."""
+    """Counters of one broker."""
 
     __slots__ = (
         "copied_bytes", "copied_segments", "copy_errors", "deleted_bytes", "deleted_segments",
@@ -66,7 +68,6 @@ class TierCounters:
 
 
 def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]:
-    """The metrics of one broker; `led` are the partitions that it leads."""
     cores = list(led)
     marks = [core.marks for core in cores if core.marks is not None]
     yield Sample(COPY_BYTES, counters.copied_bytes)
@@ -80,5 +81,5 @@ def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]
     yield Sample(FETCH_REJECTED, counters.fetch_rejected)
     yield Sample(DELETED, counters.deleted_segments)
     yield Sample(DELETED_BYTES, counters.deleted_bytes)
-    yield Sample(SIZE_BYTES, sum(one.size_bytes for one in marks))
-    yield Sample(SEGMENTS, sum(one.segments for one in marks))
+    yield Sample(SIZE_BYTES, sum(mark.size_bytes for mark in marks))
+    yield Sample(SEGMENTS, sum(mark.segments for mark in marks))

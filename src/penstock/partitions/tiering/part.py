@@ -1,9 +1,9 @@
-"""The tiers of one partition, as the partition asks them: what lies below the start of its log.
+"""Tiers of one partition: the part below the start of its log.
 
-The log has the newest records, the archive all that is committed in closed segments, and both have
-what local retention has left on disk: that is read from the log. Where the tiers begin and end is
-what the control plane said last (`core.py`). Only the leader changes it, so it knows once it has
-asked; replicas ask every now and then, and keep on disk whatever they do not know to be archived.
+The log has the newest records, the archive everything committed in closed segments; records in both
+are read from the log. The tiers' start and end are the control plane's last response (`core.py`).
+Only the leader changes them, so they are exact once it has requested them; replicas request them
+periodically, and keep on disk whatever may not be archived.
 
 Source: KIP-405 (log start and local log start); KIP-1023 (the pending upload).
 """
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from penstock.storage import ReplicaLog
 
 _ABORTS_KEPT: Final = 16
-"""Answers for ranges of several segments, which are asked for and then read."""
+"""Cached results for ranges of several segments, which are looked up and then read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierParts:
-    """What the tiers of all partitions of a broker share."""
+    """Objects shared by the tiers of all partitions of a broker."""
 
     plane: TieredPartitions
     reader: TierReader
@@ -51,14 +51,14 @@ class TierParts:
 
 
 class TieredPart:
-    """See the module's text. Belongs to the event loop."""
+    """Archived part of one partition; belongs to the event loop."""
 
     __slots__ = ("_aborts", "_moved", "_shared", "busy", "copies", "core", "key", "log", "name")
 
     def __init__(
         self, shared: TierParts, log: ReplicaLog, topic_id: UUID, moved: Callable[[], None]
     ) -> None:
-        """`moved` is called when the partition begins elsewhere."""
+        """Create a part; `moved` is called when the partition's start moves."""
         self._shared = shared
         self._moved = moved
         self._aborts: OrderedDict[tuple[int, int], list[AbortedTransaction]] = OrderedDict()
@@ -67,20 +67,19 @@ class TieredPart:
         self.name = str(log.topic_partition)
         self.core = TierCore()
         self.copies = True
-        """Whether more of it is to be copied."""
+        """Whether more segments may be copied."""
         self.busy = False
-        """Whether something is done about it now."""
+        """Whether an effect is being performed."""
 
-    # -- where it begins and ends ------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------
 
     @property
     def alive(self) -> bool:
-        """Whether it is known that something of the partition lies in the archive."""
+        """Whether some of the partition is known to be archived."""
         return self.core.marks is not None and self.core.marks.alive
 
     @property
     def start_offset(self) -> int:
-        """Where the partition begins, as far as it is known."""
         marks, here = self.core.marks, self.log.log_start_offset
         if marks is None:
             return here
@@ -88,7 +87,7 @@ class TieredPart:
 
     @property
     def tiered_end(self) -> int:
-        """Up to where it lies in the archive; 0 for nothing."""
+        """End offset of the archive; 0 for none."""
         return self.core.tiered_offset
 
     @property
@@ -100,55 +99,46 @@ class TieredPart:
         return self._shared.store_url if self.alive else ""
 
     def changed(self) -> None:
-        """The core knows better where the tiers begin and end."""
+        """Update the log after the core learned new offsets."""
         done = not self.copies and self.core.known and not self.alive
         self.log.tiered_offset = LONG_MAX if done else self.tiered_end
         self._moved()
 
     def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
-        """The control plane has said where they are."""
         self.core.learned(marks, leader_epoch)
         self.changed()
 
     async def look_up(self) -> None:
-        """Ask where the tiers begin and end now; raises PenstockError."""
+        """Request the tiers' start and end; raises PenstockError."""
         await self._shared.look_up([self])
 
     async def look_up_unknown(self) -> None:
-        """The same, where it is not known."""
         if not self.core.known:
             await self.look_up()
 
-    # -- what a partition asks ---------------------------------------------------------------
+    # -- interface for the partition ---------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, at_least_one: bool) -> Read | Later:
-        """As `Partition.read`, below the start of the log.
-
-        Raises:
-            OffsetOutOfRange, PenstockError: as `TierReader.read`.
-        """
+        """Read below the log's start, as `Partition.read`; raises OffsetOutOfRange,
+        PenstockError."""
         want = TierWant(self, offset, max_bytes)
         read = self._shared.reader.read(want, at_least_one=at_least_one)
         return Later(self._shared.reader.load, want) if read is None else read
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """As `Partition.aborted`, of what was read or asked for just now; raises TiersUnknown."""
+        """Return as `Partition.aborted`, for ranges just read or looked up; raises TiersUnknown."""
         known = self._aborts.get((start, end))
         if known is not None:
             return known
         run = self._shared.reader.run_at(self.key, start)
         if run is None or end > run.next_offset:
-            raise TiersUnknown(f"{self.name}: what is aborted of [{start}, {end}) is not loaded")
-        return [one for one in run.aborted if one.first_offset < end and one.last_offset >= start]
+            raise TiersUnknown(f"{self.name}: aborts of [{start}, {end}) are not loaded")
+        return [txn for txn in run.aborted if txn.first_offset < end and txn.last_offset >= start]
 
     async def position(
         self, timestamp: int | None, here: OffsetAndTimestamp | None
     ) -> OffsetAndTimestamp | None:
-        """The first record at or after a time, or of the highest; `here` is that of the log.
-
-        Raises:
-            PenstockError: it cannot be looked up.
-        """
+        """Return the position at a timestamp; `here` is the log's own; raises PenstockError."""
         async with self._shared.turns:
             await self.look_up_unknown()
             found = None
@@ -161,17 +151,16 @@ class TieredPart:
         return found
 
     def epochs(self) -> EpochHistory:
-        """The epochs of archive and log, from the start of the partition on."""
         here = self.log.epochs.entries
         marks = self.core.marks
         if marks is None or not marks.alive:
             return EpochHistory(here)
         entries = list(marks.epochs)
         newest = entries[-1][0] if entries else -1
-        return EpochHistory([*entries, *(one for one in here if one[0] > newest)])
+        return EpochHistory([*entries, *(entry for entry in here if entry[0] > newest)])
 
     async def extents(self, start: int, end: int, *, limit: int) -> list[Extent]:
-        """As `Partition.extents`, of objects, below the start of the log; and what is aborted."""
+        """Return object extents below the log's start, and cache their aborts."""
         shared, found = self._shared, []
         end = min(end, self.log.log_start_offset)
         for segment in await shared.fetcher.segments(self, start, end, limit):
@@ -202,10 +191,10 @@ class TieredPart:
         return found
 
     async def delete_records(self, before_offset: int, leader_epoch: int) -> None:
-        """Let the partition begin at an offset; what lies below goes from the archive.
+        """Move the partition's start to an offset, and delete archived records below it.
 
         Raises:
-            PenstockError: the control plane cannot say so, and nothing has changed.
+            PenstockError: the control plane cannot record it; nothing has changed.
         """
         await self.look_up_unknown()
         marks = self.core.marks

@@ -1,15 +1,15 @@
-"""Reads what lies in the archive, for consumers below the start of a log.
+"""Reads of archived records, for consumers below the start of a log.
 
-`read` answers from what is ready, at once; what is not is asked for with `load`, and when it is
-there, those who wait are woken and read again. A load finds the segment (control plane, kept for a
-while), where in it to begin (its offset index, kept in memory), and reads a chunk of whole batches,
-of which every one is checked. Once a consumer is well within a chunk the next ones are read ahead.
+`read` returns buffered batches at once; `load` requests others, and wakes the waiting fetches when
+they are loaded. A load finds the segment (control plane, cached), the position in it (its offset
+index, cached), and reads a chunk of whole, verified batches. Once a consumer is well within a
+chunk, the next ones are read ahead.
 
-It goes by a path of its own: a client of the store, so many requests at once, so many that wait
-(more are rejected, and the consumer asks again), so many bytes a second. Nothing of it is kept but
-what is about to be fetched. So those who catch up are in the way of nobody at the end of a log.
+Reads use a separate path: its own store client, with bounds on running and waiting requests (the
+consumer retries rejected ones) and on bytes a second. Nothing is cached beyond the next fetches, so
+lagging consumers do not slow down others at the end of a log.
 
-A chunk that cannot be had is a failure at its offset: a consumer gets what precedes it, in order.
+A failed chunk is a failure at its offset: a consumer gets the records before it, in order.
 
 Source: KIP-405 (`RemoteLogReader`), KIP-1075 and `design/diskless.md` (the cold path).
 """
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class TierWant(NamedTuple):
-    """What a fetch asks of one partition's tiers."""
+    """Fetch of one partition's tiers."""
 
     part: TierSource
     offset: int
@@ -52,7 +52,7 @@ class TierWant(NamedTuple):
 
 
 class TierReader:
-    """See the module's text. Belongs to the event loop."""
+    """Buffered reader of archived records; belongs to the event loop."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TierReader:
         counters: TierCounters,
         wake: Callable[[Sequence[TierSource]], None],
     ) -> None:
-        """`wake` is told whose loads have ended."""
+        """Create a reader; `wake` is called with the partitions whose loads ended."""
         self._fetcher = fetcher
         self._clock = clock
         self._counters = counters
@@ -71,14 +71,14 @@ class TierReader:
         self._budget = ByteBudget(limits.LOADING_BYTES_MAX)
         self._loads = Loads[Place](limits.LOADS_MAX)
         self._following: dict[Place, int] = {}
-        """Of loads that are under way, an offset in the first batch behind their chunks."""
+        """Offset in the first batch behind the chunk of each running load."""
 
     def read(self, want: TierWant, *, at_least_one: bool) -> Read | None:
-        """What is ready of what is wanted; None if it must be loaded first.
+        """Return buffered batches for a fetch; None if they must be loaded first.
 
         Raises:
-            OffsetOutOfRange: it is below the partition's start.
-            PenstockError: loading it failed a moment ago.
+            OffsetOutOfRange: the offset is below the partition's start.
+            PenstockError: loading has just failed.
         """
         run = self.run_at(want.key, want.offset)
         if run is not None:
@@ -92,15 +92,11 @@ class TierReader:
         return None
 
     def run_at(self, key: PartitionKey, offset: int) -> TierRun | None:
-        """What is ready from an offset on."""
         run = self._ready.run(key, offset)
         return run if isinstance(run, TierRun) else None
 
     def load(self, wants: Sequence[TierWant], max_bytes: int) -> None:
-        """Begin to load what is not under way, for so many bytes of an answer; the first at least.
-
-        Nothing happens while too much is under way.
-        """
+        """Start the missing loads for a response of `max_bytes`, unless too many are running."""
         now, left = self._clock.monotonic(), max_bytes
         for place, want in enumerate(dict.fromkeys(wants)):
             if left <= 0 and place:
@@ -110,20 +106,17 @@ class TierReader:
                 self._begin(want)
 
     def forget(self, key: PartitionKey) -> None:
-        """Drop all that is known and loaded of a partition."""
         self._fetcher.forget(key)
         self._ready.drop(key)
 
     def upkeep(self) -> None:
-        """Let go of what nobody came for; to be called now and then."""
+        """Evict buffered batches that no consumer fetched; call this periodically."""
         self._ready.evict(self._clock.monotonic())
 
     async def stop(self) -> None:
-        """End all loads. Idempotent."""
         await self._loads.stop()
 
     def _read_ahead(self, want: TierWant, run: TierRun) -> None:
-        """Have the chunks that follow one loaded before they are asked for."""
         run.ahead_from = run.next_offset
         at = _behind(run)
         for left in range(limits.CHUNKS_AHEAD - 1, -1, -1):
@@ -135,7 +128,7 @@ class TierReader:
             at = self._following.get((want.key, at), -1) if ready is None else _behind(ready)
 
     def _begin(self, want: TierWant, ahead: int = 0) -> None:
-        """Load a chunk, and so many more behind it."""
+        """Load a chunk, and `ahead` more behind it."""
         places = self._loads.fresh([(want.key, want.offset)])
         if places:
             self._loads.begin(places, self._load(want, ahead))
@@ -161,19 +154,18 @@ class TierReader:
             self._failed(want, error)
         except Exception:
             logger.exception("reading %s from the archive failed", want.part.name)
-            self._failed(want, Unreadable("the broker failed on this read; its log has the cause"))
+            self._failed(want, Unreadable("an internal error of the broker; see its log"))
         finally:
             self._following.pop(place, None)
             self._loads.end([place])
             self._wake([want.part])
 
     def _chunk_bytes(self, want: TierWant) -> int:
-        """What is read at once: less where many consumers share what may be ready."""
+        """Return the size of a chunk: smaller where many consumers share the buffer."""
         share = limits.READY_BYTES_MAX // (limits.READY_SHARE * (1 + self._ready.partitions))
         return max(want.max_bytes, limits.CHUNK_BYTES_MIN, min(limits.CHUNK_BYTES, share))
 
     def _failed(self, want: TierWant, error: PenstockError) -> None:
-        """Remember a failure, for a moment."""
         failure = self._ready.fail(want.key, want.offset, error, self._clock.monotonic())
         if failure.quiet:
             self._counters.fetch_rejected += 1
@@ -184,5 +176,5 @@ class TierReader:
 
 
 def _behind(run: TierRun) -> int:
-    """An offset of what follows, as a load of it is known by."""
+    """Return the offset under which the next load is registered."""
     return run.next_offset if run.following < 0 else run.following

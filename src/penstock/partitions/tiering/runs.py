@@ -1,7 +1,7 @@
-"""Batches of a tiered segment in memory, as a consumer gets them: checked, and not changed.
+"""Verified, unchanged batches of a tiered segment in memory, for consumers.
 
-They were stamped when they were appended. With them comes what readers of committed records need:
-the aborted transactions with batches among them.
+They were stamped when they were appended. They carry their aborted transactions for readers of
+committed records.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from penstock.records.transactions import AbortedTransaction
 
 
 class TierRun(Run):
-    """A `Run` with its aborted transactions, and where in it others are to be read ahead.
+    """`Run` with its aborted transactions, and the offset at which reading ahead starts.
 
-    `following` is an offset in the first batch behind it; -1 where that is not known.
+    `following` is an offset in the first batch behind it; -1 if unknown.
     """
 
     __slots__ = ("aborted", "ahead_from", "following")
@@ -39,13 +39,12 @@ class TierRun(Run):
 
 
 def run_of(segment: TierSegment, start: int, data: memoryview, offset: int) -> TierRun | int:
-    """The whole batches of a segment's bytes from `start` on that reach beyond an offset.
+    """Return the whole batches of a segment's bytes from `start` that reach beyond an offset.
 
-    Where there is not even one, the bytes that are needed for it, from `start` on; 0 if the segment
-    has none there.
+    Without any, returns the number of bytes needed from `start`; 0 if the segment has none there.
 
     Raises:
-        CorruptObject: what was read are no batches of the segment.
+        CorruptObject: the bytes are not batches of the segment.
     """
     offsets: list[int] = []
     ends: list[int] = []

@@ -1,16 +1,15 @@
-"""Tiered storage on one broker: its partitions' tiers, their timers, and the way to the archive.
+"""Tiered storage on one broker: its partitions' tiers, their timers, and the path to the archive.
 
     log ──> Copier ──> store, control plane ──> local retention lets files go
     fetch <── TieredPart.read <── TierReader <── TierFetcher <── store
 
-The store is that of diskless topics, with the same guard: nothing is written to one that is not the
-control plane's. Clients of it are opened when they are first needed, one for copying and one for
-reading. Objects that lost their rows, or were never committed, are swept with those of diskless
-topics.
+The archive is the store of diskless topics, with the same guard: nothing is written to a store that
+is not the control plane's. Two clients of it are opened on first use, one for copies and one for
+reads. Objects without rows are swept with those of diskless topics.
 
-Every `remote.log.manager.task.interval.ms` the broker does for each partition that it leads what
-its core says, a few side by side, and asks for the tiers of those that it follows. Then local
-retention is applied to their logs, so that a segment goes in the interval in which it is copied.
+Every `remote.log.manager.task.interval.ms` the broker performs the effects of each partition that
+it leads, a few in parallel, and requests the tiers of those that it follows. Then local retention
+applies to their logs, so that a segment is removed in the interval in which it is copied.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_MS = 60_000
-"""What one read of a chunk may take."""
+"""Timeout of one chunk's read."""
 
 
 class TierService:
-    """See the module's text. Belongs to the event loop."""
+    """Tiered storage of one broker; belongs to the event loop."""
 
     def __init__(
         self,
@@ -80,17 +79,14 @@ class TierService:
 
     @property
     def enabled(self) -> bool:
-        """Whether topics may be tiered here."""
         return self._settings.storage_system_enable
 
     @property
     def store_url(self) -> str:
-        """Where the archive is."""
         return self._archive.store_url
 
     @property
     def hosted(self) -> Mapping[LocalPartition, TieredPart]:
-        """The tiered partitions that this broker leads or follows."""
         return self._hosted
 
     # -- life --------------------------------------------------------------------------------
@@ -100,18 +96,14 @@ class TierService:
         advanced: Callable[[Iterable[object]], None],
         sweep: Callable[[Iterable[TopicPartition]], None],
     ) -> None:
-        """Belong to the running loop.
-
-        `advanced` is called with partitions whose loads have ended, `sweep` applies local retention
-        to logs.
-        """
+        """Start the timers; `advanced` gets partitions with ended loads, `sweep` does retention."""
         self._advanced, self._sweep = advanced, sweep
         self._spawn(self._look_on())
         if self.enabled:
             self._spawn(self._forget_on())
 
     async def stop(self) -> None:
-        """End all that is under way: what is being copied is swept later. Idempotent."""
+        """End all work; unfinished copies are swept later. Idempotent."""
         self._stopped = True
         for task in list(self._tasks):
             task.cancel()
@@ -121,7 +113,7 @@ class TierService:
             await self._cold.close()
 
     def follow(self, topic: Topic, partitions: Iterable[Partition | None]) -> None:
-        """Give the local partitions of a topic their tiers, as the image says, or take them."""
+        """Add or remove the tiers of a topic's local partitions, as the metadata image states."""
         tiered = topic.configs.get(REMOTE_CONFIG) == "true"
         for partition in partitions:
             if not isinstance(partition, LocalPartition):
@@ -146,7 +138,7 @@ class TierService:
         if part is not None:
             self._reader.forget(part.key)
 
-    # -- what partitions share ---------------------------------------------------------------
+    # -- shared by partitions ----------------------------------------------------------------
 
     @cached_property
     def _fetcher(self) -> TierFetcher:
@@ -184,7 +176,7 @@ class TierService:
         )
 
     async def _store(self, use: str) -> ObjectStore:
-        """A client of the archive of its own for each use; raises NotServing, StoreMismatch."""
+        """Return a client of the archive per use; raises NotServing, StoreMismatch."""
         store = self._stores.get(use)
         if store is None:
             store = self._stores[use] = await self._archive.client()
@@ -210,17 +202,17 @@ class TierService:
         return self._cold
 
     def _wake(self, parts: Sequence[TierSource]) -> None:
-        """Loads have ended: whoever waits for them reads again."""
         woken = {id(part) for part in parts}
-        self._advanced([one for one, part in self._hosted.items() if id(part) in woken])
+        hosted = self._hosted.items()
+        self._advanced([partition for partition, part in hosted if id(part) in woken])
 
     async def look_up(self, parts: Sequence[TieredPart]) -> None:
-        """Ask where the tiers of partitions begin and end now; raises PenstockError."""
+        """Request the tiers' start and end of partitions; raises PenstockError."""
         for first in range(0, len(parts), limits.MARKS_PER_CALL):
             asked = parts[first : first + limits.MARKS_PER_CALL]
             found = await self._plane.tier_marks([part.key for part in asked])
             for part in asked:
-                if not part.busy:  # who is at work knows better
+                if not part.busy:  # a running copy has newer state
                     part.learned(found.get(part.key))
 
     # -- timers ------------------------------------------------------------------------------
@@ -230,13 +222,13 @@ class TierService:
             try:
                 await self._look()
             except PenstockError as error:
-                logger.warning("the tiers of partitions are not known: %s", error)
+                logger.warning("requesting the tiers of partitions failed: %s", error)
             except Exception:
-                logger.exception("looking at the tiers of partitions failed")
+                logger.exception("the tiering round failed")
             await pause(self._settings.manager_task_interval_ms / 1000)
 
     async def _look(self) -> None:
-        for partition in [one for one in self._hosted if one.log.closed is not None]:
+        for partition in [item for item in self._hosted if item.log.closed is not None]:
             self._reader.forget(self._hosted.pop(partition).key)
         followed = []
         for partition, part in self._hosted.items():
@@ -263,7 +255,7 @@ class TierService:
             self._sweep([partition.topic_partition])
 
     async def _forget_on(self) -> None:
-        """Let go what topics have left that are deleted, or tiered no more."""
+        """Delete the tiers of deleted topics and of topics that are no longer tiered."""
         while not self._stopped:
             await pause(self._forget_seconds)
             try:
@@ -271,7 +263,7 @@ class TierService:
                     if not await self._plane.forget_tiers():
                         break
             except PenstockError as error:
-                logger.warning("tiers of deleted topics are still there: %s", error)
+                logger.warning("deleting the tiers of deleted topics failed: %s", error)
 
     @property
     def _forget_seconds(self) -> float:
@@ -283,10 +275,9 @@ class TierService:
         task.add_done_callback(self._tasks.discard)
 
     def samples(self) -> Iterator[Sample]:
-        """Metrics of this moment."""
         led = [part.core for partition, part in self._hosted.items() if partition.leads]
         return metrics.samples(self.counters, led)
 
 
 def _nobody(partitions: Iterable[object]) -> None:
-    """Nobody waits before the service is started."""
+    """Do nothing before the service is started."""

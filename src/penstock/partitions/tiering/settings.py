@@ -1,7 +1,7 @@
-"""The broker's settings of tiered storage, by Kafka's names.
+"""Broker settings of tiered storage, by Kafka's names.
 
 The archive is the object store of `diskless.storage.url`: sealed segments of both kinds of topics
-lie in it, below `archive/`.
+are below its `archive/`.
 
 Source: Kafka's `RemoteLogManagerConfig`.
 """
@@ -16,7 +16,7 @@ from penstock.base.settings import LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSettings:
-    """How one broker copies segments to the archive, and reads there."""
+    """Settings of how a broker copies segments to the archive, and reads them."""
 
     PREFIX: ClassVar = "remote.log."
 
@@ -25,8 +25,8 @@ class TierSettings:
         " the store of diskless.storage.url.",
     )  # fmt: skip
     manager_task_interval_ms: int = setting(
-        30_000, "Time between two looks for segments to copy, and for those that retention deletes"
-        " from the archive and from local disks. Deleted segments stay on disk for"
+        30_000, "Time between two searches for segments to copy, and for segments that retention"
+        " deletes from the archive and from local disks. Deleted segments stay on disk for"
         " file.delete.delay.ms more.", 10, 86_400_000,
     )  # fmt: skip
     manager_copier_thread_pool_size: int = setting(
@@ -44,9 +44,9 @@ class TierSettings:
         10, "Requests to the archive for consumers that run at once.", 1, 1024
     )
     reader_max_pending_tasks: int = setting(
-        100, "Requests that wait for those; more are rejected, and consumers ask again.", 1, 100_000
+        100, "Requests that wait for those; more are rejected, and consumers retry.", 1, 100_000
     )
     index_file_cache_total_size_bytes: int = setting(
-        64 << 20, "Memory for indexes of segments in the archive; the least recently used go.",
+        64 << 20, "Memory for indexes of archived segments; the least recently used is evicted.",
         1 << 20, LONG_MAX,
     )  # fmt: skip

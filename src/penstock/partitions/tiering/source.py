@@ -1,4 +1,4 @@
-"""What reading tiers needs to know of a partition; `TieredPart` is one."""
+"""Port of a partition for reads of its tiers; `TieredPart` implements it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TierSource(Protocol):
-    """Offsets are as last heard of the control plane."""
+    """Partition with tiers; its offsets are the control plane's last response."""
 
     key: PartitionKey
     name: str
@@ -18,23 +18,23 @@ class TierSource(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """Where the partition begins."""
+        """Start offset of the partition."""
         ...
 
     @property
     def tiered_end(self) -> int:
-        """Up to where it lies in the archive."""
+        """End offset of the archive."""
         ...
 
     @property
     def aborted_offset(self) -> int:
-        """Where the last segment begins that has markers of aborted transactions; -1 for none."""
+        """Base offset of the last segment with markers of aborted transactions; -1 for none."""
         ...
 
     async def look_up(self) -> None:
-        """Hear of the control plane; raises PenstockError."""
+        """Request the offsets from the control plane; raises PenstockError."""
         ...
 
     async def look_up_unknown(self) -> None:
-        """The same, where it was never heard of."""
+        """Request the offsets if they are unknown."""
         ...

@@ -1,1 +1,1 @@
-"""Compaction: of each key a log keeps the newest record, and tombstones for a while."""
+"""Compaction: a log keeps the newest record of each key, and tombstones for a while."""

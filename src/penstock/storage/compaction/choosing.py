@@ -1,4 +1,4 @@
-"""What of a log may be compacted, and whether it is worth it: pure decisions.
+"""Decisions of what to compact of a log, and whether it is worth it: a pure core.
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`) and `LogToClean`;
 KIP-58, KIP-354.
@@ -14,7 +14,7 @@ from penstock.storage.segment import Segment
 
 
 class Closed(NamedTuple):
-    """A segment that another one follows; `newest` finds its highest timestamp."""
+    """Closed segment; `newest` returns its highest timestamp."""
 
     segment: Segment
     next_offset: int
@@ -22,14 +22,14 @@ class Closed(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """The segments that a pass may take, oldest first, clean ones too."""
+    """Segments that a pass may compact, oldest first, including clean ones."""
 
     segments: list[Closed]
     first_dirty: int
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether something is older than `max.compaction.lag.ms` and has not been seen."""
+    """Whether an uncompacted record is older than `max.compaction.lag.ms`."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -48,22 +48,22 @@ def cleanable(
     max_lag_ms: int,
     first_timestamp: Callable[[Segment], int],
 ) -> Cleanable:
-    """What of a log's closed segments may be compacted: all of each is below `bound`."""
+    """Return the closed segments that may be compacted; each is completely below `bound`."""
     first_dirty = max(clean_offset, log_start_offset)
     taken: list[Closed] = []
     clean_bytes = dirty_bytes = 0
     overdue = False
-    for one in closed:
-        dirty = one.next_offset > first_dirty
-        if one.next_offset > bound:
+    for item in closed:
+        dirty = item.next_offset > first_dirty
+        if item.next_offset > bound:
             break
-        if dirty and min_lag_ms > 0 and one.newest() > now_ms - min_lag_ms:
+        if dirty and min_lag_ms > 0 and item.newest() > now_ms - min_lag_ms:
             break
-        taken.append(one)
+        taken.append(item)
         if not dirty:
-            clean_bytes += one.segment.end_position
+            clean_bytes += item.segment.end_position
             continue
-        if dirty_bytes == 0 and one.segment.end_position and max_lag_ms < LONG_MAX:
-            overdue = 0 <= first_timestamp(one.segment) < now_ms - max_lag_ms
-        dirty_bytes += one.segment.end_position
+        if dirty_bytes == 0 and item.segment.end_position and max_lag_ms < LONG_MAX:
+            overdue = 0 <= first_timestamp(item.segment) < now_ms - max_lag_ms
+        dirty_bytes += item.segment.end_position
     return Cleanable(taken, first_dirty, clean_bytes, dirty_bytes, overdue)

@@ -1,6 +1,6 @@
-"""A segment's file in chunks of whole batches, as tables; whatever is damaged ends it.
+"""Reading of a segment's file in chunks of whole batches, as tables; damage ends the read.
 
-Reads are counted, and wait where there were too many of them.
+Reads are counted and throttled.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Ints
 
 _BATCHES_MAX: Final = 1 << 14
-"""Rows of a table."""
+"""Maximum number of rows of a table."""
 _COMPRESSED_BYTES: Final = 256 << 10
-"""What is unpacked together."""
+"""Maximum compressed bytes that are decompressed together."""
 
 
 class Chunk(NamedTuple):
-    """Whole batches of a file back to back from `position` on, each a row of the table."""
+    """Adjacent whole batches of a file from `position` on, each a row of the table."""
 
     view: memoryview
     table: Ints
@@ -39,10 +39,10 @@ class Chunk(NamedTuple):
 def chunks(
     files: Files, source: Source, chunk_bytes: int, spend: Callable[[int], None]
 ) -> Iterator[Chunk]:
-    """Read a segment, its checksums too; `spend` is told of the bytes before they are read.
+    """Yield the verified chunks of a segment; call `spend` with the bytes before each read.
 
     Raises:
-        CorruptLog: bytes that are no whole batches, or with another checksum.
+        CorruptLog: bytes are not whole batches, or a checksum is wrong.
         OSError: the file cannot be read.
     """
     file = files.open_file(source.path)
@@ -68,10 +68,10 @@ def chunks(
 
 
 def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Iterator[Chunk]:
-    """The whole batches that bytes begin with; a position in a file is added to those of chunks.
+    """Yield the whole batches at the beginning of `view`; `position` is added to the chunks' own.
 
     Raises:
-        CorruptBatch: with `check`, another checksum.
+        CorruptBatch: with `check`, a checksum is wrong.
     """
     data = np.frombuffer(view, np.uint8)
     state = np.zeros(2, np.int64)
@@ -92,7 +92,7 @@ def tables(view: memoryview, position: int = 0, *, check: bool = False) -> Itera
 
 
 def _bounded(table: Ints) -> int:
-    """How many batches may be open at once: compressed ones are far larger then."""
+    """Return how many batches to open at once, as compressed ones grow."""
     if not (table[:, kernels.ATTRIBUTES] & CODEC_MASK).any():
         return len(table)
     sizes = table[:, kernels.SIZE].cumsum()
@@ -100,17 +100,13 @@ def _bounded(table: Ints) -> int:
 
 
 def _next_size(source: Source, view: memoryview, position: int, size: int) -> int:
-    """How many bytes the batch has that is cut.
-
-    Raises:
-        CorruptLog: no more than there are, or no batch.
-    """
+    """Return the size of the incomplete batch; raises CorruptLog."""
     state = np.zeros(2, np.int64)
     kernels.list_batches(
         np.frombuffer(view, np.uint8), 0, np.empty((1, kernels.FIELDS), np.int64), state
     )
     needed = int(state[1])
     if needed <= size or needed > source.size_bytes - position:
-        reason = f"{source.size_bytes - position} bytes are left, which begin with no whole batch"
+        reason = f"the last {source.size_bytes - position} bytes do not begin with a whole batch"
         raise CorruptLog(Path(source.path), position, reason)
     return needed

@@ -1,12 +1,12 @@
-"""Which log is compacted next, the threads that do it, and how what they wrote takes its place.
+"""Log cleaner: selects logs to compact, runs the threads, and swaps their results in.
 
-Every `log.cleaner.backoff.ms` all compacted logs are looked at, a bounded number at a time. Those
-that are dirty enough, or overdue, are compacted, the dirtiest first, one by each of
-`log.cleaner.threads`. A thread writes one segment; the owner's thread puts it in the place of the
-old ones, in turn with checkpoints, whose thread makes the new names durable; then comes the next.
+Every `log.cleaner.backoff.ms` it examines all compacted logs, a bounded number at a time. Logs that
+are dirty enough, or overdue, are compacted, the dirtiest first, one by each of
+`log.cleaner.threads`. A thread writes one segment; the owner's thread swaps it with the old ones,
+in order with checkpoints, whose thread syncs the new names; then the next segment follows.
 
-A log whose pass fails is left alone until the next start, and told (`uncleanable`), as it would
-fail again; but where a disk is full, it is tried again.
+A log whose pass failed is skipped until the next start and reported (`uncleanable`), as it would
+fail again; after a full disk it is retried.
 
 Source: Kafka's `LogCleaner` and `LogCleanerManager`.
 """
@@ -28,7 +28,7 @@ from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.compaction.choosing import Cleanable
 from penstock.storage.compaction.log import CompactedLog
 from penstock.storage.compaction.offsets import CleanOffsets
-from penstock.storage.compaction.swapping import decide, discard, put_in_place, settle
+from penstock.storage.compaction.swapping import decide, discard, put_in_place, release
 from penstock.storage.compaction.throttle import Throttle
 from penstock.storage.compaction.values import Cleaned, PassPlan, Source
 from penstock.storage.errors import (
@@ -52,7 +52,7 @@ RemoveLater = Callable[[Collection[str], int], None]
 
 
 class _Slot:
-    """A thread, and what it compacts."""
+    """Thread, and the log that it compacts."""
 
     def __init__(self, number: int) -> None:
         self.worker = Worker(f"penstock-cleaner-{number}")
@@ -60,16 +60,16 @@ class _Slot:
         self.log: CompactedLog | None = None
         self.work: CleaningPass | None = None
         self.segments: dict[int, Segment] = {}
-        """What the pass reads, by base offset, as far as nothing has taken its place."""
+        """Segments that the pass still reads, by base offset."""
         self.end_offset = 0
-        """Where that ends."""
+        """End offset of the pass."""
         self.cleaned: Cleaned | None = None
-        """Written, and not in its place yet."""
+        """Written segment that is not swapped in yet."""
         self.due = self.going = False
 
 
 class LogCleaner:
-    """Belongs to the owner's thread."""
+    """Compaction of a store's logs; belongs to the owner's thread."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class LogCleaner:
         new_uuid: Callable[[], UUID],
         remove_later: RemoveLater,
     ) -> None:
-        """`worker` is the checkpoints'; `remove_later` removes files after so many milliseconds."""
+        """Create a cleaner with the checkpoints' `worker`; `remove_later` takes milliseconds."""
         settings = parts.settings
         self._parts = parts
         self._files = parts.segment_files.files
@@ -98,16 +98,15 @@ class LogCleaner:
         self._sweep: deque[TopicPartition] = deque()
         self._ratios: dict[TopicPartition, float] = {}
         self.dirty_ratios: dict[TopicPartition, float] = {}
-        """Of compacted logs, as of the last look at all of them."""
+        """Share of dirty bytes per compacted log, as of the last complete search."""
         self._candidates: list[tuple[float, TopicPartition]] = []
         self._looked_ms = parts.clock.now_ms()
         self._ended_ms = self._looked_ms
         self.uncleanable: dict[TopicPartition, str] = {}
-        """Logs whose pass has failed, and why."""
+        """Logs whose pass failed, and why."""
 
     @property
     def idle_ms(self) -> int:
-        """How long ago the last pass ended, or the start."""
         return max(0, self._parts.clock.now_ms() - self._ended_ms)
 
     def attach(self, call_soon_threadsafe: Callable[..., object]) -> None:
@@ -115,18 +114,18 @@ class LogCleaner:
             slot.worker.attach(call_soon_threadsafe)
 
     def close(self) -> None:
-        """Break off what is under way; a swap that is decided is finished by the next start."""
+        """Stop running passes; the next start completes a decided swap."""
         self._closed = True
         for slot in self._slots:
             slot.stop.set()
             slot.worker.close()
 
     def forget(self, log: CompactedLog, then: Callable[[], None]) -> None:
-        """A log is deleted; `then` is called once no thread has to do with its files any more."""
+        """Forget a deleted log; call `then` once no thread uses its files."""
         self.uncleanable.pop(log.topic_partition, None)
         data = self._offsets.encoded_without(log.topic_partition)
         if data is not None:
-            self._worker.submit(partial(self._offsets.save, data), _told)
+            self._worker.submit(partial(self._offsets.save, data), _logged)
         for slot in self._slots:
             if slot.log is log:
                 slot.stop.set()
@@ -135,26 +134,23 @@ class LogCleaner:
         then()
 
     def lower_clean_offset(self, tp: TopicPartition, offset: int) -> None:
-        """A log is about to be cut: it is clean up to there at most, on disk when this is done.
-
-        A pass that has read beyond ends: it takes for old what has nothing newer then.
+        """Lower a log's clean offset, and stop passes beyond it; durable at return.
 
         Raises:
-            StorageError: that cannot be done.
+            StorageError: the offset cannot be saved.
         """
         for slot in self._slots:
             if slot.log is not None and slot.log.topic_partition == tp and slot.end_offset > offset:
                 slot.stop.set()
         self._offsets.lower(tp, offset)
 
-    def settle(self) -> None:
-        """Wait for passes that are to end."""
+    def wait_stopped(self) -> None:
         for slot in self._slots:
             if slot.stop.is_set():
                 slot.worker.drain()
 
     def run(self, now_ms: int) -> None:
-        """One bounded part of everything that is due."""
+        """Do one bounded part of everything that is due."""
         if self._parts.queue.failed is not None or self._closed:
             return
         for slot in self._slots:
@@ -207,7 +203,7 @@ class LogCleaner:
             return None
 
     def _clean_offset(self, log: CompactedLog) -> int:
-        """Up to where a log is clean; from its start on if it cannot be as clean as is said."""
+        """Return a log's clean offset; 0 if the recorded one is above its end."""
         offset = self._offsets.of(log.topic_partition)
         return offset if offset <= log.log_end_offset else 0
 
@@ -225,7 +221,7 @@ class LogCleaner:
             except (OSError, PenstockError) as error:
                 self._failed(log, error)
                 continue
-            slot.segments = {one.segment.base_offset: one.segment for one in found.segments}
+            slot.segments = {item.segment.base_offset: item.segment for item in found.segments}
             slot.end_offset = plan.sources[-1].next_offset
             self._begin(slot, log, plan)
 
@@ -240,7 +236,7 @@ class LogCleaner:
         spend = partial(self._throttle.spend, slot.stop.wait)
 
         def first_step() -> Cleaned | None:
-            # Imported here because kernels take 0.3 s to load, which not every broker needs.
+            # Imported on first use, because kernels take 0.3 s to load.
             from penstock.storage.compaction.cleaning import CleaningPass
 
             slot.work = CleaningPass(
@@ -255,8 +251,8 @@ class LogCleaner:
 
         slot.worker.submit(first_step, partial(self._stepped, slot))
 
-    def _go_on(self, slot: _Slot) -> None:
-        """Have the next group written; in a loop, as without threads all comes back at once."""
+    def _continue(self, slot: _Slot) -> None:
+        """Start the next group; in a loop, as without threads the job returns at once."""
         slot.due = True
         if slot.going:
             return
@@ -271,7 +267,7 @@ class LogCleaner:
         if log is None:
             return
         if error is not None or work is None:
-            changed = log.place_of(list(slot.segments.values())) < 0  # cut, or let go, meanwhile
+            changed = log.place_of(list(slot.segments.values())) < 0  # cut or removed meanwhile
             if not (changed or isinstance(error, CompactionStopped) or log.closed is not None):
                 self._failed(log, error)
             self._abandon(slot)
@@ -284,7 +280,6 @@ class LogCleaner:
             self._finish(slot, log, work)
 
     def _swap(self, slot: _Slot) -> None:
-        """Begin to put what was written in its place, unless a checkpoint is under way."""
         log, cleaned = slot.log, slot.cleaned
         if log is None or cleaned is None or log.swapping:
             return
@@ -299,7 +294,7 @@ class LogCleaner:
             then = partial(self._decided, slot, log, gone)
             if log.recovery_point.has_holes:
                 self._worker.submit(work, lambda _, error: then(error))
-            else:  # or what is gone would be taken for lost after a crash
+            else:  # otherwise removed offsets would count as lost after a crash
                 log.note_holes()
                 self._checkpointer.save_points_and(work, then)
 
@@ -319,7 +314,7 @@ class LogCleaner:
         try:
             removed = put_in_place(self._files, log.directory, cleaned.bases)
         except OSError as failure:
-            # The next start does it; until then nobody knows which files are there.
+            # The next start completes it; until then the set of files is unknown.
             log.damage = CorruptLog(log.path_of(base_offset), 0, f"a swap failed: {failure}")
             self._failed(log, failure)
             self._abandon(slot)
@@ -328,10 +323,10 @@ class LogCleaner:
         for base in cleaned.bases:
             del slot.segments[base]
         self._remove_later(removed, log.config.file_delete_delay_ms)
-        work = partial(settle, self._files, log.directory, base_offset)
-        self._worker.submit(work, partial(self._settled, slot, log))
+        work = partial(release, self._files, log.directory, base_offset)
+        self._worker.submit(work, partial(self._released, slot, log))
 
-    def _settled(
+    def _released(
         self, slot: _Slot, log: CompactedLog, _: object, error: BaseException | None
     ) -> None:
         if error is not None or log.closed is not None:
@@ -340,7 +335,7 @@ class LogCleaner:
             self._abandon(slot)
             return
         log.swapping = False
-        self._go_on(slot)
+        self._continue(slot)
 
     def _finish(self, slot: _Slot, log: CompactedLog, work: CleaningPass) -> None:
         self._count(work)
@@ -348,7 +343,7 @@ class LogCleaner:
         self._parts.counters.compactions += 1
         slot.log = slot.work = None
         data = self._offsets.encoded_with(log.topic_partition, work.end_offset)
-        self._worker.submit(partial(self._offsets.save, data), _told)
+        self._worker.submit(partial(self._offsets.save, data), _logged)
         self._looked_ms = 0  # more may be due at once
         figures = work.figures
         logger.info(
@@ -365,7 +360,6 @@ class LogCleaner:
         counters.compaction_kept_records += figures.kept_records
 
     def _abandon(self, slot: _Slot) -> None:
-        """Leave a log as it is."""
         log, cleaned = slot.log, slot.cleaned
         slot.log = slot.work = slot.cleaned = None
         slot.due = False
@@ -379,11 +373,11 @@ class LogCleaner:
         full = isinstance(error, OSError) and disk_full(error, log.directory) is not None
         if full or isinstance(error, DiskFull):
             self._parts.counters.disk_full += 1
-            logger.error("compaction of %s failed, to be tried again: %s", where, error)
+            logger.error("compaction of %s failed, and is retried: %s", where, error)
             return
         self.uncleanable[where] = f"{type(error).__name__}: {error}"
         logger.error(
-            "compaction of %s failed, and is not tried again before the next start: %s",
+            "compaction of %s failed, and is not retried before the next start: %s",
             where, error, exc_info=error,
         )  # fmt: skip
 
@@ -401,8 +395,8 @@ def _is_due(found: Cleanable, log: CompactedLog) -> bool:
 def _plan(log: CompactedLog, found: Cleanable, now_ms: int) -> PassPlan:
     config = log.config
     sources = [
-        Source(one.segment.path, one.segment.base_offset, one.next_offset, one.segment.end_position)
-        for one in found.segments
+        Source(segment.path, segment.base_offset, next_offset, segment.end_position)
+        for segment, next_offset, _ in found.segments
     ]
     return PassPlan(
         log.directory,
@@ -419,9 +413,9 @@ def _plan(log: CompactedLog, found: Cleanable, now_ms: int) -> PassPlan:
 
 
 def _nothing() -> None:
-    """What a thread does last for a log that is deleted."""
+    """Do nothing besides waiting for the running step of a deleted log."""
 
 
-def _told(_: object, error: BaseException | None) -> None:
+def _logged(_: object, error: BaseException | None) -> None:
     if error is not None:
-        logger.error("noting that a log is clean failed: %s", error)
+        logger.error("saving the clean offset of a log failed: %s", error)

@@ -1,14 +1,14 @@
-"""One pass over a log, on any thread: the keys of what is dirty, then segments by groups.
+"""Compaction pass over a log, on any thread: collect keys, then rewrite segments by groups.
 
-1. Note the last offset of each key of the dirty batches, from the first dirty offset on, until the
-   map is full. Up to there the log is clean after the pass.
-2. Write all segments from the log's start to there anew, group by group: adjacent ones that are
-   small become one, as long as they are of one leader epoch.
+1. Record the last offset of each key of the dirty batches, from the first dirty offset on, until
+the map is full. The log is clean up to there after the pass.
 
-Each group is the owner's to put in place before the next one is written, so that older records
-are gone before the tombstones that deleted them. What a group would leave as it is, is left.
+2. Rewrite all segments below that offset, group by group: adjacent small ones of one leader epoch
+are merged.
 
-The inputs do not change while the pass reads them: they are closed, synced, committed, and decided.
+The owner swaps each group in before the next one is written, so that older records are gone before
+the tombstones that deleted them. Unchanged groups are skipped. The inputs do not change during the
+pass: they are closed, synced, committed, and decided.
 
 Source: Kafka's `Cleaner.clean`, `buildOffsetMap`, `groupSegmentsBySize` and `cleanSegments`.
 """
@@ -43,13 +43,13 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class CleaningPass:
-    """See the module's text. `step` on any thread, one call at a time."""
+    """Compaction pass over one log. Call `step` on any thread, one call at a time."""
 
     def __init__(
         self, files: Files, plan: PassPlan, *, map_bytes: int, chunk_bytes: int, secret: Secret,
         spend: Spend,
     ) -> None:  # fmt: skip
-        """`spend` is told of bytes before they are read or written; it may wait, or raise."""
+        """Create a pass; `spend` is called before bytes are read or written; it may raise."""
         self._files = files
         self._plan = plan
         self._map_bytes = map_bytes
@@ -59,14 +59,14 @@ class CleaningPass:
         self._steps: Iterator[Cleaned] | None = None
         self.figures = Figures()
         self.end_offset = plan.first_dirty
-        """The log is clean up to here once `step` has returned None."""
+        """Offset up to which the log is clean once `step` has returned None."""
 
     def step(self) -> Cleaned | None:
-        """Write the next group; None when nothing is left.
+        """Write the next group; return None when no group is left.
 
         Raises:
             CorruptLog: a segment is damaged.
-            CompactionStopped: as `spend` says.
+            CompactionStopped: raised by `spend`.
             OSError: a file cannot be read or written.
         """
         if self._steps is None:
@@ -95,12 +95,12 @@ class CleaningPass:
             except BaseException:
                 discard(self._files, plan.directory, base_offset)
                 raise
-            yield Cleaned([one.base_offset for one in group], size_bytes)
+            yield Cleaned([source.base_offset for source in group], size_bytes)
 
     # -- keys --------------------------------------------------------------------------------
 
     def _note_keys(self, keys: KeyMap) -> int:
-        """Fill the map; returns the offset up to where it has all keys."""
+        """Fill the map; return the offset below which it has all keys."""
         plan = self._plan
         transactions = PassedTransactions(plan.aborted)
         end = plan.first_dirty
@@ -124,7 +124,7 @@ class CleaningPass:
     # -- groups ------------------------------------------------------------------------------
 
     def _grouped(self) -> Iterator[list[Source]]:
-        """Segments up to the end, those together that become one; empty ones go with others."""
+        """Yield the groups of segments to merge, up to the end; empty ones join other groups."""
         plan = self._plan
         group: list[Source] = []
         size_bytes = index_bytes = 0
@@ -164,9 +164,9 @@ class CleaningPass:
             return 0
 
     def _rewrite(self, group: Sequence[Source], retention: Retention) -> int | None:
-        """Write what stays of a group; returns its size, or None where nothing would change."""
+        """Write the retained batches of a group; return the size, or None if nothing changes."""
         plan = self._plan
-        last = max((place for place, one in enumerate(group) if one.size_bytes), default=-1)
+        last = max((place for place, part in enumerate(group) if part.size_bytes), default=-1)
         if last < 0:
             return None
         target = CleanedSegment(
@@ -215,7 +215,6 @@ class CleaningPass:
         self.figures.written_bytes += size_bytes
 
     def _copy(self, source: Source, end: int, target: CleanedSegment) -> None:
-        """Write the beginning of a segment, of which everything stays."""
         file = self._files.open_file(source.path)
         try:
             while target.size_bytes < end:

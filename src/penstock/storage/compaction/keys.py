@@ -1,8 +1,8 @@
-"""The records of some batches, read for their keys; and the map from keys to last offsets.
+"""Keys of records, and the map from keys to last offsets.
 
-The map has the 128-bit hash of each key, keyed by a secret of the pass, and never the key; at 24
-bytes a slot, its memory is bounded by `log.cleaner.dedupe.buffer.size`. Where it is full, a pass
-ends there, and the next one goes on.
+The map stores a 128-bit hash of each key, keyed by a secret of the pass, never the key; at 24 bytes
+a slot, its memory is bounded by `log.cleaner.dedupe.buffer.size`. A pass ends where the map is
+full, and the next one continues.
 
 Source: Kafka's `SkimpyOffsetMap` and `Cleaner.buildOffsetMap`.
 """
@@ -30,11 +30,11 @@ Secret = tuple[int, int]
 SLOT_BYTES: Final = 8 * kernels.SLOT_FIELDS
 _SLOTS_MIN: Final = 64
 _FULL: Final = 4 / 3
-"""Slots for each key: beyond that, a key that is not there takes many steps to miss."""
+"""Slots per key: in a fuller map, a lookup of a missing key takes many steps."""
 
 
 class Rows(NamedTuple):
-    """Records as `kernels.compaction` describes them; each piece has those of some batches."""
+    """Records in the form of `kernels.compaction`; each piece has those of some batches."""
 
     pieces: list[Piece]
     hashes: npt.NDArray[np.uint64]
@@ -43,12 +43,12 @@ class Rows(NamedTuple):
 
 
 def read_rows(view: memoryview, table: Ints, secret: Secret) -> Rows:
-    """Read the records of the batches of a table, which `list_batches` has filled.
+    """Read the records of a table's batches, which `list_batches` has filled.
 
-    Where a batch is compressed, all of the table get other places, in the pieces.
+    If any batch is compressed, the positions of all batches of the table refer to the pieces.
 
     Raises:
-        CorruptBatch, RecordTooLarge, UnsupportedCodec: they cannot be read.
+        CorruptBatch, RecordTooLarge, UnsupportedCodec: the records cannot be read.
     """
     count = int(table[:, kernels.COUNT].sum())
     pieces = open_batches(view, table, DECOMPRESSED_BYTES_MAX)
@@ -77,10 +77,10 @@ def read_rows(view: memoryview, table: Ints, secret: Secret) -> Rows:
 
 
 class KeyMap:
-    """See the module's text."""
+    """Map from key hashes to last offsets, bounded in memory."""
 
     def __init__(self, size_bytes: int, offsets: int, secret: Secret) -> None:
-        """A map of up to `size_bytes`, and no larger than so many offsets need."""
+        """Create a map of up to `size_bytes`, not larger than `offsets` keys need."""
         most = 1 << max(size_bytes // SLOT_BYTES, 1).bit_length() - 1
         self._slots_max = max(_SLOTS_MIN, most)
         self.secret = secret
@@ -94,16 +94,14 @@ class KeyMap:
 
     @property
     def room(self) -> int:
-        """How many keys more it takes."""
         return int(self.slots.shape[0] / _FULL) - self.known
 
     def grow(self, keys: int) -> None:
-        """Make room for so many keys at once: a pass gets at least as far as one batch does."""
+        """Make room for `keys` keys at once, so that a pass advances by at least one batch."""
         self._slots_max = max(self._slots_max, 1 << (int(keys * _FULL)).bit_length())
         self.slots = self._made(keys)
 
     def note(self, rows: Rows) -> None:
-        """Note the keys of all rows, for which there is room."""
         self.known = kernels.note_keys(
             rows.hashes, rows.spans, rows.kinds, 0, len(rows.kinds), self.slots, self.known
         )

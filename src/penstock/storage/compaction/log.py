@@ -1,8 +1,7 @@
-"""A log's side of compaction: what of it a pass may take, and how its result takes its place.
+"""Compaction of a log: the segments that a pass may take, and the swap of its result.
 
-What a pass reads must not change under it: closed segments that a checkpoint has synced, and that
-no replay touches, of what is committed and decided. While a swap is under way (`swapping`) nothing
-else may change the log's files.
+A pass reads only segments that cannot change: closed, synced by a checkpoint, not part of a replay,
+committed and decided. While a swap is running (`swapping`) nothing else may change the log's files.
 
 Source: Kafka's `LogCleanerManager.cleanableOffsets` and `UnifiedLog.replaceSegments`.
 """
@@ -20,14 +19,14 @@ from penstock.storage.compaction.choosing import Cleanable, Closed, cleanable
 from penstock.storage.compaction.values import Live
 from penstock.storage.damage import Damage
 from penstock.storage.formats.checkpoint import HAS_HOLES
-from penstock.storage.holes import HoledLog
+from penstock.storage.gapped import GappedLog
 from penstock.storage.names import LOG, SEGMENT_SUFFIXES, offset_name
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.values import Buffer
 
 
-class CompactedLog(HoledLog):
-    """See the module's text. Every log of a store is one, compacted or not."""
+class CompactedLog(GappedLog):
+    """Log that can be compacted; a base of every log of a store."""
 
     __slots__ = ("swapping",)
 
@@ -37,12 +36,11 @@ class CompactedLog(HoledLog):
 
     @property
     def is_compacted(self) -> bool:
-        """Whether it may be compacted now: its topic says so, and nothing forbids it."""
         refused = self.closed or self.fence or self.damage
         return refused is None and "compact" in self.config.cleanup_policy
 
     def cleanable(self, clean_offset: int, now_ms: int) -> Cleanable:
-        """What a pass may take, for a log that is clean up to an offset."""
+        """Return the segments that a pass may take, for a log that is clean up to an offset."""
         self.load()
         config = self.config
         committed = min(self.durable_offset, self.committed_offset)
@@ -51,8 +49,8 @@ class CompactedLog(HoledLog):
         undecided = transactions.first_unstable_offset
         bound = min(committed, undecided, self.recovery_point.segment_base)
         closed = [
-            Closed(one, after.base_offset, partial(self._newest, one))
-            for one, after in pairwise(self.segments)
+            Closed(segment, after.base_offset, partial(self._newest, segment))
+            for segment, after in pairwise(self.segments)
             if after.base_offset > self.log_start_offset
         ]
         files = self._parts.segment_files
@@ -67,18 +65,18 @@ class CompactedLog(HoledLog):
             first_timestamp=files.first_timestamp,
         )
         if bound < self.segments[-1].base_offset:
-            self._parts.changes.of(self)  # or a log that nobody writes to is not synced further
+            self._parts.changes.of(self)  # otherwise an idle log is not synced further
         return found
 
     def _newest(self, segment: Segment) -> int:
-        """The highest timestamp of a closed segment; what is not written yet is newer than all."""
+        """Return the highest timestamp of a closed segment; LONG_MAX until it is fully written."""
         if segment.end_position > segment.written_bytes:
             return LONG_MAX
         files, interval_bytes = self._parts.segment_files, self.config.index_interval_bytes
         return files.newest_timestamp(segment, interval_bytes)
 
     def roll_if_older(self, age_ms: int, now_ms: int) -> None:
-        """Close the segment that is written to if its first record is older than that."""
+        """Close the active segment if its first record is older than `age_ms`."""
         active = self.segments[-1]
         if active.end_position:
             first = active.first_timestamp
@@ -89,22 +87,21 @@ class CompactedLog(HoledLog):
                 self._parts.changes.of(self)
 
     def place_of(self, segments: Sequence[Segment]) -> int:
-        """The place of the first of some closed segments; -1 if they are not all there."""
+        """Return the index of the first of adjacent closed segments; -1 if any is missing."""
         closed = self.segments[:-1]
         place = closed.index(segments[0]) if segments and segments[0] in closed else -1
         return place if place >= 0 and closed[place : place + len(segments)] == [*segments] else -1
 
     def path_of(self, base_offset: int) -> Path:
-        """The file of the segment that begins there."""
         return Path(self.directory, offset_name(base_offset, LOG))
 
     @property
     def may_swap(self) -> bool:
-        """Whether nothing else is about to change the log's files."""
+        """Whether no other operation is about to change the log's files."""
         return not self.swapping
 
     def live_producers(self) -> Live:
-        """Those that are remembered, by what compaction keeps of each."""
+        """Return the producers that compaction must keep, by last offset or epoch."""
         last_offsets, epochs = list[int](), dict[int, int]()
         for producer_id, producer in self.producer_states.states().items():
             if producer.batches:
@@ -114,20 +111,17 @@ class CompactedLog(HoledLog):
         return Live(last_offsets, epochs)
 
     def begin_swap(self, segments: Sequence[Segment]) -> bool:
-        """Nothing is to write to the files of these segments any more; false if they are gone.
-
-        No checkpoint may be under way, which has plans for them.
-        """
+        """Stop writes to these segments, with no checkpoint running; return False if they left."""
         if self.place_of(segments) < 0 or not self.is_compacted:
             return False
         self.swapping = True
         self._parts.changes.forget(self, segments)
-        if self._settling in segments:
-            self._settling = None
+        if self._growing in segments:
+            self._growing = None
         return True
 
     def mend(self, damage: Damage, batches: Buffer) -> bool:
-        """As for any log; not where compaction has put something else since."""
+        """Repair as `RepairableLog.mend`, unless compaction has replaced the range."""
         if self.swapping:
             return False
         if self.has_holes and self.damage_in(damage.first_offset, damage.next_offset) != damage:
@@ -135,27 +129,26 @@ class CompactedLog(HoledLog):
         return super().mend(damage, batches)
 
     def note_holes(self) -> None:
-        """Offsets may lack a batch from now on, as the checkpoint is to say."""
+        """Record that offsets may lack a batch, in the next checkpoint."""
         self.has_holes = True
         point = self.recovery_point
         self.set_recovery_point(point._replace(flags=point.flags | HAS_HOLES))
 
     def replace_segments(self, gone: Sequence[Segment], size_bytes: int) -> None:
-        """One segment, whose files are in place, is what these were."""
         parts, place = self._parts, self.place_of(gone)
         segment = Segment(self.directory, gone[0].base_offset, size_bytes)
         segment.transactions = None
-        for one in gone:
-            parts.segment_files.indexes.forget(one)
+        for old in gone:
+            parts.segment_files.indexes.forget(old)
             for suffix in SEGMENT_SUFFIXES:
-                parts.segment_files.descriptors.forget(one.sibling(suffix))
+                parts.segment_files.descriptors.forget(old.sibling(suffix))
         parts.segment_files.transactions_of(segment)  # the checkpoint has its checksum
         parts.changes.of(self)
         self.segments[place : place + len(gone)] = [segment]
         self._drop_tail(self.segments[place + 1].base_offset)
 
     def _drop_tail(self, offset: int) -> None:
-        """Forget what is in memory below an offset: readers are to see what the files have."""
+        """Evict appends below an offset from the tail, so that readers use the compacted files."""
         tail, tails = self.tail, self._parts.tails
         while len(tail) and tail.written and (first := tail.first_offset) is not None:
             if first >= offset:

@@ -1,4 +1,4 @@
-"""The keys of batches come into a map, in the order of the log, until it is full.
+"""Collection of batches' keys into the map, in log order, until it is full.
 
 Source: Kafka's `Cleaner.buildOffsetMap`.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def note_keys(
     chunk: Chunk, keys: KeyMap, first_dirty: int, transactions: PassedTransactions
 ) -> int:
-    """Note the keys of a chunk; -1, or the offset of the first batch for which there is no room.
+    """Record the keys of a chunk; return -1, or the offset of the first batch that does not fit.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -42,7 +42,7 @@ def note_keys(
 
 
 def _with_keys(table: Ints, last_offsets: Ints, transactions: PassedTransactions) -> Flags:
-    """Which batches have records that count: no markers, none of aborted transactions."""
+    """Return which batches have records that count: no markers, no aborted transactions."""
     attributes = table[:, kernels.ATTRIBUTES]
     control = attributes & CONTROL_FLAG != 0
     wanted: Flags = ~control & (table[:, kernels.COUNT] > 0)

@@ -1,14 +1,14 @@
-r"""`cleaner-offset-checkpoint`: up to where each compacted log of a store is clean.
+r"""`cleaner-offset-checkpoint`: the clean offset of each compacted log of a store.
 
-Text, in Kafka's form of all checkpoints:
+Text, in the form of all of Kafka's checkpoints:
 
     0\n                       version
     1\n                       number of entries
     orders 0 117\n            topic, partition, first offset that is not clean
 
-What is said here must be so: below a clean offset no key has two records, so that a tombstone may
-go. An entry that is too low only costs a pass. So a log that is cut or deleted has its entry
-lowered, on disk, before; and one that is damaged counts as none.
+Below a clean offset no key may have two records, because tombstones are removed there. An entry
+that is too low only costs a pass. So the entry of a log is lowered on disk before the log is cut or
+deleted, and a damaged file counts as empty.
 
 Source: Kafka's `OffsetCheckpointFile` and `LogCleanerManager`.
 """
@@ -34,17 +34,12 @@ _FIELDS: Final = 3
 
 
 def encode_clean_offsets(offsets: dict[TopicPartition, int]) -> bytes:
-    """Write the entries in the order of their partitions."""
     rows = sorted(f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items())
     return ("\n".join([_VERSION, str(len(rows)), *rows]) + "\n").encode()
 
 
 def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """Read the entries.
-
-    Raises:
-        CorruptFile: another version, or what is no entry.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         version, count, *rows, end = data.decode("ascii").split("\n")
         if version != _VERSION or int(count) != len(rows) or end:
@@ -62,12 +57,12 @@ def decode_clean_offsets(data: bytes) -> dict[TopicPartition, int]:
 
 
 class CleanOffsets:
-    """The entries of a store; belongs to the owner's thread."""
+    """Clean offsets of a store's logs; belongs to the owner's thread."""
 
-    def __init__(self, files: Files, root: str, settle: Callable[[], None]) -> None:
-        """`settle` waits for `save`s that are under way."""
+    def __init__(self, files: Files, root: str, wait_saved: Callable[[], None]) -> None:
+        """Load the offsets; `wait_saved` must await running `save`s."""
         self._files = files
-        self._settle = settle
+        self._wait_saved = wait_saved
         self._path = os.path.join(root, CLEAN_OFFSETS_FILE)
         self._offsets: dict[TopicPartition, int] = {}
         try:
@@ -78,37 +73,28 @@ class CleanOffsets:
             logger.warning("%s: %s; every compacted log counts as dirty", self._path, error)
 
     def of(self, tp: TopicPartition) -> int:
-        """Up to where a log is clean; 0 if nothing is known."""
         return self._offsets.get(tp, 0)
 
     def encoded_with(self, tp: TopicPartition, offset: int) -> bytes:
-        """What the file is to hold once a pass has ended."""
+        """Record a completed pass; return the file's new content."""
         self._offsets[tp] = offset
         return encode_clean_offsets(self._offsets)
 
     def encoded_without(self, tp: TopicPartition) -> bytes | None:
-        """What the file is to hold once a log is gone; None where nothing is said of it."""
+        """Remove a deleted log; return the file's new content, or None if it does not change."""
         if self._offsets.pop(tp, None) is None:
             return None
         return encode_clean_offsets(self._offsets)
 
     def save(self, data: bytes) -> None:
-        """Put the file in its place, on any thread.
-
-        Raises:
-            OSError: that cannot be done.
-        """
+        """Replace the file; runs on any thread; raises OSError."""
         replace_file(self._files, self._path, data)
 
     def lower(self, tp: TopicPartition, offset: int) -> None:
-        """A log is about to be cut: on disk when this is done.
-
-        Raises:
-            StorageError: that cannot be done.
-        """
+        """Lower a log's offset before a cut, durable at return; raises StorageError."""
         if self._offsets.get(tp, 0) <= offset:
             return
-        self._settle()
+        self._wait_saved()
         if offset:
             self._offsets[tp] = offset
         else:
@@ -117,5 +103,5 @@ class CleanOffsets:
             self.save(encode_clean_offsets(self._offsets))
         except OSError as error:
             raise StorageError(
-                f"cannot write {Path(self._path)}, which says that {tp} is clean: {error}"
+                f"cannot write {Path(self._path)} to lower the clean offset of {tp}: {error}"
             ) from error

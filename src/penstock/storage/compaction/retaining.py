@@ -1,6 +1,6 @@
-"""What stays of some batches: by their keys, their transactions, and the producers that still live.
+"""Selection of the batches and records that compaction retains.
 
-| batch                                           | what becomes of it                             |
+| batch                                           | result                                         |
 |-------------------------------------------------|------------------------------------------------|
 | at or beyond the end of what is compacted       | stays as it is                                 |
 | of an aborted transaction                       | goes                                           |
@@ -11,9 +11,9 @@
 | without records; the last one of a producer, or | stays without records                          |
 | of its segment                                  |                                                |
 
-The last batch of a producer has its sequence, without which a log that is read from its beginning
-would take its next batch for any other. The last one of a segment says up to where the segment
-reaches, to readers, to replicas, and to who finishes a swap after a crash.
+The last batch of a producer keeps its sequence, which a log that is read from its beginning needs
+to check the next batch. The last batch of a segment marks the segment's end for readers, replicas,
+and the completion of a swap after a crash.
 
 Source: Kafka's `Cleaner.cleanInto`; KIP-534.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Retained(NamedTuple):
-    """The records that were looked at, which of them stay, and of which batches they are."""
+    """Records that were read, flags of those to keep, and the indexes of their batches."""
 
     rows: Rows
     keep: Bytes
@@ -47,7 +47,7 @@ class Retained(NamedTuple):
 
 
 class Retention:
-    """One pass over batches in the order of their log; fills in what the kernels write by."""
+    """Retention of one pass over batches in log order; sets the modes that the kernels use."""
 
     def __init__(
         self, keys: KeyMap, aborted: Sequence[AbortedTransaction], live: Live, *, end_offset: int,
@@ -62,7 +62,7 @@ class Retention:
         self.transactions = PassedTransactions(aborted)
 
     def decide(self, chunk: Chunk, *, last: bool) -> Retained:
-        """Set the modes of a chunk's batches; `last`: it ends with the last one of a segment.
+        """Set the modes of a chunk's batches; `last` marks the last chunk of a segment.
 
         Raises:
             CorruptBatch, RecordTooLarge, UnsupportedCodec: records cannot be read.
@@ -93,7 +93,7 @@ class Retention:
     def _pass_transactions(
         self, table: Ints, control: Flags, beyond: Flags, last_offsets: Ints, kept: Flags
     ) -> tuple[Flags, Flags]:
-        """Which batches are of aborted transactions, and which markers may go."""
+        """Return which batches are of aborted transactions, and which markers may be removed."""
         aborted, idle = np.zeros((2, len(table)), np.bool_)
         transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
         passed = (control | transactional) & ~beyond & (table[:, kernels.PRODUCER] >= 0)
@@ -111,7 +111,7 @@ class Retention:
         return aborted, idle
 
     def _look_inside(self, chunk: Chunk, opened: Ints, markers: Flags, dated: Flags) -> Retained:
-        """Compare the keys of the batches at these places, and set their modes."""
+        """Compare the keys of the given batches with the map, and set the modes."""
         part = chunk.table[opened]
         part[:, kernels.MODE] = np.where(markers, kernels.WHOLE, kernels.DROP)
         rows = read_rows(chunk.view, part, self._keys.secret)

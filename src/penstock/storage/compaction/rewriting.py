@@ -1,10 +1,10 @@
-"""Batches as they are after compaction, and the files of the segment that they make.
+"""Rewriting of batches during compaction, and the files of the new segment.
 
-What stays whole is copied as it is. Of other batches the records that stay are copied behind a
-header with another length, count and checksum; base offset, last offset, producer, epoch and
-sequence stay. Those that were compressed are compressed again, by the same codec.
+Whole batches are copied unchanged. Of other batches the retained records are copied behind a header
+with a new length, count and checksum; base offset, last offset, producer, epoch and sequence stay.
+Compressed batches are recompressed with the same codec.
 
-The files have `.cleaned` behind their names, and are synced.
+The files get the suffix `.cleaned`, and are synced.
 
 Source: Kafka's `MemoryRecords.filterTo` and `Cleaner.createNewCleanedSegment`.
 """
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from penstock.storage.compaction.retaining import Retained
 
 _GROWTH_BYTES: Final = 12
-"""What a record may grow by where its time counts from another base."""
+"""Maximum growth of a record whose timestamp gets another base."""
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def rewritten(chunk: Chunk, retained: Retained) -> list[memoryview]:
-    """The bytes that stay of a chunk, as its modes say; their sizes come into its table."""
+    """Return the retained bytes of a chunk, by its modes; set their sizes in its table."""
     table, data = chunk.table, np.frombuffer(chunk.view, np.uint8)
     mode = table[:, kernels.MODE]
     if (mode == kernels.WHOLE).all():
@@ -55,7 +55,7 @@ def rewritten(chunk: Chunk, retained: Retained) -> list[memoryview]:
 
 
 def _copied(data: Bytes, table: Ints, low: int, high: int, retained: Retained) -> memoryview:
-    """The batches `low` to `high`, none of which is both compressed and rebuilt with records."""
+    """Return the batches `low` to `high`, none of which is both compressed and rebuilt."""
     part = table[low:high]
     part = part[part[:, kernels.MODE] != kernels.DROP]
     growing = part[part[:, kernels.HORIZON] >= 0, kernels.COUNT].sum() * _GROWTH_BYTES
@@ -70,9 +70,9 @@ def _copied(data: Bytes, table: Ints, low: int, high: int, retained: Retained) -
 
 
 def _packed(data: Bytes, table: Ints, batch: int, retained: Retained) -> memoryview:
-    """One batch that is rebuilt, of records that lie in a piece of their own."""
+    """Return one rebuilt batch, whose records are in a piece of their own."""
     place = int(np.searchsorted(retained.opened, batch))
-    piece = next(one for one in retained.rows.pieces if one.low <= place < one.high)
+    piece = next(part for part in retained.rows.pieces if part.low <= place < part.high)
     row = table[batch]
     first, count = int(row[kernels.FIRST_ROW]), int(row[kernels.COUNT])
     codec = int(row[kernels.ATTRIBUTES]) & CODEC_MASK
@@ -94,7 +94,7 @@ def _packed(data: Bytes, table: Ints, batch: int, retained: Retained) -> memoryv
 
 
 class CleanedSegment:
-    """The files of one segment while they are written; none until bytes come."""
+    """Files of one new segment, created by the first write."""
 
     def __init__(self, files: Files, directory: str, base_offset: int, interval_bytes: int) -> None:
         self._files = files
@@ -109,7 +109,6 @@ class CleanedSegment:
         self.size_bytes = 0
 
     def index(self, table: Ints) -> None:
-        """Note the next batches, as they are written."""
         offsets, times = np.empty((2, len(table), 2), np.int64)
         found, found_times = kernels.index_batches(
             table, self._base_offset, self._interval_bytes, self._state, offsets, times
@@ -118,11 +117,7 @@ class CleanedSegment:
         self._add_times(times[:found_times])
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Write bytes of batches behind those that are there.
-
-        Raises:
-            OSError: that cannot be done.
-        """
+        """Append bytes of batches; raises OSError."""
         buffers = [part for part in parts if len(part)]
         if not buffers:
             return
@@ -137,11 +132,7 @@ class CleanedSegment:
         self._times.append(entries.tobytes())
 
     def finish(self, transactions: bytes) -> None:
-        """Write the indexes, and sync all; `transactions` are the entries of the third.
-
-        Raises:
-            OSError: that cannot be done.
-        """
+        """Write the indexes, with `transactions` as the third, and sync all; raises OSError."""
         highest, offset, indexed = self._state[
             [kernels.HIGHEST, kernels.HIGHEST_OFFSET, kernels.INDEXED_TIME]
         ].tolist()

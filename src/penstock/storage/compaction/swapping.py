@@ -1,15 +1,15 @@
-r"""A compacted segment takes the place of those it was made of; safe wherever it is broken off.
+r"""Swap of a compacted segment with the segments that it replaces; safe at every interruption.
 
     1  <base>.log.cleaned and its indexes are written and synced
-    2  each gets a second name, <base>.log.swap; the log's comes last, and is what counts:
-       from here on the swap happens, by whoever comes first, the store or its next start
+    2  each gets a second name, <base>.log.swap; the log's comes last, and decides the swap:
+       from here on the store or its next start completes it
     3  the old segments become .deleted, the .cleaned files <base>.log and so on
     4  once these names are synced, the .swap names go, that of the log first
 
-A start removes .cleaned files, and does again what a .swap file says: which segments it replaces
-follows from its name, where it begins, and from its last batch, which reaches as far as they did.
-While 3 and 4 are under way, nothing else may change the log's files: what comes later must not be
-found without the swap that was before it.
+A start removes .cleaned files, and completes the swap of each .swap file: its name and its last
+batch state the offsets of the segments that it replaces.
+During 3 and 4, nothing else may change the log's files: a later change must not be found without
+the swap before it.
 
 Source: Kafka's `UnifiedLog.replaceSegments` and `LogLoader.completeSwapOperations`.
 """
@@ -42,18 +42,17 @@ _INDEXES: Final = (INDEX, TIME_INDEX, TXN_INDEX)
 
 
 def discard(files: Files, directory: str, base_offset: int) -> None:
-    """Remove what was written of a segment that nobody wants."""
     for suffix in SEGMENT_SUFFIXES:
         with suppress(OSError):
             files.remove(_path(directory, base_offset, suffix + CLEANED))
 
 
 def decide(files: Files, directory: str, base_offset: int) -> None:
-    """Step 2.
+    """Perform step 2.
 
     Raises:
-        OSError: it is not done; nothing has happened.
-        StorageFailed: nobody knows whether it is done.
+        OSError: the step failed; nothing has changed.
+        StorageFailed: the outcome is unknown.
     """
     try:
         for suffix in _INDEXES:
@@ -74,7 +73,7 @@ def _undecide(files: Files, directory: str, base_offset: int) -> None:
         sync_directory(files, directory)
     except OSError as error:
         path = _path(directory, base_offset, LOG + SWAP)
-        raise StorageFailed(f"{path} cannot be taken back: {error}") from error
+        raise StorageFailed(f"cannot remove {path} to undo a swap: {error}") from error
 
 
 def _name_again(files: Files, directory: str, base_offset: int, suffix: str) -> None:
@@ -85,12 +84,12 @@ def _name_again(files: Files, directory: str, base_offset: int, suffix: str) -> 
 
 
 def put_in_place(files: Files, directory: str, bases: Sequence[int]) -> list[str]:
-    """Step 3, for the segments with these bases, of which the first one's name stays.
+    """Perform step 3, for the segments with these bases; the first one's name stays.
 
-    Returns the files that are to be removed when nobody reads them any more.
+    Returns the files to remove when no reader has them open.
 
     Raises:
-        OSError: it is not done; the next start does it.
+        OSError: the step failed; the next start completes it.
     """
     gone: list[str] = []
     for base in bases[1:]:
@@ -106,7 +105,7 @@ def put_in_place(files: Files, directory: str, bases: Sequence[int]) -> list[str
 
 
 def _replace(files: Files, source: str, target: str) -> None:
-    """Put a file into the place of another; there is no index of transactions without any."""
+    """Rename a file over another; an empty index of transactions is removed instead."""
     if target.endswith(TXN_INDEX) and files.size_of(source) == 0:
         for path in source, target:
             with suppress(FileNotFoundError):
@@ -115,12 +114,8 @@ def _replace(files: Files, source: str, target: str) -> None:
         files.rename(source, target)
 
 
-def settle(files: Files, directory: str, base_offset: int) -> None:
-    """Step 4.
-
-    Raises:
-        StorageFailed: it is not done; the next start does it.
-    """
+def release(files: Files, directory: str, base_offset: int) -> None:
+    """Perform step 4; raises StorageFailed, after which the next start completes it."""
     path = _path(directory, base_offset, LOG + SWAP)
     try:
         sync_directory(files, directory)
@@ -129,21 +124,21 @@ def settle(files: Files, directory: str, base_offset: int) -> None:
         for suffix in _INDEXES:
             files.remove(_path(directory, base_offset, suffix + SWAP))
     except OSError as error:
-        raise StorageFailed(f"what {path} says cannot be made durable: {error}") from error
+        raise StorageFailed(f"the swap of {path} cannot be made durable: {error}") from error
 
 
 def finish_swaps(
     files: Files, directory: str, names: Iterable[str], forget: Callable[[str], object]
 ) -> bool:
-    """Do what the names in a directory say was under way; whether some of them are others now.
+    """Complete the swaps that a directory's names show; return whether names changed.
 
-    `forget` is told of files before they go.
+    `forget` is called with files before they are removed.
 
     Raises:
-        CorruptLog: a segment that is to take the place of others is damaged.
-        OSError: some of it is not done, and may be tried again.
+        CorruptLog: a segment that replaces others is damaged.
+        OSError: the swap is incomplete; a retry is safe.
     """
-    parsed = [one for one in map(parse_offset_name, names) if one is not None]
+    parsed = [name for name in map(parse_offset_name, names) if name is not None]
     decided = sorted(base for base, suffix in parsed if suffix == LOG + SWAP)
     for base, suffix in parsed:
         if suffix.endswith(CLEANED) or (suffix.endswith(SWAP) and base not in decided):
@@ -162,12 +157,12 @@ def finish_swaps(
 
 
 def _put_again(files: Files, path: str, forget: Callable[[str], object]) -> None:
-    """Step 3 of one file, unless that has been done before a crash."""
+    """Perform step 3 for one file, unless that was done before a crash."""
     try:
         files.size_of(path + SWAP)
     except FileNotFoundError:
         return
-    # Two names of one file are left as they are by a rename.
+    # A rename between two names of the same file would do nothing.
     _remove(files, path, forget)
     _replace(files, path + SWAP, path)
 
@@ -179,7 +174,6 @@ def _remove(files: Files, path: str, forget: Callable[[str], object]) -> None:
 
 
 def _end_of(files: Files, path: str) -> int:
-    """The offset behind the last batch of a segment's file."""
     file = files.open_file(path)
     try:
         end = -1
@@ -188,7 +182,7 @@ def _end_of(files: Files, path: str) -> int:
     finally:
         files.close(file)
     if end < 0:
-        raise CorruptLog(Path(path), 0, "it is to take the place of other segments, and is empty")
+        raise CorruptLog(Path(path), 0, "the segment that replaces others is empty")
     return end
 
 

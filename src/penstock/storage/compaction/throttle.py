@@ -1,4 +1,4 @@
-"""How fast compaction reads and writes: bytes a second, of all threads together."""
+"""Throttle of compaction: bytes a second, of all threads together."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.storage.errors import CompactionStopped
 
 _BURST_SECONDS: Final = 0.1
-"""What may be spent at once, in time."""
+"""Burst, in seconds of the rate."""
 
 
 class Throttle:
-    """Several threads may spend; a lost update lets a little more through."""
+    """Rate limit for several threads; a lost update lets a little more through."""
 
     def __init__(self, clock: Clock, bytes_per_second: int) -> None:
         self._clock = clock
@@ -25,14 +25,14 @@ class Throttle:
             self._bucket = TokenBucket(bytes_per_second, now=now, burst_seconds=_BURST_SECONDS)
 
     def spend(self, wait: Callable[[float], bool], size_bytes: int) -> None:
-        """Wait until so many bytes may be read or written.
+        """Wait until `size_bytes` may be read or written.
 
-        `wait` pauses for so many seconds; it returns true, at once, when the pass is to end.
+        `wait` pauses for the given seconds; it returns true, at once, when the pass must stop.
 
         Raises:
-            CompactionStopped: it is.
+            CompactionStopped: the pass must stop.
         """
         bucket = self._bucket
         pause = 0.0 if bucket is None else bucket.take(self._clock.monotonic(), size_bytes)
         if wait(pause):
-            raise CompactionStopped("a pass is to end")
+            raise CompactionStopped("the compaction pass was stopped")

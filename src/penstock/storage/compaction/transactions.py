@@ -1,8 +1,7 @@
-"""What a pass knows of transactions: which batches were aborted, and which markers may go.
+"""Transactions of a compaction pass: aborted batches, and markers that may be removed.
 
-A marker stays for as long as its transaction has a batch, be it an empty one: who reads the log
-from its beginning would take the transaction for open otherwise. So does the entry in the index of
-aborted transactions.
+A marker stays for as long as its transaction has a batch, even an empty one, because readers need
+it for aborted transactions.
 
 Source: Kafka's `CleanedTransactionMetadata`; KIP-98.
 """
@@ -17,27 +16,27 @@ from penstock.storage.formats.transaction_index import TransactionIndex
 
 
 class PassedTransactions:
-    """Belongs to one pass, which meets batches and markers in the order of the log."""
+    """Transactions of one pass, which visits batches and markers in log order."""
 
     __slots__ = ("_coming", "_open", "_seen", "index")
 
     def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """`aborted` are those with batches in what is passed, by first offset."""
+        """Create the state; `aborted` are those with batches in the pass, by first offset."""
         self._coming = deque(aborted)
         self._open: dict[int, AbortedTransaction] = {}
         self._seen: set[int] = set()
         self.index = TransactionIndex()
-        """Of the aborted ones whose markers were met since it was taken."""
+        """Aborted transactions whose markers were visited since the last `take_index`."""
 
     def met_batch(self, producer_id: int, last_offset: int) -> bool:
-        """Whether a transactional batch is of an aborted transaction."""
+        """Return whether a transactional batch is of an aborted transaction."""
         self._begin(last_offset)
         self._seen.add(producer_id)
         one = self._open.get(producer_id)
         return one is not None and last_offset < one.last_offset
 
     def met_marker(self, producer_id: int, offset: int) -> bool:
-        """Whether a marker may go: its transaction has no batch any more."""
+        """Return whether a marker may be removed, as its transaction has no batch left."""
         self._begin(offset)
         one = self._open.pop(producer_id, None)
         empty = producer_id not in self._seen
@@ -47,7 +46,7 @@ class PassedTransactions:
         return empty
 
     def take_index(self) -> bytes:
-        """The entries since the last time."""
+        """Return the index entries since the last call."""
         index, self.index = self.index, TransactionIndex()
         return bytes(index.entries)
 

@@ -1,4 +1,5 @@
-"""What a pass over a log takes and gives; no NumPy, which the owner's thread does without."""
+"""Inputs and results of a compaction pass, without NumPy, which the owner's thread does not
+import."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from penstock.records.transactions import AbortedTransaction
 
 
 class Source(NamedTuple):
-    """A closed segment: what a pass reads of it. `epoch` is -1 where it is not known, or none."""
+    """Closed segment that a pass reads. `epoch` is -1 if unknown, or without batches."""
 
     path: str
     base_offset: int
@@ -20,14 +21,14 @@ class Source(NamedTuple):
 
 
 class Live(NamedTuple):
-    """Producers that a log remembers: last offsets of their data, or epochs where there is none."""
+    """Producers that a log remembers: last offsets of their data, or epochs without data."""
 
     last_offsets: Sequence[int]
     epochs: Mapping[int, int]
 
 
 class PassPlan(NamedTuple):
-    """What a pass is over, decided on the owner's thread: closed segments, oldest first."""
+    """Input of a pass, decided on the owner's thread: closed segments, oldest first."""
 
     directory: str
     sources: Sequence[Source]
@@ -42,7 +43,7 @@ class PassPlan(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """A segment that is written, to take the place of those with these bases."""
+    """Written segment that replaces those with these base offsets."""
 
     bases: list[int]
     size_bytes: int
@@ -50,7 +51,7 @@ class Cleaned(NamedTuple):
 
 @dataclass(slots=True)
 class Figures:
-    """What passes read and wrote."""
+    """Counters of what passes read and wrote."""
 
     read_bytes: int = 0
     written_bytes: int = 0

@@ -1,1 +1,1 @@
-"""One file per persisted format; each has its layout at the top and knows nothing of files."""
+"""Persisted formats, one per file, each with its layout at the top and without file access."""

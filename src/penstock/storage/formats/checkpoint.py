@@ -1,4 +1,4 @@
-"""`partitions.checkpoint`: up to where every partition is synced in its own segments.
+"""`partitions.checkpoint`: the position up to which each partition is synced in its own segments.
 
 Big endian:
 
@@ -7,8 +7,8 @@ Big endian:
      4      4  CRC32C of everything from byte 8
      8      8  journal sequence: all entries up to it are in the segments, synced
     16      4  flags: bit 0 the store was closed cleanly, bit 1 what is appended from then on is
-               synced in the journal before it is in a segment; bits 8 to 31: so many times 4096
-               bytes the journal's files have at least, all together, as they are never made shorter
+              synced in the journal before it is in a segment; bits 8 to 31: least size of all
+               the journal's files, in units of 4096 bytes, as they never shrink
     20      4  number of partitions
     24      …  per partition: key as in the journal (topic id 16, partition i32, size u8, name),
                log start i64, recovery offset i64, segment base i64, position i64,
@@ -45,10 +45,10 @@ LOST: Final = 2
 HAS_TRANSACTIONS: Final = 4
 HAS_HOLES: Final = 8
 EXACT: Final = 16
-"""In memory alone: what segments have behind what journal and checkpoint tell of counts for
-nothing, as it was never acknowledged."""
+"""In-memory flag: segments may hold bytes beyond journal and checkpoint, which do not count
+because they were never acknowledged."""
 ABORTED_SHIFT: Final = 8
-"""Above it, the flags have what `transaction_index.checksum` says of all segments."""
+"""Shift of the flags' bits with the `transaction_index.checksum` of all segments."""
 
 _HEAD: Final = Struct(">4sIQII")
 _KEY: Final = Struct(">16siB")
@@ -61,7 +61,7 @@ _JOURNAL_UNITS_MAX: Final = (1 << 24) - 1
 
 
 class RecoveryPoint(NamedTuple):
-    """What the checkpoint says of one partition."""
+    """Checkpointed state of one partition."""
 
     log_start_offset: int
     recovery_offset: int
@@ -86,13 +86,13 @@ class RecoveryPoint(NamedTuple):
         return self._replace(promised=standing.promised, limbo=standing.limbo, flags=flags)
 
     def begun(self, offset: int, *, producers: bool) -> RecoveryPoint:
-        """Of a log that was begun anew there, and whose start may have been moved since."""
+        """Return the point of a log that restarted at an offset; its start may have moved since."""
         start = max(offset, self.log_start_offset)
         flags = self.flags & LOST | (HAS_PRODUCERS if producers else 0)
         return RecoveryPoint(start, offset, offset, 0, 0, -1, flags, self.promised, self.limbo)
 
     def cut(self, end_offset: int, segment_base: int, position: int) -> RecoveryPoint:
-        """What is still so of a log that was cut there, and may have grown again."""
+        """Return the valid part of the point after a cut; the log may have grown again."""
         if end_offset >= self.recovery_offset:
             return self
         return self._replace(
@@ -101,17 +101,17 @@ class RecoveryPoint(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A decoded checkpoint; `points` by topic, partition and topic id."""
+    """Decoded checkpoint; `points` by topic and partition, each with its topic id."""
 
     sequence: int
     clean: bool
     journaled: bool
-    """Segments have nothing that the journal lacks."""
+    """Whether segments hold nothing that the journal lacks."""
     points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]]
     journal_bytes: int = 0
-    """Of the journal's files, at least."""
+    """Lower bound of the size of the journal's files."""
     unknown: bool = False
-    """There is none, though there are logs."""
+    """Whether the checkpoint is missing, though there are logs."""
 
 
 def encode_recovery_point(key: bytes, point: RecoveryPoint) -> bytes:
@@ -126,7 +126,6 @@ def encode_checkpoint(
     journaled: bool,
     journal_bytes: int = 0,
 ) -> bytes:
-    """Join encoded points into a checkpoint."""
     rows = list(points)
     flags = (CLEAN if clean else 0) | (JOURNALED if journaled else 0)
     flags |= min(journal_bytes // _JOURNAL_UNIT, _JOURNAL_UNITS_MAX) << _JOURNAL_SHIFT
@@ -138,11 +137,7 @@ def encode_checkpoint(
 
 
 def decode_checkpoint(data: bytes) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        CorruptFile: cut, another magic or checksum, or rows that do not fit.
-    """
+    """Decode a checkpoint; raises CorruptFile."""
     try:
         magic, checksum, sequence, flags, count = _HEAD.unpack_from(data)
         point = _POINT_OF.get(magic)
@@ -151,7 +146,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
         actual = crc32c(memoryview(data)[_CHECKED_FROM:])
         if actual != checksum:
             raise CorruptFile(
-                f"partitions.checkpoint has checksum {actual:#010x}, says {checksum:#010x}"
+                f"partitions.checkpoint has checksum {actual:#010x}, expected {checksum:#010x}"
             )
         points: dict[tuple[str, int], tuple[UUID, RecoveryPoint]] = {}
         at = _HEAD.size

@@ -1,4 +1,4 @@
-r"""`leader-epoch-checkpoint`: where each leader epoch of a partition begins.
+r"""`leader-epoch-checkpoint`: the start offset of each leader epoch of a partition.
 
 Text, in Kafka's form of all checkpoints:
 
@@ -19,7 +19,7 @@ from penstock.base.settings import whole_number
 from penstock.storage.errors import CorruptFile
 
 Entry = tuple[int, int]
-"""Leader epoch, start offset."""
+"""Leader epoch and start offset."""
 
 _VERSION: Final = 0
 _INT_MAX: Final = 2**31 - 1
@@ -27,29 +27,23 @@ _LONG_MAX: Final = 2**63 - 1
 
 
 def encode_epochs(entries: list[Entry]) -> bytes:
-    """Write the entries in their order."""
     lines = [str(_VERSION), str(len(entries)), *(f"{epoch} {start}" for epoch, start in entries)]
     return ("\n".join(lines) + "\n").encode()
 
 
 def decode_epochs(data: bytes) -> list[Entry]:
-    """Read the entries.
-
-    Raises:
-        CorruptFile: another version, a count that does not match, text that is no number, or
-            entries that do not rise.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         text = data.decode("ascii")
         lines = text.split("\n")
         if len(lines) < 3 or lines[-1] != "":
-            raise CorruptFile("leader-epoch-checkpoint is cut")
+            raise CorruptFile("leader-epoch-checkpoint is truncated")
         version, count = _number(lines[0], _INT_MAX), _number(lines[1], _INT_MAX)
         if version != _VERSION:
             raise CorruptFile(f"leader-epoch-checkpoint has version {version}, not {_VERSION}")
         body = lines[2:-1]
         if len(body) != count:
-            raise CorruptFile(f"leader-epoch-checkpoint says {count} entries, has {len(body)}")
+            raise CorruptFile(f"leader-epoch-checkpoint states {count} entries, has {len(body)}")
         entries = [_entry(line) for line in body]
     except (ValueError, UnicodeDecodeError) as error:
         raise CorruptFile(f"leader-epoch-checkpoint: {error}") from None
@@ -67,5 +61,5 @@ def _entry(line: str) -> Entry:
 def _number(text: str, maximum: int) -> int:
     found = whole_number(text, maximum)
     if found is None:
-        raise ValueError(f"{text!r} is no number up to {maximum}")
+        raise ValueError(f"{text!r} is not a number up to {maximum}")
     return found

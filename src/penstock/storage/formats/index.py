@@ -1,4 +1,4 @@
-"""`.index` and `.timeindex`: sparse ways into a segment, in memory exactly as on disk.
+"""`.index` and `.timeindex`: sparse indexes of a segment, in memory exactly as on disk.
 
 Big endian, sorted, no header; entries count from the segment's base offset:
 
@@ -26,21 +26,21 @@ _LONG: Final = Struct(">q")
 
 
 class Entry(NamedTuple):
-    """A batch with this last offset begins there; -1 where a segment begins."""
+    """Batch with this last offset, at this position; -1 for the beginning of a segment."""
 
     last_offset: int
     position: int
 
 
 class TimeEntry(NamedTuple):
-    """The highest timestamp of all up to a batch with this last offset, which has it; -1: none."""
+    """Highest timestamp up to the batch with this last offset, which has it; -1: none."""
 
     timestamp: int
     last_offset: int
 
 
 class SparseIndex:
-    """Both indexes of one segment. Lookups are O(log n) in the packed bytes."""
+    """Offset and time index of one segment. Lookups are O(log n) in the packed bytes."""
 
     __slots__ = ("base_offset", "offsets", "times")
 
@@ -55,13 +55,12 @@ class SparseIndex:
 
     @property
     def last_timestamp(self) -> int:
-        """The newest entry's timestamp, -1 without one."""
         times = self.times
         return _LONG.unpack_from(times, len(times) - TIME_ENTRY_BYTES)[0] if times else -1
 
     @property
     def last_timestamp_offset(self) -> int:
-        """The offset of the newest entry of the time index, -1 without one."""
+        """Offset of the newest entry of the time index, -1 without one."""
         if not self.times:
             return -1
         return self.base_offset + int(_INT.unpack_from(self.times, len(self.times) - 4)[0])
@@ -76,27 +75,26 @@ class SparseIndex:
 
     @property
     def newest(self) -> Entry:
-        """The last entry of the offset index."""
         return self._entry(len(self.offsets) // OFFSET_ENTRY_BYTES)
 
     def by_offset(self, offset: int) -> Entry:
-        """Where a walk for `offset` may begin: at or before the batch that holds it."""
+        """Return the entry at or before the batch that holds `offset`."""
         relative = offset - self.base_offset
         return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, relative))
 
     def by_position(self, position: int) -> Entry:
-        """The entry of the greatest position that is not above `position`."""
+        """Return the entry with the greatest position that is not above `position`."""
         return self._entry(_bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position))
 
     def position_behind(self, offset: int, size_bytes: int) -> int:
-        """An indexed position behind the batch that holds `offset`; else the end of the segment."""
+        """Return an indexed position behind the batch that holds `offset`, or the segment's end."""
         found = _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 0, offset - self.base_offset - 1)
         if (found + 2) * OFFSET_ENTRY_BYTES > len(self.offsets):
             return size_bytes
         return int(_INT.unpack_from(self.offsets, (found + 2) * OFFSET_ENTRY_BYTES - 4)[0])
 
     def by_time(self, timestamp: int) -> TimeEntry:
-        """The offset before which no batch has a record at or after `timestamp`."""
+        """Return the last entry before the first record at or after `timestamp`."""
         found = _bisect(self.times, TIME_ENTRY_BYTES, _LONG, 0, timestamp - 1)
         if found == 0:
             return TimeEntry(-1, self.base_offset)
@@ -104,17 +102,14 @@ class SparseIndex:
         return TimeEntry(time, self.base_offset + relative)
 
     def _entry(self, count: int) -> Entry:
-        """The last of so many entries; the segment's beginning before the first."""
+        """Return the last of the first `count` entries; the segment's beginning for 0."""
         if count == 0:
             return Entry(-1, 0)
         relative, position = _OFFSET.unpack_from(self.offsets, (count - 1) * OFFSET_ENTRY_BYTES)
         return Entry(self.base_offset + relative, position)
 
     def cut(self, next_offset: int, position: int) -> None:
-        """Drop what points at or beyond `position` or `next_offset`.
-
-        Of an entry that a crash has torn, one of the two may be too low.
-        """
+        """Drop entries at or beyond `position` or `next_offset`, one of which may be torn."""
         last = next_offset - self.base_offset - 1
         kept = min(
             _bisect(self.offsets, OFFSET_ENTRY_BYTES, _INT, 4, position - 1),
@@ -125,9 +120,9 @@ class SparseIndex:
         del self.times[kept * TIME_ENTRY_BYTES :]
 
     def doubt(self, size_bytes: int) -> str | None:
-        """Why these entries cannot belong to a segment of `size_bytes`; None if they can."""
+        """Return why these entries cannot belong to a segment of `size_bytes`, or None."""
         if len(self.offsets) % OFFSET_ENTRY_BYTES or len(self.times) % TIME_ENTRY_BYTES:
-            return f"{len(self.offsets)} and {len(self.times)} bytes are no whole entries"
+            return f"{len(self.offsets)} and {len(self.times)} bytes are not whole entries"
         last_offset = last_position = -1
         for offset, position in _OFFSET.iter_unpack(self.offsets):
             if offset <= last_offset or position <= last_position or position >= size_bytes:
@@ -142,7 +137,7 @@ class SparseIndex:
 
 
 def _bisect(entries: bytearray, entry_bytes: int, field: Struct, at: int, value: int) -> int:
-    """How many entries have a field not above `value`."""
+    """Return how many entries have a field not above `value`."""
     low, high = 0, len(entries) // entry_bytes
     unpack = field.unpack_from
     while low < high:

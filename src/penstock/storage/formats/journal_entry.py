@@ -1,4 +1,4 @@
-"""An entry of the journal: batches of many partitions and where in their segments they go.
+"""Entry of the journal: batches of many partitions and their positions in segments.
 
 Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros up to the next:
 
@@ -19,16 +19,16 @@ Big endian; an entry begins at a multiple of 4096 bytes and is followed by zeros
 
     key: topic id 16, partition i32, size of the topic's name u8, name
 
-A row of position -1 begins its log anew: nothing of it is kept, base and next offset are where it
-begins. Its bytes are its producers then, as `.batches` has them (`formats/snapshot.py`).
+A row of position -1 restarts its log: nothing of it is kept, base and next offset are its new
+start. Its bytes are then its producers, encoded as `.batches` (`formats/snapshot.py`).
 
-Any other row of size 0 has no batches. It cuts its log: what the named segment has from `position`
-on goes, and all segments behind it; base and next offset are the log's new end. With segment -1 it
-is what the log keeps as a replica: base offset is the epoch that it promised, next offset the epoch
-up to which it is in limbo (-1: none), position 1 if it has lost what was synced, else 0.
+Any other row of size 0 has no batches. It cuts its log at `position` of the segment, and removes
+all later segments; base and next offset are the log's new end. With segment -1 it is the log's
+standing as a replica: base offset is the promised epoch, next offset the epoch up to which it is in
+limbo (-1: none), position 1 if it lost synced batches, else 0.
 
 A row of a position below -1 has its batches in its segment, where they had been synced before the
-entry was written: at the position -2 less what the row says. Its bytes say of them:
+entry was written, at position -2 minus the row's. Its bytes describe them:
 
     at  bytes  field
      0      4  size
@@ -38,9 +38,9 @@ entry was written: at the position -2 less what the row says. Its bytes say of t
 Rows take effect in their order, the last one wins: a cut undoes what was appended before it, and
 nothing that was appended after it.
 
-The checksum covers sequence and generation, so what an earlier use of the file left behind is
-never taken for an entry. The durable sequence tells a torn end from rot: an entry that is
-missing although a later one says that it was synced has been lost by the disk.
+The checksum covers sequence and generation, so leftovers of an earlier use of the file never count
+as entries. The durable sequence distinguishes a torn end from rot: if a later entry states that a
+missing one was synced, the disk has lost it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from penstock.storage.values import Buffer
 ALIGNMENT_BYTES: Final = 4096
 MAGIC: Final = b"PJE1"
 STARTS: Final = -1
-"""The position of a row that begins its log anew."""
+"""Position of a row that restarts its log."""
 
 _IN_SEGMENT: Final = -2
 _REFERENCE: Final = Struct(">IiI")
@@ -73,7 +73,7 @@ _CHECKSUM: Final = Struct(">4sI")
 
 
 class EntryHead(NamedTuple):
-    """The fixed part of an entry."""
+    """Fixed part of an entry."""
 
     magic: bytes
     checksum: int
@@ -87,8 +87,8 @@ class EntryHead(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Batches of one partition, a start, a cut or a standing; `data_at` is where its bytes begin in
-    what was decoded."""
+    """Batches of one partition, a restart, a cut or a standing; `data_at` is the position of its
+    bytes in the decoded data."""
 
     segment_base: int
     position: int
@@ -116,7 +116,7 @@ class Row(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """Batches that a row says are in their segment."""
+    """Batches that are stored in their segment instead of the entry."""
 
     size_bytes: int
     leader_epoch: int
@@ -132,24 +132,22 @@ def decode_reference(data: Buffer, row: Row) -> Reference:
 
 
 def position_in_segment(position: int) -> int:
-    """What a row says in the place of a position, where its batches are in their segment; and the
-    other way round."""
+    """Convert between a segment position and its representation in a row."""
     return _IN_SEGMENT - position
 
 
 def segment_position(row: Row) -> int:
-    """Where in its segment the batches of a row begin."""
+    """Return the position in the segment at which a row's batches begin."""
     return position_in_segment(row.position) if row.in_segment else row.position
 
 
 def encode_key(topic_id: UUID, topic: str, partition: int) -> bytes:
-    """The part of an item's row that is the same for all items of a partition."""
+    """Return the part of a row that is equal for all items of a partition."""
     name = topic.encode()
     return _KEY.pack(topic_id.bytes, partition, len(name)) + name
 
 
 def padded(size_bytes: int) -> int:
-    """The bytes that an entry takes in the file."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -164,10 +162,7 @@ def encode_entry(
     durable_sequence: int,
     previous_checksum: int,
 ) -> tuple[bytes, int, int]:
-    """Return head and table as bytes, the entry's size and its checksum.
-
-    `rows` are pairs of a packed `ROW` and a key; the payloads are to be written behind.
-    """
+    """Return head and table, entry size and checksum; `rows` are pairs of `ROW` and key."""
     table = b"".join(rows)
     size_bytes = HEAD_BYTES + len(table) + payload_bytes
     rest = _CHECKED_HEAD.pack(
@@ -186,7 +181,7 @@ def encode_entry(
 
 
 def decode_head(buffer: Buffer, offset: int = 0) -> EntryHead | None:
-    """Read the fixed part; None where no entry can begin. Says nothing of the checksum."""
+    """Decode the fixed part, without the checksum; None if no entry begins here."""
     if len(buffer) - offset < HEAD_BYTES:
         return None
     head = EntryHead._make(_HEAD.unpack_from(buffer, offset))
@@ -196,23 +191,18 @@ def decode_head(buffer: Buffer, offset: int = 0) -> EntryHead | None:
 
 
 def is_whole(buffer: memoryview, head: EntryHead, offset: int = 0) -> bool:
-    """Whether the entry at `offset` is there to its end and has its checksum."""
+    """Return whether the entry at `offset` is complete and has a valid checksum."""
     end = offset + head.size_bytes
     return end <= len(buffer) and crc32c(buffer[offset + _CHECKED_FROM : end]) == head.checksum
 
 
 def decode_key(key: bytes) -> tuple[UUID, str, int]:
-    """Topic id, topic and partition of a row's key."""
     topic_id, partition, _ = _KEY.unpack_from(key)
     return UUID(bytes=topic_id), key[_KEY.size :].decode(), partition
 
 
 def decode_rows(data: bytes, head: EntryHead) -> list[Row]:
-    """Read the table of an entry whose checksum was verified; `data` begins with it.
-
-    Raises:
-        CorruptFile: the table does not fit the entry, which only an error of the writer explains.
-    """
+    """Decode the table of a verified entry, with which `data` begins; raises CorruptFile."""
     at = HEAD_BYTES
     data_at = table_end = at + head.table_bytes
     unpack, name_at, row_bytes = ROW.unpack_from, ROW.size + _KEY.size - 1, ROW.size
@@ -220,7 +210,7 @@ def decode_rows(data: bytes, head: EntryHead) -> list[Row]:
     rows: list[Row] = []
     for _ in range(head.item_count):
         if at + name_at >= table_end:
-            raise CorruptFile(f"journal entry {head.sequence}: its table is cut")
+            raise CorruptFile(f"journal entry {head.sequence}: its table is truncated")
         end = at + name_at + 1 + data[at + name_at]
         row = new(Row, (*unpack(data, at), data[at + row_bytes : end], data_at))
         rows.append(row)

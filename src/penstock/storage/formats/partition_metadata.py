@@ -26,11 +26,7 @@ def encode_partition_metadata(topic_id: UUID) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> UUID:
-    """Read the topic id.
-
-    Raises:
-        CorruptFile: another version, or a text that is no topic id.
-    """
+    """Decode the topic id; raises CorruptFile."""
     lines = data.decode("latin-1").rstrip("\n").split("\n")
     if (
         len(lines) != 2

@@ -1,4 +1,4 @@
-"""`<offset>.snapshot`: what a partition remembers of its producers at that offset.
+"""`<offset>.snapshot`: the state of a partition's producers at that offset.
 
 Big endian:
 
@@ -35,7 +35,7 @@ _CHECKED_FROM: Final = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer's last batch (or one of its last, in `.batches`)."""
+    """Last batch of a producer, or one of its last in `.batches`."""
 
     producer_id: int
     producer_epoch: int
@@ -48,7 +48,6 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: list[SnapshotEntry], version: int = SNAPSHOT_VERSION) -> bytes:
-    """Write the entries in their order."""
     data = bytearray(_HEAD.pack(version, 0, len(entries)))
     data += b"".join([_ENTRY.pack(*entry) for entry in entries])
     _HEAD.pack_into(data, 0, version, crc32c(memoryview(data)[_CHECKED_FROM:]), len(entries))
@@ -56,11 +55,7 @@ def encode_snapshot(entries: list[SnapshotEntry], version: int = SNAPSHOT_VERSIO
 
 
 def decode_snapshot(data: bytes, version: int = SNAPSHOT_VERSION) -> list[SnapshotEntry]:
-    """Read the entries.
-
-    Raises:
-        CorruptFile: another version or size than the format's, or another checksum.
-    """
+    """Decode the entries; raises CorruptFile."""
     try:
         found, checksum, count = _HEAD.unpack_from(data)
     except struct.error as error:
@@ -68,15 +63,15 @@ def decode_snapshot(data: bytes, version: int = SNAPSHOT_VERSION) -> list[Snapsh
     if found != version:
         raise CorruptFile(f"producer snapshot has version {found}, not {version}")
     if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
-        raise CorruptFile(f"producer snapshot says {count} entries in {len(data)} bytes")
+        raise CorruptFile(f"producer snapshot states {count} entries in {len(data)} bytes")
     actual = crc32c(memoryview(data)[_CHECKED_FROM:])
     if actual != checksum:
-        raise CorruptFile(f"producer snapshot has checksum {actual:#x}, says {checksum:#x}")
+        raise CorruptFile(f"producer snapshot has checksum {actual:#x}, expected {checksum:#x}")
     return [SnapshotEntry._make(entry) for entry in _ENTRY.iter_unpack(data[_HEAD.size :])]
 
 
 def encoded_snapshots(
     offset: int, last: list[SnapshotEntry], batches: list[SnapshotEntry]
 ) -> tuple[int, bytes, bytes]:
-    """The two files of producer state at `offset`."""
+    """Return the offset and the two files of producer state at it."""
     return offset, encode_snapshot(last), encode_snapshot(batches, BATCHES_VERSION)

@@ -7,10 +7,10 @@ Big endian, in the order of their markers, no header; 34 bytes each:
      2      8  producer id
     10      8  first offset
     18      8  last offset: the marker's
-    26      8  last stable offset: below it all was decided when the marker came
+    26      8  last stable offset when the marker was appended
 
-There is no file where there is nothing in it, and no checksum in it: the checkpoint has one of all
-of a log's (`formats/checkpoint.py`).
+A file without entries does not exist. The checkpoint holds a checksum of all of a log's files
+(`formats/checkpoint.py`).
 
 Source: Kafka's `AbortedTxn` and `TransactionIndex`.
 """
@@ -32,12 +32,12 @@ _LAST_OFFSET: Final = Struct(">18xq8x")
 
 
 def checksum(base_offset: int, entries: Buffer) -> int:
-    """24 bits of what the segment that begins at an offset has; 0 for nothing."""
+    """Return a checksum of 24 bits of a segment's entries; 0 for none."""
     return crc32c(entries, crc32c(base_offset.to_bytes(8, "big"))) >> 8 if entries else 0
 
 
 class TransactionIndex:
-    """The entries of one segment, packed."""
+    """Entries of one segment, packed."""
 
     __slots__ = ("entries",)
 
@@ -48,7 +48,7 @@ class TransactionIndex:
         return len(self.entries) // ENTRY_BYTES
 
     def add(self, aborted: AbortedTransaction) -> None:
-        """Its marker comes after all that are there."""
+        """Add a transaction whose marker is behind all others."""
         self.entries += _ENTRY.pack(VERSION, *aborted)
 
     def at(self, place: int) -> AbortedTransaction:
@@ -56,7 +56,8 @@ class TransactionIndex:
         return AbortedTransaction(*fields)
 
     def find(self, start: int, end: int) -> tuple[list[AbortedTransaction], bool]:
-        """Those with batches in [start, end); and whether no later one can have any there."""
+        """Return the entries with batches in [start, end), and whether no later one can have
+        any."""
         found = []
         for place in range(self._first_from(start), len(self)):
             one = self.at(place)
@@ -67,13 +68,13 @@ class TransactionIndex:
         return found, False
 
     def cut(self, next_offset: int) -> None:
-        """Drop those whose marker is not below an offset."""
+        """Drop entries whose marker is not below an offset."""
         del self.entries[self._first_from(next_offset) * ENTRY_BYTES :]
 
     def doubt(self, base_offset: int) -> str | None:
-        """Why these entries cannot be of a segment that begins there; None if they can."""
+        """Return why these entries cannot be of a segment with this base offset, or None."""
         if len(self.entries) % ENTRY_BYTES:
-            return f"{len(self.entries)} bytes are no whole entries of {ENTRY_BYTES}"
+            return f"{len(self.entries)} bytes are not whole entries of {ENTRY_BYTES}"
         newest = base_offset - 1
         for version, *fields in _ENTRY.iter_unpack(self.entries):
             one = AbortedTransaction(*fields)
@@ -85,7 +86,7 @@ class TransactionIndex:
         return None
 
     def _first_from(self, offset: int) -> int:
-        """The place of the first whose marker is not below an offset."""
+        """Return the index of the first entry whose marker is not below an offset."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2

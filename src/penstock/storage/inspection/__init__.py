@@ -1,6 +1,6 @@
-"""What lies in log directories, Penstock's or Apache Kafka's, looked at from outside a store.
+"""Inspection of log directories, Penstock's or Apache Kafka's, without a running store.
 
-`directories` finds partitions, `verification` compares their files with each other, `stores` the
-journal and the checkpoint with them, `dumping` shows what any one file holds, and
-`repair` makes anew what can be made anew and sets aside what is rotten. Only `repair` writes.
+`directories` finds partitions, `verification` compares their files with each other, `stores`
+compares them with journal and checkpoint, `dumping` shows the content of any one file, and `repair`
+rebuilds what can be rebuilt and quarantines damaged data. Only `repair` writes.
 """

@@ -1,7 +1,7 @@
-"""Which partitions a directory has, and which files each of them: a listing, nothing is opened.
+"""Listing of a directory's partitions and their files, without opening any.
 
 A path may be a partition's directory, a directory of partitions (a store of Penstock, `log.dirs` of
-Apache Kafka), or a directory of such, as `penstock serve --data-dir` has it.
+Apache Kafka), or a directory of such, as of `penstock serve --data-dir`.
 
 Source: Kafka's `LogManager.loadLogs` and `UnifiedLog`, for the names.
 """
@@ -41,7 +41,7 @@ _KAFKA_FILES: Final = ("meta.properties", _CLEAN_FILE)
 
 @dataclass(slots=True)
 class PartitionFiles:
-    """A partition's directory as it was listed; offsets ascend."""
+    """Listing of a partition's directory; offsets ascend."""
 
     where: TopicPartition
     path: str
@@ -56,15 +56,11 @@ class PartitionFiles:
 
 
 def find_roots(path: Path) -> list[str]:
-    """The directories of partitions at or below a path, one level deep at most.
-
-    Raises:
-        OSError: the path cannot be listed.
-    """
+    """Return the directories of partitions at or one level below a path; raises OSError."""
     if _is_root(path):
         return [str(path)]
-    below = sorted(one for one in path.iterdir() if one.is_dir())
-    return [str(one) for one in below if _is_root(one)]
+    below = sorted(child for child in path.iterdir() if child.is_dir())
+    return [str(child) for child in below if _is_root(child)]
 
 
 def _is_root(path: Path) -> bool:
@@ -75,7 +71,6 @@ def _is_root(path: Path) -> bool:
 
 
 def is_partition(path: Path) -> bool:
-    """Whether a directory is a partition's own."""
     return (
         parse_directory_name(path.name) is not None
         and path.is_dir()
@@ -84,7 +79,7 @@ def is_partition(path: Path) -> bool:
 
 
 def partitions_of(root: str, wanted: Wanted) -> Iterator[PartitionFiles]:
-    """The wanted partitions below a directory of partitions, in order of their names."""
+    """Yield the wanted partitions below a directory of partitions, sorted by name."""
     for name in sorted(os.listdir(root)):
         where = parse_directory_name(name)
         path = os.path.join(root, name)
@@ -93,7 +88,7 @@ def partitions_of(root: str, wanted: Wanted) -> Iterator[PartitionFiles]:
 
 
 def list_partition(where: TopicPartition, path: str) -> PartitionFiles:
-    """The files of one partition; none of a directory that is gone."""
+    """Return the files of one partition; none for a missing directory."""
     found = PartitionFiles(where, path)
     try:
         names = sorted(os.listdir(path))
@@ -113,7 +108,7 @@ def list_partition(where: TopicPartition, path: str) -> PartitionFiles:
 
 
 def was_closed_cleanly(root: str) -> bool | None:
-    """What Apache Kafka says of its directory; None where it is none of its."""
+    """Return whether Apache Kafka closed its directory cleanly; None for other directories."""
     if os.path.exists(os.path.join(root, CHECKPOINT_FILE)):
         return None
     names = os.listdir(root)
@@ -122,12 +117,12 @@ def was_closed_cleanly(root: str) -> bool | None:
 
 @contextmanager
 def locked(root: str) -> Iterator[None]:
-    """Keep Penstock's and Apache Kafka's brokers out of a directory, which must be there.
+    """Lock an existing directory against Penstock's and Apache Kafka's brokers.
 
-    Penstock locks the file by flock, Java by fcntl: neither sees the other's.
+    Penstock locks the file by flock, Java by fcntl: neither detects the other's lock.
 
     Raises:
-        StoreLocked: a broker uses it.
+        StoreLocked: a broker uses the directory.
     """
     file = lock_directory(root, MACHINE_FILES)
     try:

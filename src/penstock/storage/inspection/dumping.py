@@ -1,4 +1,4 @@
-"""What one file of a log holds, as rows of names and values: any file but a segment of records.
+"""Content of one file of a log, as rows of names and values.
 
     .index .timeindex .txnindex .snapshot .batches         leader-epoch-checkpoint
     partition.metadata partitions.checkpoint .journal      Apache Kafka's checkpoints of offsets
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 
 def batch_row(header: BatchHeader, position: int, batch: bytes | None = None) -> Row:
-    """A batch by its header; a marker's decision by its bytes, where they are given."""
+    """Return a batch's row by its header; with `batch`, a marker's decision too."""
     row: Row = {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -76,11 +76,11 @@ def codec_name(codec: int) -> str:
 
 
 def rows_of(path: str) -> Iterator[Row]:
-    """What a file holds, in its order.
+    """Yield the rows of a file, in its order.
 
     Raises:
-        CorruptFile, CorruptLog: it is not what its name says; with the file, and the place in it.
-        OSError: it cannot be read.
+        CorruptFile, CorruptLog: the content does not match the file's name.
+        OSError: the file cannot be read.
     """
     name = os.path.basename(path)
     parsed = parse_offset_name(name)
@@ -90,7 +90,7 @@ def rows_of(path: str) -> Iterator[Row]:
     reader = _READERS.get(kind)
     if reader is None:
         known = ", ".join(sorted({LOG, *_READERS}))
-        raise CorruptFile(f"{path}: nothing says what is in it; known: {known}")
+        raise CorruptFile(f"{path}: the name has no known format; known formats: {known}")
     if reader is _journal:
         yield from _journal(path)
         return
@@ -145,7 +145,7 @@ def _checkpoint(data: bytes, base: int) -> Iterator[Row]:
 
 
 def _offset_checkpoint(data: bytes, base: int) -> Iterator[Row]:
-    """Apache Kafka's: a version, a count, and lines of topic, partition and offset."""
+    """Yield the rows of Apache Kafka's checkpoints: lines of topic, partition and offset."""
     for line in data.decode().splitlines()[2:]:
         topic, partition, offset = line.split(" ")
         yield {"topic": topic, "partition": int(partition), "offset": int(offset)}

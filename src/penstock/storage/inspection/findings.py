@@ -1,8 +1,8 @@
-"""What is wrong with stored logs, and what is only to be known: counted all, kept the first.
+"""Findings about stored logs: all are counted, the first ones kept.
 
-A batch is looked at as a log with `record.validation = full` would before it took it: checksum,
-then record by record. One from which compaction took records is read as a consumer would instead:
-its offsets have gaps, which no producer may leave.
+A batch is checked as with `record.validation = full`: checksum, then record by record. A batch from
+which compaction removed records is decoded as a consumer would instead, because its offsets have
+gaps, which no producer may leave.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.records import BatchHeader, verify_crc
 from penstock.records.columnar.validation import check_records
 
 FINDINGS_MAX: Final = 1_000
-"""Findings, and notes, that are kept; all are counted."""
+"""Maximum number of findings, and of notes, that are kept."""
 
 Kind = Literal[
     "batch", "offsets", "index", "timeindex", "txnindex", "snapshot", "epochs", "journal",
@@ -25,7 +25,7 @@ Kind = Literal[
 
 
 class Finding(NamedTuple):
-    """A place, and what is the matter with it; an offset of -1 is not known."""
+    """Location and reason of a finding; an offset of -1 is unknown."""
 
     partition: TopicPartition | None
     base_offset: int
@@ -36,10 +36,10 @@ class Finding(NamedTuple):
 
 
 class BatchVerifier:
-    """Looks at batches, and counts them.
+    """Verifier and counter of batches.
 
-    `findings` are the first `FINDINGS_MAX` of what is wrong, `notes` those of what is not: gaps
-    that compaction leaves as well as a lost file, a torn end that a start cuts.
+    `findings` are the first `FINDINGS_MAX` errors, `notes` the first harmless ones: gaps, which
+    compaction leaves as well as a lost file, and torn ends, which a start removes.
     """
 
     def __init__(self, *, deep: bool = True) -> None:
@@ -52,7 +52,7 @@ class BatchVerifier:
     def verify(
         self, where: TopicPartition, batch: Readable, header: BatchHeader, place: str
     ) -> bool:
-        """Look at a whole batch with this header; `place` says where it lies."""
+        """Verify a whole batch with this header; `place` is its location for messages."""
         self.batches += 1
         self.records += header.record_count
         self.size_bytes += header.size_bytes
@@ -66,13 +66,11 @@ class BatchVerifier:
         return True
 
     def found(self, finding: Finding) -> None:
-        """Count and keep what is wrong."""
         self.wrong += 1
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(finding)
 
     def note(self, finding: Finding) -> None:
-        """Count and keep what is to be known."""
         self.noted += 1
         if len(self.notes) < FINDINGS_MAX:
             self.notes.append(finding)
@@ -82,7 +80,7 @@ def _check(batch: Readable, header: BatchHeader) -> None:
     if header.record_count == header.last_offset_delta + 1:
         check_records(batch, header)
         return
-    # Arrow, which takes its time to load, for these alone.
+    # Imported on first use, because Arrow loads slowly.
     from penstock.records.columnar.decode import decode_batches
 
     decode_batches(batch, include_control=True, check_crc=False)

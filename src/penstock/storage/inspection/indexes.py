@@ -1,9 +1,9 @@
-"""Whether the entries of a segment's sparse indexes are about its batches, in one pass over both.
+"""Comparison of a segment's sparse indexes with its batches, in one pass over both.
 
-Entries and batches are both sorted, so each batch meets the entries that are due; none is looked
-up. As Apache Kafka's own tool has it, an entry of `.index` names the position where a batch begins
-and its last offset; one of `.timeindex` the highest timestamp so far and the last offset of the
-batch that has it. Zeros at a file's end are room that Apache Kafka has taken in advance.
+Entries and batches are both sorted, so each batch is compared with the next entries; none is looked
+up. As in Apache Kafka's own tool, an entry of `.index` names the position of a batch and its last
+offset; one of `.timeindex` the highest timestamp so far and the last offset of the batch that has
+it. Zeros at a file's end are Apache Kafka's preallocation.
 
 Source: Kafka's `DumpLogSegments`, `OffsetIndex` and `TimeIndex`.
 """
@@ -23,16 +23,16 @@ TIME_ENTRIES: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 
 def entries_of(data: bytes, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The whole entries of an index file, without zeros at its end."""
+    """Return the whole entries of an index file, without zeros at its end."""
     found = np.frombuffer(data, kind, len(data) // kind.itemsize)
     used = np.flatnonzero(found.view(np.uint8).reshape(len(found), kind.itemsize).any(axis=1))
     return found[: used[-1] + 1] if len(used) else found[:0]
 
 
 class IndexCheck:
-    """Of one segment; `batch` is called for each of its batches, `end` behind the last.
+    """Check of one segment; call `batch` for each of its batches, and `end` behind the last.
 
-    Both yield what is wrong: the file's suffix, the byte of the entry, and a sentence.
+    Both yield errors: the file's suffix, the position of the entry, and a sentence.
     """
 
     def __init__(self, base_offset: int, offsets: bytes, times: bytes) -> None:
@@ -48,7 +48,7 @@ class IndexCheck:
         return len(self._offsets) + len(self._times)
 
     def skip(self) -> None:
-        """Batches up to the next, or to the end, cannot be read: nobody knows of their entries."""
+        """Skip the entries of unreadable batches up to the next call."""
         self._skipped = True
 
     def _resume(self, position: int, header: BatchHeader) -> None:
@@ -104,7 +104,7 @@ class IndexCheck:
         return ".timeindex", self._time_at * TIME_ENTRY_BYTES, reason
 
     def end(self, end_position: int) -> Iterator[tuple[str, int, str]]:
-        """What is left when all batches have been seen."""
+        """Yield the entries left behind the last batch."""
         if self._skipped:
             return
         left = len(self._offsets) - self._offset_at
@@ -134,4 +134,4 @@ class IndexCheck:
             (".timeindex", self._sizes[1], TIME_ENTRY_BYTES),
         ):
             if size % entry:
-                yield suffix, size - size % entry, f"{size} bytes are no whole entries of {entry}"
+                yield suffix, size - size % entry, f"{size} bytes are not whole entries of {entry}"

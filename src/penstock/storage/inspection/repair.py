@@ -1,20 +1,20 @@
-"""Making anew what can be made anew of a partition's files, and setting aside what is rotten.
+"""Repair of a partition's files: rebuilding what batches determine, quarantine of damaged data.
 
-A segment with batches that cannot be read is written once more without them: the log has a gap
-there, as compaction leaves them. The old file stays beside it, with `.quarantined` behind its name.
-Indexes, indexes of aborted transactions and snapshots that are wrong are made from the batches, and
-the old ones kept the same way. Nothing is deleted.
+A segment with unreadable batches is rewritten without them: the log has a gap there, as after a
+compaction. The old file stays beside it, with `.quarantined` behind its name. Wrong indexes,
+indexes of aborted transactions and snapshots are rebuilt from the batches, and the old ones kept
+the same way. Nothing is deleted.
 
-The order is safe at every point: the new file is written and synced under another name, the old one
-gets its second name by a link, the new one is renamed into its place, the directory is synced.
-Indexes go before their segment changes, so that none is left that is about another one. A repair
-that was broken off is run again. The checkpoint, which knows positions, is written last; until then
-a broker finds a segment shorter than it says and serves what is before it.
+Every step is safe against a crash: the new file is written and synced under another name, the old
+one gets a second name by a link, the new one is renamed, the directory is synced. Indexes are
+removed before their segment changes. An interrupted repair is run again. The checkpoint is written
+last; until then a broker finds a segment shorter than the checkpoint states, and serves the records
+before that.
 
-It is for directories that nobody has open and that were closed in good order: after a crash the
-journal has positions, which the next start has to use first.
+The directory must not be in use, and must have been closed cleanly: after a crash the journal
+refers to positions, which the next start must apply first.
 
-Source: Kafka's `LogSegment.recover` and `OffsetIndex`, for what is made anew.
+Source: Kafka's `LogSegment.recover` and `OffsetIndex`.
 """
 
 from __future__ import annotations
@@ -83,38 +83,38 @@ from penstock.storage.segment import Segment
 from penstock.storage.segment_files import SegmentFiles
 
 ASIDE_MAX: Final = 1_000
-"""Versions of one file that are set aside at most."""
+"""Maximum number of quarantined versions of one file."""
 INDEX_INTERVAL_BYTES: Final = 4096
 _NOWHERE: Final = TopicPartition("", 0)
 
 
 class NotRepaired(InvalidError):
-    """A directory that cannot be repaired as it is."""
+    """The directory cannot be repaired in its current state."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Step(NamedTuple):
-    """Something that is done, or would be."""
+    """Completed or planned step of a repair."""
 
     path: str
     what: str
 
 
 class PartitionRepair:
-    """Repairs one partition; with `perform` false it says only what it would do."""
+    """Repair of one partition; without `perform` it only reports its steps."""
 
     def __init__(
         self,
         files: PartitionFiles,
         *,
         perform: bool,
-        tell: Callable[[Step], object],
+        report: Callable[[Step], object],
         advance: Advance = lambda size: None,
     ) -> None:
         self._files = files
         self._perform = perform
-        self._tell = tell
+        self._report = report
         self._advance = advance
         self._segment_files = SegmentFiles(
             MACHINE_FILES, Counters(), open_files_max=8, index_cache_bytes=0
@@ -122,11 +122,7 @@ class PartitionRepair:
         self.steps = 0
 
     def run(self) -> None:
-        """Look, and mend what is found.
-
-        Raises:
-            OSError: something of it is not done.
-        """
+        """Check the partition, and repair the findings; raises OSError."""
         found = BatchVerifier()
         PartitionCheck(self._files, found, advance=self._advance).run()
         if found.wrong > len(found.findings):
@@ -137,21 +133,25 @@ class PartitionRepair:
             self._segment_files.descriptors.close()
 
     def _mend(self, findings: list[Finding]) -> None:
-        rotten = [one for one in findings if one.kind in ("batch", "offsets")]
-        touched = {self._base_of(one.place) for one in rotten}
+        rotten = [finding for finding in findings if finding.kind in ("batch", "offsets")]
+        touched = {self._base_of(finding.place) for finding in rotten}
         for base in sorted(touched):
             self._rewrite(base)
-        wrong = {self._base_of(one.place) for one in findings if one.kind in ("index", "timeindex")}
+        wrong = {
+            self._base_of(finding.place)
+            for finding in findings
+            if finding.kind in ("index", "timeindex")
+        }
         for base in sorted(wrong - touched):
-            self._make_indexes(base, "its entries are not about its batches")
+            self._make_indexes(base, "its entries do not match its batches")
         wrong_files = {
-            one.place.partition(", byte")[0]
-            for one in findings
-            if one.kind in ("txnindex", "snapshot")
+            finding.place.partition(", byte")[0]
+            for finding in findings
+            if finding.kind in ("txnindex", "snapshot")
         }
         if wrong_files:
             self._make_producers(wrong_files)
-        if any(one.kind == "epochs" for one in findings):
+        if any(finding.kind == "epochs" for finding in findings):
             self._make_epochs()
 
     def _base_of(self, place: str) -> int:
@@ -160,7 +160,6 @@ class PartitionRepair:
     # -- segments ----------------------------------------------------------------------------
 
     def _rewrite(self, base: int) -> None:
-        """Write a segment without the batches that cannot be read."""
         path = self._files.file(base, LOG)
         kept = dropped = 0
         size_bytes = MACHINE_FILES.size_of(path)
@@ -185,10 +184,10 @@ class PartitionRepair:
             self._link_aside(path)
             MACHINE_FILES.rename(target, path)
             sync_directory(MACHINE_FILES, self._files.path)
-        self._make_indexes(base, "its segment is another")
+        self._make_indexes(base, "its segment was rewritten")
 
     def _make_indexes(self, base: int, reason: str) -> None:
-        self._say(self._files.file(base, INDEX), f"both indexes are made anew: {reason}")
+        self._say(self._files.file(base, INDEX), f"both indexes are rebuilt: {reason}")
         if not self._perform:
             return
         for suffix in (INDEX, TIME_INDEX):
@@ -204,7 +203,6 @@ class PartitionRepair:
     # -- producers ---------------------------------------------------------------------------
 
     def _make_producers(self, wrong: set[str]) -> None:
-        """Make indexes of aborted transactions and snapshots by a walk over the whole log."""
         producers = ProducerStates()
         snapshots = list(self._files.snapshots)
         if self._files.segments:
@@ -216,7 +214,7 @@ class PartitionRepair:
                 _remember(producers, index, batch)
             path = self._files.file(base, TXN_INDEX)
             if path in wrong:
-                self._replace(path, bytes(index.entries), "made anew from the batches")
+                self._replace(path, bytes(index.entries), "rebuilt from the batches")
         if snapshots:
             self._snapshots(snapshots, snapshots[-1][0], producers, wrong)
 
@@ -227,7 +225,7 @@ class PartitionRepair:
         producers: ProducerStates,
         wrong: set[str],
     ) -> list[tuple[int, str]]:
-        """Make those up to an offset that are wrong; returns those that are left."""
+        """Rebuild the wrong snapshots up to an offset; return the later ones."""
         while snapshots and snapshots[0][0] <= reached:
             path = self._files.file(*snapshots[0])
             if path in wrong:
@@ -235,14 +233,14 @@ class PartitionRepair:
                 data = encode_snapshot(last)
                 if snapshots[0][1] == RECENT_BATCHES:
                     data = encode_snapshot(batches, BATCHES_VERSION)
-                self._replace(path, data, "made anew from the batches")
+                self._replace(path, data, "rebuilt from the batches")
             snapshots = snapshots[1:]
         return snapshots
 
     def _make_epochs(self) -> None:
-        """Leave the file to a broker's start, which makes it from the segments."""
+        """Quarantine the epoch file, which the next start rebuilds from the segments."""
         path = os.path.join(self._files.path, EPOCHS_FILE)
-        self._say(path, "set aside: the next start makes it anew from the segments")
+        self._say(path, "set aside: the next start rebuilds it from the segments")
         if self._perform:
             self._set_aside(path)
 
@@ -255,7 +253,7 @@ class PartitionRepair:
             replace_file(MACHINE_FILES, path, data)
 
     def _link_aside(self, path: str) -> None:
-        """Give a file a second name, which it keeps; none of a file that is not there."""
+        """Give an existing file a second, permanent name."""
         for number in range(1, ASIDE_MAX + 1):
             with suppress(FileExistsError):
                 with suppress(FileNotFoundError):
@@ -270,11 +268,11 @@ class PartitionRepair:
 
     def _say(self, path: str, what: str) -> None:
         self.steps += 1
-        self._tell(Step(path, what))
+        self._report(Step(path, what))
 
 
 def readable_batches(path: str, base: int) -> Iterator[Walked]:
-    """The batches of a segment that can be read and whose offsets rise."""
+    """Yield the readable batches of a segment with rising offsets."""
     position, following, end = 0, base, MACHINE_FILES.size_of(path)
     while position < end:
         try:
@@ -305,7 +303,7 @@ def _remember(producers: ProducerStates, index: TransactionIndex, batch: Walked)
 
 
 def snapshot_at(files: PartitionFiles, offset: int) -> list[SnapshotEntry]:
-    """What a log remembered of its producers at an offset; nothing where no file says so."""
+    """Return the saved producers at an offset; empty without a valid file."""
     for suffix, version in (RECENT_BATCHES, BATCHES_VERSION), (SNAPSHOT, SNAPSHOT_VERSION):
         with suppress(FileNotFoundError, CorruptFile):
             return decode_snapshot(read_file(MACHINE_FILES, files.file(offset, suffix)), version)
@@ -317,28 +315,28 @@ def repair_store(
     wanted: Wanted,
     *,
     perform: bool,
-    tell: Callable[[Step], object],
+    report: Callable[[Step], object],
     advance: Advance = lambda size: None,
 ) -> int:
-    """Repair the wanted partitions below a directory of them; how many steps that takes.
+    """Repair the wanted partitions below a directory; return the number of steps.
 
     Raises:
-        StoreLocked: a broker uses it.
-        NotRepaired: it was not closed in good order.
-        OSError: something of it is not done.
+        StoreLocked: a broker uses the directory.
+        NotRepaired: the directory was not closed cleanly.
+        OSError: the repair is incomplete.
     """
     with locked(root):
         checkpoint, damaged = read_checkpoint(MACHINE_FILES, root)
         clean = was_closed_cleanly(root) if checkpoint is None else checkpoint.clean
         if clean is False or (checkpoint is None and damaged):
             raise NotRepaired(
-                f"{root} was not closed in good order: start its broker once and stop it, which"
-                " puts in order what was not finished, and repair what is left then"
+                f"{root} was not closed cleanly: start its broker once and stop it, which completes"
+                " the recovery, and then repair the remaining damage"
             )
         steps = 0
         points = dict(checkpoint.points) if checkpoint is not None else {}
         for files in partitions_of(root, wanted):
-            repair = PartitionRepair(files, perform=perform, tell=tell, advance=advance)
+            repair = PartitionRepair(files, perform=perform, report=report, advance=advance)
             repair.run()
             steps += repair.steps
             key = files.where.topic, files.where.partition
@@ -351,18 +349,18 @@ def repair_store(
                 for (topic, partition), (topic_id, point) in points.items()
             ]
             path = os.path.join(root, CHECKPOINT_FILE)
-            tell(Step(path, "says where the shorter segments end"))
-            said = checkpoint.sequence, rows
-            data = encode_checkpoint(*said, clean=True, journaled=checkpoint.journaled)
+            report(Step(path, "states the ends of the shorter segments"))
+            sequence, journaled = checkpoint.sequence, checkpoint.journaled
+            data = encode_checkpoint(sequence, rows, clean=True, journaled=journaled)
             write_checkpoint(MACHINE_FILES, root, data)
         return steps
 
 
 def _point_of(files: PartitionFiles, point: RecoveryPoint) -> RecoveryPoint:
-    """What a checkpoint says of a log, some of whose segments may have been made shorter."""
+    """Return the checkpoint's point of a log whose segments may have become shorter."""
     now = list_partition(files.where, files.path)
     name = os.path.basename(files.file(point.segment_base, LOG))
-    if not any(one.startswith(f"{name}.") for one in now.quarantined):
+    if not any(file.startswith(f"{name}.") for file in now.quarantined):
         return point
     sizes = {base: MACHINE_FILES.size_of(files.file(base, LOG)) for base in now.segments}
     position = min(point.position, sizes.get(point.segment_base, 0))

@@ -1,9 +1,9 @@
-"""A store's checkpoint and journal compared with the segments, and a walk over all its partitions.
+"""Verification of a store: its partitions, and checkpoint and journal against the segments.
 
-After a clean shutdown everything must be in the segments. After a crash what a checkpoint has not
-covered may be missing there: the journal has it, and the next start writes it. So the journal is
-followed from the checkpoint on, as a start would, and each of its rows is looked up in its segment.
-Nothing is written; files are read one entry at a time.
+After a clean shutdown everything must be in the segments. After a crash, bytes that no checkpoint
+covers may be in the journal alone, and the next start writes them. So the journal is followed from
+the checkpoint, as a start would, and each of its rows is looked up in its segment. Nothing is
+written; files are read one entry at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
 from penstock.storage.inspection.verification import (
     Advance,
     PartitionCheck,
-    Settled,
+    Synced,
     opened,
 )
 from penstock.storage.names import (
@@ -53,7 +53,7 @@ ENTRY_BYTES_MAX: Final = 1 << 30
 
 
 class Entry(NamedTuple):
-    """An entry of the journal: where it lies, and whether it is there whole."""
+    """Journal entry and its position; `rows` is None if the entry is incomplete."""
 
     path: str
     position: int
@@ -71,11 +71,7 @@ def journal_files(root: str) -> list[str]:
 
 
 def entries_of_journal(path: str) -> Iterator[Entry]:
-    """All entries of a journal file in their places, those of its earlier uses too.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Yield all entries of a journal file, including those of earlier uses; raises OSError."""
     with opened(path) as file:
         position, end = 0, MACHINE_FILES.size(file)
         while position < end:
@@ -97,9 +93,10 @@ def verify_store(
     live: bool = False,
     advance: Advance = lambda size: None,
 ) -> None:
-    """Look at all wanted partitions below a directory of them, and at what they have in common.
+    """Verify the wanted partitions below a directory, and the store's common files.
 
-    `live`: a broker may be writing, so what is at an end is looked at by its next checkpoint only.
+    With `live` a broker may be writing, so bytes behind its last checkpoint are not required to be
+    whole.
 
     Raises:
         OSError: a file that is there cannot be read.
@@ -108,21 +105,21 @@ def verify_store(
     for path, error in damaged.items():
         verifier.found(_finding(None, "checkpoint", path, error))
     for path in set_aside(MACHINE_FILES, root):
-        reason = "damaged, and set aside at a start; remove it once nobody wants to know of it"
+        reason = "damaged, and set aside at a start; remove it once it is analysed"
         verifier.note(_finding(None, "file", path, reason))
     clean = was_closed_cleanly(root)
     if checkpoint is not None:
         clean = checkpoint.clean
     for files in partitions_of(root, wanted):
-        settled = None
+        synced = None
         known = checkpoint and checkpoint.points.get((files.where.topic, files.where.partition))
         complete = not known[1].has_holes if known else False
         if live or clean is False:
             last = files.segments[-1] if files.segments else 0
-            settled = Settled(last, 0)
+            synced = Synced(last, 0)
             if known:
-                settled = min(settled, Settled(known[1].segment_base, known[1].position))
-        PartitionCheck(files, verifier, settled=settled, complete=complete, advance=advance).run()
+                synced = min(synced, Synced(known[1].segment_base, known[1].position))
+        PartitionCheck(files, verifier, synced=synced, complete=complete, advance=advance).run()
     if checkpoint is not None and not live:
         _compare_points(root, checkpoint, wanted, verifier)
         if not checkpoint.clean:
@@ -132,7 +129,7 @@ def verify_store(
 def _compare_points(
     root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
 ) -> None:
-    """What a checkpoint says is synced must be there."""
+    """Check that the synced bytes of a checkpoint exist."""
     for (topic, partition), (_, point) in checkpoint.points.items():
         where = TopicPartition(topic, partition)
         if not wanted(where):
@@ -163,7 +160,7 @@ def _missing(path: str, point: RecoveryPoint) -> str | None:
 def _compare_journal(
     root: str, checkpoint: Checkpoint, wanted: Wanted, verifier: BatchVerifier
 ) -> None:
-    """Look up what the journal has behind the checkpoint; the next start writes what is missing."""
+    """Look up the journal's rows behind the checkpoint; the next start writes missing ones."""
     entries: dict[int, tuple[int, Entry]] = {}
     durable = checkpoint.sequence
     for path in journal_files(root):
@@ -185,7 +182,7 @@ def _compare_journal(
             reason = f"{size_bytes} bytes are in the journal alone, until the next start"
             verifier.note(_finding(where, "journal", os.path.join(root, JOURNAL_DIRECTORY), reason))
     if durable > sequence:
-        reason = f"entry {sequence + 1} is damaged or gone; entries up to {durable} were synced"
+        reason = f"entry {sequence + 1} is damaged or missing; entries up to {durable} were synced"
         place = os.path.join(root, JOURNAL_DIRECTORY)
         verifier.found(_finding(None, "journal", place, reason))
 

@@ -1,12 +1,12 @@
-"""One partition's files compared with each other, in one pass over its batches.
+"""Verification of one partition: its files are compared in one pass over its batches.
 
-Every batch is read: checksum, records, offsets that rise. At the same time the entries of the
-indexes meet their batches (`indexes`), the leader epochs theirs, and what the batches make of the
-producers is compared with the snapshots and the indexes of aborted transactions on the way. Memory
-holds one batch, the indexes of one segment, and the producers.
+Every batch is read: checksum, records, rising offsets. During the walk the entries of the indexes
+(`indexes`) and the leader epochs are compared with their batches, and the producers' state with the
+snapshots and the indexes of aborted transactions. Memory holds one batch, the indexes of one
+segment, and the producers.
 
-Where batches cannot be read the walk goes on at the next batch that can be found in the same
-segment, by its index, else at the next segment.
+Behind unreadable batches the walk continues at the next batch that the index locates in the same
+segment, else at the next segment.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _VERSIONS: Final = {SNAPSHOT: SNAPSHOT_VERSION}
 Advance = Callable[[int], object]
 
 
-class Settled(NamedTuple):
-    """Up to where a partition's files must be whole: what is behind, a start puts in order."""
+class Synced(NamedTuple):
+    """Position up to which a partition's files must be whole; a start recovers the rest."""
 
     segment_base: int
     position: int
 
 
 class Walked(NamedTuple):
-    """A batch in a segment file that is open as `file`."""
+    """Batch in a segment file that is open as `file`."""
 
     position: int
     header: BatchHeader
@@ -79,10 +79,10 @@ def opened(path: str) -> Iterator[int]:
 
 
 def batches_of(path: str, start: int = 0, end: int = LONG_MAX) -> Iterator[Walked]:
-    """The batches of a segment file by their headers, from a position that is a batch's.
+    """Yield the batches of a segment file by their headers, from the position of a batch.
 
     Raises:
-        CorruptLog: bytes that are no batch.
+        CorruptLog: the bytes are not a batch.
         OSError: the file cannot be read.
     """
     with opened(path) as file:
@@ -99,8 +99,7 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def next_batch(path: str, base_offset: int, after: int, above: int) -> int | None:
-    """Where behind a byte a batch of offsets from `above` on begins that has its checksum, by the
-    index; None where it knows none."""
+    """Return the next valid indexed batch behind `after` with offsets from `above`, or None."""
     data = read_if_there(path[: -len(LOG)] + INDEX) or b""
     for offset, position in entries_of(data, OFFSET_ENTRIES).tolist():
         if position <= after or base_offset + offset < above:
@@ -115,9 +114,9 @@ def next_batch(path: str, base_offset: int, after: int, above: int) -> int | Non
 
 
 class PartitionCheck:
-    """Looks at one partition, and tells a verifier. `settled`: None where all must be whole.
+    """Check of one partition that reports to a verifier. `synced` is None if all must be whole.
 
-    `complete`: the store says that no offset of what is settled lacks a batch.
+    With `complete` the store states that no synced offset lacks a batch.
     """
 
     def __init__(
@@ -125,13 +124,13 @@ class PartitionCheck:
         files: PartitionFiles,
         verifier: BatchVerifier,
         *,
-        settled: Settled | None = None,
+        synced: Synced | None = None,
         complete: bool = False,
         advance: Advance = lambda size: None,
     ) -> None:
         self._files = files
         self._verifier = verifier
-        self._settled = settled
+        self._synced = synced
         self._complete = complete and not files.quarantined
         self._advance = advance
         self._producers = ProducerStates()
@@ -139,19 +138,15 @@ class PartitionCheck:
         self._epochs: EpochHistory | None = None
         self._following = -1
         self._unread = False
-        """Whether something before the next batch cannot be read, which was told."""
+        """Whether unreadable bytes before the next batch were reported."""
         self._whole = True
-        """Whether all batches were read, so that what they make of producers is all of it."""
+        """Whether all batches were read, so that the producers' state is complete."""
         self._aborted: list[AbortedTransaction] = []
         self._markers: dict[int, int] = {}
-        """Producer by offset, of this segment's markers that abort."""
+        """Producer id by offset, of this segment's abort markers."""
 
     def run(self) -> None:
-        """Look at everything.
-
-        Raises:
-            OSError: a file that is there cannot be read.
-        """
+        """Run all checks; raises OSError."""
         self._verifier.partitions += 1
         self._small_files()
         for name in self._files.quarantined:
@@ -195,7 +190,7 @@ class PartitionCheck:
         try:
             size_bytes = MACHINE_FILES.size_of(path)
         except FileNotFoundError:
-            self._note("file", path, "has been removed meanwhile")
+            self._note("file", path, "was removed during the check")
             return
         while position < size_bytes:
             try:
@@ -216,18 +211,18 @@ class PartitionCheck:
         self._compare_transactions(base, transactions)
 
     def _begin(self, base: int, place: int) -> None:
-        """The first segment's producers are what its snapshot says; others must adjoin."""
+        """Load the first segment's producers from its snapshot; check that others adjoin."""
         if place == 0:
             for offset, suffix in self._snapshots:
                 if offset == base:
                     entries = self._decode(offset, suffix)
                     self._producers.load(entries or ())
                     break
-            self._snapshots = [one for one in self._snapshots if one[0] > base]
+            self._snapshots = [entry for entry in self._snapshots if entry[0] > base]
         elif base < self._following:
             place_of = self._files.file(base, LOG)
             self._found(
-                "offsets", place_of, f"begins below offset {self._following}, which is due", base
+                "offsets", place_of, f"begins below the expected offset {self._following}", base
             )
         elif base > self._following >= 0:
             self._gap(base, 0, base)
@@ -239,7 +234,7 @@ class PartitionCheck:
         if header.base_offset < max(self._following, base):
             due = max(self._following, base)
             self._found(
-                "offsets", place, f"a batch at offset {header.base_offset}, {due} is due",
+                "offsets", place, f"a batch at offset {header.base_offset}, expected {due}",
                 header.base_offset, header.last_offset,
             )  # fmt: skip
         elif header.base_offset > self._following >= 0 and self._following >= base:
@@ -256,8 +251,8 @@ class PartitionCheck:
         self._following, self._unread = header.next_offset, False
 
     def _unreadable(self, path: str, base: int, error: CorruptLog) -> bool:
-        """Report bytes that are no batch; False if they are a torn end, behind what is settled."""
-        if self._settled is not None and (base, error.position) >= self._settled:
+        """Report unreadable bytes; return False if they are a torn end."""
+        if self._synced is not None and (base, error.position) >= self._synced:
             self._note("batch", f"{path}, byte {error.position}", f"a torn end: {error.reason}")
             return False
         self._whole, self._unread = False, True
@@ -267,8 +262,8 @@ class PartitionCheck:
     def _gap(self, base: int, position: int, offset: int) -> None:
         self._whole = False
         place = f"{self._files.file(base, LOG)}, byte {position}"
-        settled = self._settled is None or (base, position) < self._settled
-        if self._complete and settled and not self._unread:
+        synced = self._synced is None or (base, position) < self._synced
+        if self._complete and synced and not self._unread:
             reason = "no batch has these offsets, and the log was never compacted: they are lost"
             self._found("offsets", place, reason, self._following, offset - 1)
             return
@@ -276,11 +271,11 @@ class PartitionCheck:
         self._note("offsets", place, reason, self._following, offset - 1)
 
     def _entry(self, base: int, suffix: str, byte: int, reason: str) -> None:
-        tell = self._found if self._settled is None or base < self._settled[0] else self._note
-        tell(_KINDS[suffix], f"{self._files.file(base, suffix)}, byte {byte}", reason, base)
+        report = self._found if self._synced is None or base < self._synced[0] else self._note
+        report(_KINDS[suffix], f"{self._files.file(base, suffix)}, byte {byte}", reason, base)
 
     def _doubtful(self, suffix: str, base: int, byte: int, reason: str) -> None:
-        """An entry that is wrong if all batches before it are there."""
+        """Report a wrong entry, as an error only if all batches before it were read."""
         if self._whole:
             self._entry(base, suffix, byte, reason)
         else:
@@ -307,35 +302,35 @@ class PartitionCheck:
                 self._aborted.append(decided[1])
 
     def _compare_transactions(self, base: int, data: bytes) -> None:
-        """What the segment's batches have aborted must be in its index, and the other way round."""
+        """Compare the segment's aborted transactions with its index, in both directions."""
         index = TransactionIndex(data[: len(data) - len(data) % ENTRY_BYTES])
         doubt = TransactionIndex(data).doubt(base)
         if doubt is not None:
             self._entry(base, TXN_INDEX, 0, doubt)
             return
-        said = [index.at(place) for place in range(len(index))]
-        self._verifier.entries += len(said)
-        for place, one in enumerate(said):
-            if self._markers.get(one.last_offset) != one.producer_id:
-                self._doubtful(TXN_INDEX, base, place * ENTRY_BYTES, f"{one} is not in the log")
-        known = {(one.producer_id, one.first_offset, one.last_offset) for one in said}
-        for one in self._aborted:
-            if (one.producer_id, one.first_offset, one.last_offset) not in known:
-                self._doubtful(TXN_INDEX, base, len(data), f"{one} is missing")
+        stored = [index.at(place) for place in range(len(index))]
+        self._verifier.entries += len(stored)
+        for place, txn in enumerate(stored):
+            if self._markers.get(txn.last_offset) != txn.producer_id:
+                self._doubtful(TXN_INDEX, base, place * ENTRY_BYTES, f"{txn} is not in the log")
+        known = {(txn.producer_id, txn.first_offset, txn.last_offset) for txn in stored}
+        for txn in self._aborted:
+            if (txn.producer_id, txn.first_offset, txn.last_offset) not in known:
+                self._doubtful(TXN_INDEX, base, len(data), f"{txn} is missing")
 
     def _compare_snapshots(self, offset: int) -> None:
-        """Look at the snapshots up to an offset, which the walk has come to."""
+        """Compare the snapshots up to an offset, which the walk has reached."""
         while self._snapshots and self._snapshots[0][0] <= offset:
             at, suffix = self._snapshots.pop(0)
             entries = self._decode(at, suffix)
             if entries is None or not self._files.segments or at < self._files.segments[0]:
                 continue
-            last = {one.producer_id: one for one in entries}
-            for one in self._producers.snapshot()[0]:
-                said = last.get(one.producer_id)
-                if said is not None and (reason := _difference(said, one)):
-                    tell = self._found if self._whole else self._note
-                    tell("snapshot", self._files.file(at, suffix), reason, at)
+            last = {entry.producer_id: entry for entry in entries}
+            for producer in self._producers.snapshot()[0]:
+                stored = last.get(producer.producer_id)
+                if stored is not None and (reason := _difference(stored, producer)):
+                    report = self._found if self._whole else self._note
+                    report("snapshot", self._files.file(at, suffix), reason, at)
 
     def _decode(self, offset: int, suffix: str) -> Sequence[SnapshotEntry] | None:
         path = self._files.file(offset, suffix)
@@ -350,14 +345,14 @@ class PartitionCheck:
 
     def _compare_epoch(self, header: BatchHeader, place: str) -> None:
         epoch = header.partition_leader_epoch
-        if self._epochs is None or epoch < 0 or self._settled is not None:
+        if self._epochs is None or epoch < 0 or self._synced is not None:
             return
-        said = self._epochs.epoch_at(header.base_offset)
-        if said != epoch and said >= 0:  # below where a log begins, nothing is said
-            reason = f"the batch is of leader epoch {epoch}, {EPOCHS_FILE} says {said}"
+        stored = self._epochs.epoch_at(header.base_offset)
+        if stored != epoch and stored >= 0:  # -1 below the log's start
+            reason = f"the batch is of leader epoch {epoch}, {EPOCHS_FILE} has {stored}"
             self._found("epochs", place, reason, header.base_offset, header.last_offset)
 
-    # -- telling -----------------------------------------------------------------------------
+    # -- reports -----------------------------------------------------------------------------
 
     def _found(
         self, kind: Kind, place: str, reason: str, offset: int = -1, last_offset: int = -1
@@ -370,16 +365,16 @@ class PartitionCheck:
         self._verifier.note(Finding(self._files.where, offset, last_offset, place, reason, kind))
 
 
-def _difference(said: SnapshotEntry, is_so: SnapshotEntry) -> str | None:
-    """How a snapshot's entry differs from what the batches below it say, if it does."""
-    if said.producer_epoch == is_so.producer_epoch and -1 not in (
-        said.last_offset,
-        is_so.last_offset,
+def _difference(stored: SnapshotEntry, actual: SnapshotEntry) -> str | None:
+    """Return how a snapshot's entry differs from the batches below it, or None."""
+    if stored.producer_epoch == actual.producer_epoch and -1 not in (
+        stored.last_offset,
+        actual.last_offset,
     ):
         for name in ("last_offset", "last_sequence", "current_txn_first_offset"):
-            if getattr(said, name) != getattr(is_so, name):
+            if getattr(stored, name) != getattr(actual, name):
                 return (
-                    f"producer {said.producer_id}: {name} {getattr(said, name)},"
-                    f" by the batches it is {getattr(is_so, name)}"
+                    f"producer {stored.producer_id}: {name} {getattr(stored, name)},"
+                    f" by the batches it is {getattr(actual, name)}"
                 )
     return None

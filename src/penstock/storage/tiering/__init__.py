@@ -1,1 +1,1 @@
-"""What a log does that is copied to an archive: what may be copied, reading it, local retention."""
+"""Logs of tiered partitions: segments to copy to the archive, and local retention."""

@@ -1,11 +1,11 @@
-"""A segment's bytes on their way to the archive: read from its file, verified, and indexed anew.
+"""Reading of a segment's batches for the archive: verified and reindexed.
 
-Every batch is checked before it leaves, so that damage is not archived as if it were good. The
-indexes are those of what is copied, not of the file: a copy may begin within a segment, where a
-leader of before cut its own segments at other offsets; and a damaged index costs nothing.
+Every batch is verified first, so that damage is not archived. The indexes are built from the copy,
+not taken from the file: a copy may begin within a segment, if an earlier leader cut its segments at
+other offsets, and a damaged index does no harm.
 
-Offsets without a batch, as a compaction has left them before the topic was tiered, get batches
-without records: what lies in the archive has every offset.
+Offset gaps, which a compaction left before the topic was tiered, are filled with batches without
+records: the archive has every offset.
 
 Source: Kafka's `LogSegment.append` and `recover`.
 """
@@ -34,7 +34,7 @@ PIECE_BYTES: Final = 4 << 20
 
 
 class SegmentCopy:
-    """Reads whole batches of one leader epoch, piece by piece; for one thread at a time."""
+    """Reader of whole batches of one leader epoch, piece by piece; for one thread at a time."""
 
     def __init__(
         self,
@@ -47,11 +47,7 @@ class SegmentCopy:
         next_offset: int,
         interval_bytes: int,
     ) -> None:
-        """The bytes [position, end) of a file, which are all there is of [base, next offset).
-
-        Raises:
-            OSError: the file cannot be opened.
-        """
+        """Open the bytes [position, end), all of [base, next offset); raises OSError."""
         self._files = files
         self._path = path
         self._descriptor = files.open(path)
@@ -66,7 +62,7 @@ class SegmentCopy:
 
     @property
     def size_bytes(self) -> int:
-        """What was read until now."""
+        """Bytes that were read so far."""
         return self._made.written_bytes
 
     @property
@@ -74,16 +70,12 @@ class SegmentCopy:
         return self._made.max_timestamp
 
     def piece(self) -> memoryview | None:
-        """The next batches; None at the end, and where another leader epoch begins.
-
-        Raises:
-            CorruptLog: what is stored there is damaged.
-        """
+        """Return the next batches; None at the end, or before another epoch; raises CorruptLog."""
         wanted = min(PIECE_BYTES, self._end - self._position)
         while wanted:
             data = memoryview(read_range(self._files, self._descriptor, wanted, self._position))
             if len(data) < wanted:
-                raise self._damaged(f"the file ends {wanted - len(data)} bytes too early")
+                raise self._damaged(f"the file is {wanted - len(data)} bytes too short")
             taken, needed = self._take(data)
             if taken:
                 self._position += taken
@@ -99,7 +91,6 @@ class SegmentCopy:
         return self._checked(memoryview(b""))
 
     def _checked(self, data: memoryview) -> memoryview:
-        """Batches with those that are put between them."""
         if self._fillers:
             parts, begun = list[Buffer](), 0
             for at, filler in self._fillers:
@@ -110,14 +101,13 @@ class SegmentCopy:
         return data
 
     def _fill(self, at: int, offset: int) -> None:
-        """Batches without records go before a byte, up to an offset."""
+        """Add batches without records at a byte position, up to an offset."""
         for filler in empty_batches(self.next_offset, offset, self.leader_epoch):
             self._fillers.append((at, filler))
             header = decode_header(filler)
             self._made.add(header, header.base_offset, self._interval_bytes)
 
     def indexes(self) -> tuple[bytes, bytes]:
-        """The offset index and the time index, once all is read."""
         self._made.close_index()
         index = self._index()
         return bytes(index.offsets), bytes(index.times)
@@ -126,7 +116,7 @@ class SegmentCopy:
         self._files.close(self._descriptor)
 
     def _take(self, data: memoryview) -> tuple[int, int]:
-        """Check and index whole batches: how many bytes they are, and how many the next one is."""
+        """Verify and index whole batches; return their bytes, and those that the next one needs."""
         at = 0
         while len(data) - at >= HEADER_BYTES:
             header = self._header(data, at)
@@ -149,7 +139,7 @@ class SegmentCopy:
             self.next_offset = header.next_offset
             at += header.size_bytes
         if len(data) > at and self._position + len(data) == self._end:
-            raise self._damaged(f"{len(data) - at} bytes are left, which is no batch")
+            raise self._damaged(f"the last {len(data) - at} bytes are not a batch")
         return at, HEADER_BYTES
 
     def _header(self, data: memoryview, at: int) -> BatchHeader:

@@ -1,7 +1,7 @@
-"""What of a log may be copied to the archive: its closed segments, and what they say of aborts.
+"""Closed segments of a log for the archive, and their aborted transactions.
 
-A segment that is closed is never written to again, and what of it is committed is never cut, so
-it is read from its file while the log goes on.
+A closed segment is never written again, and its committed part is never cut, so its file can be
+read while the log grows.
 
 Source: KIP-405; Kafka's `RemoteLogManager.candidateLogSegments`.
 """
@@ -9,6 +9,7 @@ Source: KIP-405; Kafka's `RemoteLogManager.candidateLogSegments`.
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base.files import Files
@@ -18,7 +19,7 @@ from penstock.storage.transactional import TransactionalLog
 
 
 class ClosedSegment(NamedTuple):
-    """A segment that another one follows; `epoch` is that of its first record."""
+    """Closed segment; `epoch` is that of its first record."""
 
     path: str
     base_offset: int
@@ -28,34 +29,33 @@ class ClosedSegment(NamedTuple):
 
 
 class TieredLog(TransactionalLog):
-    """See the module's text. Every log of a store is one, tiered or not."""
+    """Log whose segments can be archived; a base of every log of a store."""
 
     __slots__ = ()
 
     @property
     def files(self) -> Files:
-        """The file system that the log lies in."""
         return self._parts.segment_files.files
 
     def closed_segments(self, offset: int) -> list[ClosedSegment]:
-        """Those that reach beyond an offset, oldest first, without the one that is written to."""
+        """Return the closed segments that reach beyond an offset, oldest first."""
         self.load()
         place = segment_place(self.segments, offset)
         return [
             ClosedSegment(
-                one.path,
-                one.base_offset,
+                segment.path,
+                segment.base_offset,
                 after.base_offset,
-                one.end_position,
-                self.epochs.epoch_at(one.base_offset),
+                segment.end_position,
+                self.epochs.epoch_at(segment.base_offset),
             )
-            for one, after in pairwise(self.segments[place:])
-            if after.base_offset > offset and one.end_position
+            for segment, after in pairwise(self.segments[place:])
+            if after.base_offset > offset and segment.end_position
         ]
 
     @property
     def newest_timestamp(self) -> int:
-        """The highest timestamp of the segment that is written to; -1 while it has none."""
+        """Highest timestamp of the active segment; -1 without one."""
         self.write_segments()
         segment = self.segments[-1]
         if segment.end_position:
@@ -63,11 +63,7 @@ class TieredLog(TransactionalLog):
         return segment.max_timestamp
 
     def position_in(self, segment: ClosedSegment, offset: int) -> int:
-        """Where in a segment's file the batch that holds an offset begins; all of it is there.
-
-        Raises:
-            CorruptLog: the segment is damaged.
-        """
+        """Return the position in a written segment of an offset's batch; raises CorruptLog."""
         self.write_segments()
         if offset <= segment.base_offset:
             return 0
@@ -78,13 +74,9 @@ class TieredLog(TransactionalLog):
         return segment.size_bytes if place is None else place.position
 
     def aborted_within(self, start: int, end: int) -> bytes:
-        """The transaction index of a segment that has [start, end): of the markers in there.
-
-        Raises:
-            CorruptLog: the files that say so are damaged.
-        """
+        """Return the index of the aborts with markers in [start, end); raises CorruptLog."""
         index = TransactionIndex()
-        for one in sorted(self.aborted(start, end), key=lambda one: one.last_offset):
-            if start <= one.last_offset < end:
-                index.add(one)
+        for txn in sorted(self.aborted(start, end), key=attrgetter("last_offset")):
+            if start <= txn.last_offset < end:
+                index.add(txn)
         return bytes(index.entries)

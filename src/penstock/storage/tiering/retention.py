@@ -1,8 +1,8 @@
-"""What of a tiered log stays on this broker's disk.
+"""Local retention of a tiered log.
 
-`local.retention.ms` and `local.retention.bytes` are in the place of the topic's retention, which
-the archive is kept by; -2 is the same as that. Nothing goes that is not in the archive: the owner
-of the log says up to where it is (`tiered_offset`), and until it does, all stays.
+`local.retention.ms` and `local.retention.bytes` replace the topic's retention, which applies to the
+archive; -2 means the same as the topic's. Segments stay until they are archived: the owner of the
+log sets the offset (`tiered_offset`).
 
 Source: KIP-405; Kafka's `LogConfig.localRetentionMs` and `UnifiedLog.deletableSegments`.
 """
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from penstock.storage.config import LogConfig
 
 AS_WHOLE: Final = -2
-"""A local retention that is that of the whole log."""
+"""Local retention equal to the topic's."""
 
 
 def kept_here(
     config: LogConfig, committed_offset: int, tiered_offset: int
 ) -> tuple[LogConfig, int]:
-    """By which configuration retention goes over a log's files, and below which offset."""
+    """Return the configuration for local retention, and the offset below which it applies."""
     if not config.remote_storage_enable:
         return config, committed_offset
     local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes

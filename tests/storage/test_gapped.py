@@ -68,7 +68,7 @@ def test_every_offset_leads_to_the_next_batch(
     if at_once:
         assert replicate(harness, *HOLED) == 301
     else:
-        assert [replicate(harness, one) for one in HOLED] == [end for _, end in ENDS]
+        assert [replicate(harness, batches) for batches in HOLED] == [end for _, end in ENDS]
     way(harness)
     log = harness.log()
     log.load()
@@ -84,16 +84,18 @@ def test_every_offset_leads_to_the_next_batch(
     assert read_all(log, max_bytes=300) == b"".join(HOLED)
     for start, end in ((0, 301), (10, 20), (9, 41), (50, 250)):
         found = log.extents(start, end)
-        held = [one for one in ENDS if one[1] > start and one[0] < end]
+        held = [span for span in ENDS if span[1] > start and span[0] < end]
         data = b"".join(
-            Path(one.key).read_bytes()[one.byte_offset : one.byte_offset + one.size_bytes]
-            for one in found
+            Path(extent.key).read_bytes()[
+                extent.byte_offset : extent.byte_offset + extent.size_bytes
+            ]
+            for extent in found
         )
         assert offsets(data) == held, (start, end)
     assert log.has_holes
     verifier = verified(harness)
     assert (verifier.findings, verifier.batches) == ([], len(HOLED))
-    assert {one.kind for one in verifier.notes} == {"offsets"}
+    assert {note.kind for note in verifier.notes} == {"offsets"}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -109,15 +111,19 @@ def test_no_segment_spans_more_offsets_than_its_index_can_tell(
     assert offsets(b"".join(log.read(2 * FAR - 1, max_bytes=1, end_offset=2**62).buffers)) == [
         (2 * FAR, 2 * FAR + 1)
     ]
-    begun = [one.base_offset for one in log.segments if one.written_bytes or one.end_position]
+    begun = [
+        segment.base_offset
+        for segment in log.segments
+        if segment.written_bytes or segment.end_position
+    ]
     assert begun == [0, *[FAR * n + low for n in range(1, 4) for low in (0, 2**31)]]
     assert len(log.extents(0, 2**62)) == 7
     assert log.truncate(2 * FAR - 5, floor=0) == 2 * FAR - 5
     assert harness.commit() is None
     assert replicate(harness, stamped(1, 2 * FAR - 5, 2)) == 2 * FAR - 4
     way(harness)
-    left = [one for one in split_batches(read_all(harness.log())) if not one.is_filler]
-    assert [one.base_offset for one in left[-2:]] == [FAR + 2**31, 2 * FAR - 5]
+    left = [batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler]
+    assert [segment.base_offset for segment in left[-2:]] == [FAR + 2**31, 2 * FAR - 5]
     assert verified(harness).findings == []
 
 
@@ -142,7 +148,7 @@ def test_epochs_begin_where_their_leaders_say(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cut", [3, 4, 5, 7, 9, 15, 20, 21, 25, 30, 35, 42, 45, 60, 101, 102, 250])
-def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
+def test_a_log_cut_within_a_gap_is_readable_to_its_end(
     tmp_path: Path, way: Callable[[Harness], None], cut: int
 ) -> None:
     harness = Harness(tmp_path, config=ROLLING)
@@ -151,7 +157,7 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
     within = next((base for base, end in ENDS if base < cut < end and base != 21), cut)
     assert harness.log().truncate(cut, floor=0) == within
     assert harness.commit() is None
-    left = [one for one in ENDS if one[1] <= within]
+    left = [span for span in ENDS if span[1] <= within]
     for _ in range(2):
         log = harness.log()
         log.load()
@@ -164,27 +170,29 @@ def test_a_cut_in_a_hole_is_an_end_that_can_be_read_to(
     epoch = harness.log().epochs.latest
     assert replicate(harness, stamped(2, within + 4, epoch + 1)) == within + 6
     way(harness)
-    there = [one for one in split_batches(read_all(harness.log())) if not one.is_filler or left]
+    there = [
+        batch for batch in split_batches(read_all(harness.log())) if not batch.is_filler or left
+    ]
     assert there[-1].base_offset == within + 4
-    ends = [(one.base_offset, one.next_offset) for one in there[:-1]]
-    assert [one for one in ends if one in ENDS] == left
+    ends = [(segment.base_offset, segment.next_offset) for segment in there[:-1]]
+    assert [span for span in ends if span in ENDS] == left
     assert verified(harness).findings == []
 
 
-def test_a_cut_takes_back_what_waits_for_the_journal(tmp_path: Path) -> None:
+def test_a_cut_takes_back_queued_appends(tmp_path: Path) -> None:
     for cut, end in ((301, 301), (150, 102), (102, 102), (60, 45), (44, 44), (0, 0)):
         harness = Harness(tmp_path / str(cut))
         harness.log().append_replica(memoryview(b"".join(HOLED)), now_ms=1)
         assert harness.log().truncate(cut, floor=0) == end
         assert harness.commit() is None
-        assert offsets(read_all(harness.log())) == [one for one in ENDS if one[1] <= end]
+        assert offsets(read_all(harness.log())) == [span for span in ENDS if span[1] <= end]
         assert replicate(harness, stamped(1, 400, 9)) == 401
         harness.crash()
         assert harness.log().log_end_offset == 401
         harness.store.close()
 
 
-def test_what_stands_for_no_records_is_shortened(tmp_path: Path) -> None:
+def test_an_empty_batch_below_the_end_is_shortened(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, stamped(5, 0, 1))
     assert replicate(harness, empty_batch(3, 9, 1), stamped(1, 12, 1)) == 13
@@ -200,7 +208,7 @@ def test_what_stands_for_no_records_is_shortened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_sequences_go_on_behind_what_was_compacted(
+def test_sequences_continue_after_a_compaction(
     tmp_path: Path, way: Callable[[Harness], None]
 ) -> None:
     harness = Harness(tmp_path)
@@ -249,20 +257,20 @@ def test_offsets_of_a_log_that_was_never_compacted_are_lost(tmp_path: Path) -> N
     harness = Harness(tmp_path, config=ROLLING)
     for number in range(12):
         harness.put(stamped(1, 0, 0, size=120, fill=number))
-    bases = [one.base_offset for one in harness.log().segments]
+    bases = [segment.base_offset for segment in harness.log().segments]
     assert not harness.log().has_holes
     harness.store.close()
     for file in tmp_path.rglob(f"{bases[1]:020}.*"):
         file.unlink()
     verifier = BatchVerifier(deep=False)
     verify_store(str(tmp_path), lambda where: True, verifier)
-    assert [(one.base_offset, one.last_offset) for one in verifier.findings] == [
+    assert [(finding.base_offset, finding.last_offset) for finding in verifier.findings] == [
         (bases[1], bases[2] - 1)
     ]
     assert "never compacted" in verifier.findings[0].reason
 
 
-def test_an_append_behind_a_hole_is_placed_there(tmp_path: Path) -> None:
+def test_an_append_behind_a_gap_keeps_its_offsets(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, *HOLED)
     assert harness.log().truncate(250, floor=0) == 250
@@ -272,35 +280,38 @@ def test_an_append_behind_a_hole_is_placed_there(tmp_path: Path) -> None:
     harness.crash()
     data = read_all(harness.log(), start=60)
     assert offsets(data) == [(100, 102), (250, 253), (253, 256)]
-    assert [one.partition_leader_epoch for one in split_batches(data)] == [4, 12, 12]
+    assert [batch.partition_leader_epoch for batch in split_batches(data)] == [4, 12, 12]
     harness.store.close()
 
 
-def test_what_goes_to_the_archive_has_every_offset(tmp_path: Path) -> None:
+def test_archived_segments_have_every_offset(tmp_path: Path) -> None:
     harness = Harness(tmp_path, config=ROLLING)
     replicate(harness, *HOLED)
     log = harness.log()
     log.write_segments()
     closed = log.closed_segments(0)
-    assert [(one.base_offset, one.next_offset) for one in closed] == [(0, 41), (41, 300)]
-    for one in closed:
+    assert [(segment.base_offset, segment.next_offset) for segment in closed] == [
+        (0, 41),
+        (41, 300),
+    ]
+    for segment in closed:
         copy = SegmentCopy(
             log.files,
-            one.path,
+            segment.path,
             position=0,
-            end=one.size_bytes,
-            base_offset=one.base_offset,
-            next_offset=one.next_offset,
+            end=segment.size_bytes,
+            base_offset=segment.base_offset,
+            next_offset=segment.next_offset,
             interval_bytes=60,
         )
         data = b"".join(iter(copy.piece, None))
         copy.close()
         there = offsets(data)
         assert (there[0][0], there[-1][1], copy.next_offset) == (
-            one.base_offset, one.next_offset, one.next_offset
+            segment.base_offset, segment.next_offset, segment.next_offset
         )  # fmt: skip
         assert all(left[1] == right[0] for left, right in pairwise(there))
         assert (len(data), crc32c(data)) == (copy.size_bytes, copy.checksum)
         (index, _) = copy.indexes()
-        assert SparseIndex(one.base_offset, index).doubt(len(data)) is None
+        assert SparseIndex(segment.base_offset, index).doubt(len(data)) is None
     harness.store.close()

@@ -37,14 +37,14 @@ def opened(root: Path, files: Files = MACHINE_FILES) -> Harness:
 
 
 def found(log: ReplicaLog) -> Damage:
-    """What is damaged first."""
+    """Return the first damage."""
     damage = log.damage_in(0, log.durable_offset)
     assert damage is not None
     return damage
 
 
 def mend_all(log: ReplicaLog, batches: dict[int, bytes]) -> None:
-    """As often as something is damaged, with a few batches at a time."""
+    """Repair until nothing is damaged, with a few batches at a time."""
     for _ in range(BATCHES):
         damage = log.damage_in(0, log.durable_offset)
         if damage is None:
@@ -76,7 +76,7 @@ def test_the_same_bytes_come_back(tmp_path: Path, place: int) -> None:
     harness = opened(tmp_path)
     mend_all(harness.log(), batches)
     assert path.read_bytes() == whole
-    (set_aside,) = [one for one in path.parent.iterdir() if one.name.endswith(QUARANTINED)]
+    (set_aside,) = [file for file in path.parent.iterdir() if file.name.endswith(QUARANTINED)]
     assert set_aside.read_bytes() in damaged
     for _ in range(2):
         assert read_all(harness.log()) == b"".join(batches.values())
@@ -126,7 +126,7 @@ def test_nothing_else_is_put_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "gone"])
-def test_power_lost_while_it_is_mended(tmp_path: Path, how: str) -> None:
+def test_power_lost_during_a_repair(tmp_path: Path, how: str) -> None:
     root = tmp_path / "root"
     batches = written(root)
     base = bases(root)[1]

@@ -1,14 +1,14 @@
-"""A log some of whose stored records are damaged: it says which, goes on, and is mended.
+"""Logs with damaged records: detection, quarantine and repair.
 
-What a read finds damaged is told once, and counted. Records of a log that has no other copies stay
-as they are: readers of that range are told, everything else is served. Where another replica has
-them, `mend` puts its batches in their place, after what was there has been set aside beside the
-segment. Batches are the same bytes on all replicas, so they fit exactly.
+A damaged range found by a read is logged once, and counted. In a log without replicas the damaged
+bytes stay as they are: reads of the range fail, all other reads succeed. If another replica has the
+records, `mend` writes its batches in their place, after it has saved the damaged bytes beside the
+segment. Batches are byte-identical on all replicas, so they fit.
 
-A log whose end is lost, by a file that is too short or gone, does one of two things when it is
-needed. Alone it goes on at the offset where it ended (`go_on`), so that no offset is given twice. A
-replica ends where it still has everything and says what it has lost (`end_at_damage`); its leader
-sends it the rest.
+A log whose end is lost, because a file is truncated or missing, continues in one of two ways.
+Without replicas it continues at its former end offset (`skip_lost_end`), so that no offset is
+assigned twice. A replica truncates to its last intact batch (`end_at_damage`), and its leader sends
+the rest.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -34,37 +34,36 @@ from penstock.storage.values import Buffer
 logger = logging.getLogger(__name__)
 
 DAMAGES_MAX: Final = 1_000
-"""Ranges of one log that are remembered as told."""
+"""Maximum number of reported ranges of one log."""
 
 
-class MendedLog(PartitionLog):
-    """See the module's text. Every log of a store is one."""
+class RepairableLog(PartitionLog):
+    """Log that reports, quarantines and repairs damaged records; a base of every stored log."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_reported",)
 
     def load(self) -> None:
-        """As `PartitionLog.load`."""
         if not self._loaded:
-            self._told: dict[tuple[int, int], Damage] = {}
+            self._reported: dict[tuple[int, int], Damage] = {}
             super().load()
 
-    def tell(self, error: DamagedRecords) -> None:
-        """A read has found damage."""
+    def report_damage(self, error: DamagedRecords) -> None:
+        """Report damage that a read found, once."""
         damage = error.damage
         key = damage.segment_base, damage.position
-        if key not in self._told and len(self._told) < DAMAGES_MAX:
-            self._told[key] = damage
+        if key not in self._reported and len(self._reported) < DAMAGES_MAX:
+            self._reported[key] = damage
             self._parts.counters.damaged_ranges += 1
             logger.error("%s is damaged: %s", self.topic_partition, error)
 
     @property
     def damages(self) -> list[str]:
-        """What was found damaged, and is not mended."""
-        told = [str(DamagedRecords(one)) for one in self._told.values()]
-        return told if self.damage is None else [str(self.damage), *told]
+        """Descriptions of the damage that is not repaired."""
+        reported = [str(DamagedRecords(damage)) for damage in self._reported.values()]
+        return reported if self.damage is None else [str(self.damage), *reported]
 
     def damage_in(self, start: int, end: int) -> Damage | None:
-        """What of the offsets [start, end) is damaged first; all of them are read."""
+        """Return the first damage within the offsets [start, end), after reading all of them."""
         offset = max(start, self.log_start_offset)
         try:
             while offset < min(end, self.durable_offset):
@@ -79,13 +78,13 @@ class MendedLog(PartitionLog):
     # -- what is fetched from another replica --------------------------------------------------
 
     def mend(self, damage: Damage, batches: Buffer) -> bool:
-        """Put batches from another replica where they are damaged; durable when this returns.
+        """Replace a damaged range with batches of another replica; durable when this returns.
 
-        They begin at the first offset that is damaged, or hold it; some of them are enough. False
-        if they do not fit there: then nothing is changed.
+        The batches begin at or below the first damaged offset, and may cover a part of the range.
+        Returns False, and changes nothing, if they do not fit.
 
         Raises:
-            StorageError: they cannot be written.
+            StorageError: the batches cannot be written.
         """
         place = segment_place(self.segments, damage.segment_base)
         segment = self.segments[place]
@@ -105,20 +104,17 @@ class MendedLog(PartitionLog):
         try:
             self._put(target, position, data)
         except OSError as error:
-            raise StorageError(f"{target.path} cannot be mended: {error}") from error
-        self._told.pop((damage.segment_base, damage.position), None)
+            raise StorageError(f"{target.path} cannot be repaired: {error}") from error
+        self._reported.pop((damage.segment_base, damage.position), None)
         self._parts.counters.mended_bytes += len(data)
         logger.warning(
-            "%s: %d bytes at %d are mended: another replica has them", target.path, len(data),
+            "%s: %d bytes at %d are restored from another replica", target.path, len(data),
             position,
         )  # fmt: skip
         return True
 
     def _fitting(self, damage: Damage, batches: Buffer, room: int) -> tuple[memoryview, int]:
-        """Of batches those that belong into a damaged range, and where they begin, -1 for none.
-
-        They are of the leader epoch that this log knows, and, all together, as many bytes.
-        """
+        """Return the batches that fit a damaged range and their base offset, -1 for none."""
         view, expected, size_bytes = memoryview(batches), damage.first_offset, 0
         nothing = view[:0], -1
         epoch = self.epochs.epoch_at(expected)
@@ -156,30 +152,26 @@ class MendedLog(PartitionLog):
         self._parts.changes.of(self).add(segment)
 
     def _set_aside(self, segment: Segment, position: int, data: bytes) -> None:
-        """Keep what was there, for whoever wants to know what the disk did; bounded by the file."""
+        """Save the damaged bytes in a `.quarantined` file for analysis."""
         name = offset_name(segment.base_offset, f".damaged-{position}{QUARANTINED}")
         path = os.path.join(self.directory, name)
         write_file(self._parts.segment_files.files, path, data, sync=True)
 
     # -- a lost end ----------------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Its end is lost, and nobody else has it: take appends behind it again."""
+    def skip_lost_end(self) -> None:
+        """Continue behind a lost end that no replica has."""
         damage, self.damage = self.damage, None
         end = max(self.log_end_offset, self.end_before)  # by checkpoint and journal
         logger.error(
-            "%s goes on at offset %d: %s", self.topic_partition, end, damage
+            "%s continues at offset %d: %s", self.topic_partition, end, damage
         )  # fmt: skip
         if self.segments[-1].base_offset < end:
             self.segments.append(Segment(self.directory, end))
         self._end_at(end)
 
     def end_at_damage(self) -> None:
-        """Its end is lost, and others have it: end where all is there, and say what is lost.
-
-        Raises:
-            StorageError: the files cannot be cut.
-        """
+        """Truncate a replica whose end is lost to its last intact batch; raises StorageError."""
         damage = self.damage
         if damage is None:
             return
@@ -187,8 +179,8 @@ class MendedLog(PartitionLog):
         base = self.segments[place].base_offset if position else end
         files = self._parts.segment_files
         logger.error("%s ends at offset %d: %s", self.topic_partition, end, damage)
-        for one in self.segments[place:]:
-            files.indexes.forget(one)
+        for segment in self.segments[place:]:
+            files.indexes.forget(segment)
         try:
             cut_files(
                 files.files, self.directory, segment_base=base, position=position, end_offset=end,
@@ -208,8 +200,8 @@ class MendedLog(PartitionLog):
         self._end_at(end)
 
     def _end_at(self, end: int) -> None:
-        """The log ends at an offset, in its last segment."""
-        self._settling = self.segments[-1]
+        """Set the log's end to an offset, in its last segment."""
+        self._growing = self.segments[-1]
         self.log_end_offset = self.durable_offset = end
         changes = self._parts.changes
         changes.of(self).add(self.segments[-1])
@@ -218,7 +210,7 @@ class MendedLog(PartitionLog):
         self.owner.log_moved()
 
     def _good_end(self) -> tuple[int, int, int]:
-        """Behind the last good batch: the place of its segment, the position, the offset."""
+        """Return the end of the last intact batch: segment index, position and offset."""
         end_offset = max(self.log_end_offset, self.end_before)
         log = self._written()
         for place in range(len(self.segments) - 1, -1, -1):

@@ -1,7 +1,7 @@
-"""A log with offsets that no batch has, as compaction leaves it, here or at its leader.
+"""Reads across offset gaps, which compaction leaves here or at the leader.
 
-Such an offset leads to the next batch. Where there is none before the end of what may be read, a
-batch without records is read in its place, which no file has: whoever reads comes to the end.
+A read at a missing offset continues at the next batch. If there is none before the end of the
+readable range, it returns an empty batch that no file holds, so that the reader reaches the end.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.storage.tiering.log import TieredLog
 from penstock.storage.values import Read
 
 EMPTY_READS_MAX: Final = 1_000
-"""Reads that one read is made of at most, as long as they bring no record."""
+"""Maximum number of reads that one call combines while they return no record."""
 
 
-class HoledLog(TieredLog):
-    """See the module's text. Every log of a store is one, compacted or not."""
+class GappedLog(TieredLog):
+    """Log whose offsets may have gaps; the base of every log of a store."""
 
     __slots__ = ()
 
@@ -33,17 +33,16 @@ class HoledLog(TieredLog):
         at_least_one: bool = True,
         appended: bool = False,
     ) -> Read:
-        """As `PartitionLog.read`, and what is damaged is told.
+        """Read as `PartitionLog.read` does, skip offset gaps, and report damage.
 
-        Where the offsets that are left to be read have no batch any more, an empty one is read, so
-        that whoever reads comes to the end. Batches without records do not come alone where others
-        follow: a client (librdkafka) that is given none of a record several times takes them for
+        Batches without records are returned together with later ones, if there are any: a client
+        (librdkafka) that receives several responses without a record assumes that its records are
         too large.
 
         Raises:
             OffsetOutOfRange: `offset` is not within [log start, where it may be read to].
-            DamagedRecords: `offset` is of some that cannot be read; others can.
-            CorruptLog: the log's end is lost from there on.
+            DamagedRecords: the records at `offset` cannot be read; others can.
+            CorruptLog: the log's end is lost from `offset` on.
         """
         read = self._read(offset, max_bytes, end_offset, at_least_one, appended)
         if not self.has_holes:
@@ -69,7 +68,7 @@ class HoledLog(TieredLog):
                 appended=appended,
             )  # fmt: skip
         except DamagedRecords as error:
-            self.tell(error)
+            self.report_damage(error)
             raise
         if read.size_bytes or not at_least_one or not self.has_holes:
             return read
@@ -81,9 +80,9 @@ class HoledLog(TieredLog):
         return Read([filler], len(filler), end)
 
     def boundary(self, offset: int) -> int:
-        """Where the batch that holds `offset` begins; the log's end for what is beyond.
+        """Return the base offset of the batch that holds `offset`; the log's end beyond it.
 
-        The offset itself where none holds it, or one that stands for what has no records.
+        Returns `offset` itself if no batch with records holds it.
         """
         if offset >= self.log_end_offset:
             return self.log_end_offset
@@ -91,8 +90,9 @@ class HoledLog(TieredLog):
         return offset if header is None or header.is_filler else min(offset, base_offset)
 
     def _batch_at(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """The batch that holds an offset, or a later one of its append or segment, and where it
-        begins, as its header may not say; -1 and None if there is none."""
+        """Return base offset and header of the batch that holds an offset, or of a later one of its
+        append or segment; (-1, None) if there is none. The header's own base offset may be unset.
+        """
         place = self.tail.from_offset(offset)
         item = None if place is None else self.tail.at(place)
         if item is not None and item.headers:
@@ -109,18 +109,18 @@ class HoledLog(TieredLog):
         return (-1, None) if found is None else (found.header.base_offset, found.header)
 
     def _next_base(self, offset: int) -> int:
-        """Below which offset no batch begins that reaches beyond another one."""
+        """Return the base offset of the next batch after a gap."""
         base_offset, header = self._batch_at(offset)
         if header is not None:
             return base_offset
         later = self.segments[segment_place(self.segments, offset) + 1 :]
-        ends = [self.log_end_offset, *[one.base_offset for one in later[:1]]]
+        ends = [self.log_end_offset, *[segment.base_offset for segment in later[:1]]]
         first = self.tail.first_offset
         return min([*ends, first] if first is not None and first > offset else ends)
 
 
 def shortened(batches: memoryview, end: int) -> memoryview:
-    """Batches of which the first begins below a log's end: what is beyond it, if that is empty."""
+    """Return batches cut at a log's end: only an empty first batch may begin below it."""
     header = decode_header(batches)
     if not header.is_filler or header.next_offset <= end:
         return batches
@@ -129,7 +129,7 @@ def shortened(batches: memoryview, end: int) -> memoryview:
 
 
 def _has_records(read: Read) -> bool:
-    """Whether some batch has records; those without are headers alone."""
+    """Return whether any batch has records; a batch without records is a bare header."""
     if read.size_bytes % HEADER_BYTES:
         return True
     data = memoryview(b"".join(read.buffers))
