@@ -148,7 +148,7 @@ def test_each_event_is_a_record_once(guarded: Broker) -> None:
     create(admin, "the-last")
     told = read(guarded.bootstrap, "the-last")
     successes = [one for one in told if one.what == ("authentication", "success", "")]
-    assert "User:alice" in [one.fields["principal"] for one in successes]
+    assert "User:alice" in [success.fields["principal"] for success in successes]
     assert [one.what for one in told if one not in successes] == [
         ("authentication", "failure", ""),
         ("denial", "denied", "CreateTopics", "hers"),
@@ -346,9 +346,11 @@ def created(cluster: Cluster, count: int) -> list[tuple[int, str]]:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             values = client.read_arrow(TOPIC, columns=["value"])["value"].to_pylist()
-            lines = [json.loads(one) for one in values]
+            lines = [json.loads(value) for value in values]
             found = [
-                (one["broker"], one["resources"][0]) for one in lines if one["event"] == "change"
+                (line["broker"], line["resources"][0])
+                for line in lines
+                if line["event"] == "change"
             ]
             if len(found) >= count:
                 return found

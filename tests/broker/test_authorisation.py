@@ -72,7 +72,7 @@ def recording(broker: BrokerServer, client: WireClient) -> Recording:
 def checks() -> Iterator[tuple[Api, int, Check]]:
     for api in APIS.values():
         for version in range(api.served_from, api.maximum + 1):
-            yield from ((api, version, one) for one in api.checks if one.asked_of(version))
+            yield from ((api, version, check) for check in api.checks if check.asked_of(version))
 
 
 def test_every_api_says_what_it_needs_in_every_version() -> None:
@@ -88,7 +88,7 @@ def test_what_the_dispatcher_asks_is_found_in_requests() -> None:
             continue
         assert api.key not in HOT
         fields = load_struct(api.name, version, "request").fields
-        named = [one for one in fields if one.name in FIELDS[check.resource]]
+        named = [field for field in fields if field.name in FIELDS[check.resource]]
         if check.scope == "whole":
             assert len(named) == 1, api.name
             assert named[0].kind == "string"
@@ -108,7 +108,9 @@ def test_elements_that_are_refused_have_a_place_in_answers() -> None:
         if check.scope == "each":
             name, answers = element_answers(api, version, ["x"], 29, "no")
             assert len(answers) == 1
-            assert name in {one.name for one in load_struct(api.name, version, "response").fields}
+            assert name in {
+                field.name for field in load_struct(api.name, version, "response").fields
+            }
 
 
 def test_what_is_listed_has_a_name_in_answers() -> None:
@@ -303,8 +305,8 @@ async def test_elements_that_are_refused_stand_where_they_stood(
         "topics": [{"name": name, "partitions": [partition]} for name in names],
     }  # fmt: skip
     answer = await a.call("ListOffsets", 7, request)
-    assert [one.name for one in answer.topics] == names
-    assert [int(one.partitions[0].error_code) for one in answer.topics] == [TOPIC, 0, TOPIC]
+    assert [topic.name for topic in answer.topics] == names
+    assert [int(topic.partitions[0].error_code) for topic in answer.topics] == [TOPIC, 0, TOPIC]
 
 
 async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_seen(
@@ -315,7 +317,7 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     wanted = [{"name": name} for name in ("t1", "t2", "seen-not")]
     request = {"topics": wanted, "allow_auto_topic_creation": False}
     answer = await a.call("Metadata", 12, {**request, "include_topic_authorized_operations": 1})
-    assert [(one.name, int(one.error_code)) for one in answer.topics] == [
+    assert [(topic.name, int(topic.error_code)) for topic in answer.topics] == [
         ("t1", TOPIC), ("t2", TOPIC), ("seen-not", 3),
     ]  # fmt: skip
     assert answer.topics[0].topic_id is None
@@ -323,7 +325,7 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     assert everything.topics == ()
     assert everything.brokers
     gone = await a.call("DeleteTopics", 5, {"topic_names": ["t1", "t2", "seen-not"], "timeout": 9})
-    assert [int(one.error_code) for one in gone.responses] == [TOPIC, TOPIC, 3]
+    assert [int(response.error_code) for response in gone.responses] == [TOPIC, TOPIC, 3]
 
 
 async def test_topics_are_created_only_by_who_may(
@@ -332,7 +334,7 @@ async def test_topics_are_created_only_by_who_may(
     authoriser.replace([allow("describe", "topic", "*"), allow("create", "topic", "mine")])
     request = {"topics": [{"name": "mine"}, {"name": "yours"}], "allow_auto_topic_creation": True}
     answer = await a.call("Metadata", 9, request)
-    assert [int(one.error_code) for one in answer.topics] == [0, TOPIC]
+    assert [int(topic.error_code) for topic in answer.topics] == [0, TOPIC]
     assert list(broker.cluster.image.topics) == ["mine"]
     created = (await a.create("other")).topics[0]
     assert int(created.error_code) == TOPIC
@@ -352,11 +354,11 @@ async def test_a_right_that_is_taken_holds_for_the_next_request_of_a_session(
     authoriser.replace([allow("read", "topic", "t", pattern_type="prefixed")])
     wanted = fetch_request({("t1", 0): 0, ("t2", 0): 0}, session_id=0, session_epoch=0)
     first = await a.call("Fetch", 12, wanted)
-    assert all(one.partitions[0].records for one in first.responses)
+    assert all(response.partitions[0].records for response in first.responses)
     authoriser.replace([allow("read", "topic", "t1")])
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1)
     second = await a.call("Fetch", 12, follow)
-    found = {one.topic: one.partitions[0] for one in second.responses}
+    found = {response.topic: response.partitions[0] for response in second.responses}
     assert found["t1"].records
     assert int(found["t2"].error_code) == TOPIC
     assert not found["t2"].records
@@ -475,8 +477,8 @@ async def test_partitions_of_a_transaction_are_added_together_or_not(
         },
     )  # fmt: skip
     found = {
-        one.name: int(one.results_by_partition[0].partition_error_code)
-        for one in answer.results_by_topic_v3_and_below
+        result.name: int(result.results_by_partition[0].partition_error_code)
+        for result in answer.results_by_topic_v3_and_below
     }
     assert found == {"t1": error_number("operation_not_attempted"), "t2": TOPIC}
 

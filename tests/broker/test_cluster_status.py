@@ -43,7 +43,7 @@ async def facts(cluster: Cluster) -> dict[str, Any]:
 async def diagnosis(cluster: Cluster, *, status: int = 0) -> dict[str, str]:
     """What the doctor says of partitions."""
     said = await asked(cluster, "doctor", "--output", "json", status=status)
-    (finding,) = [one for one in json.loads(said) if one["check"] == "partitions"]
+    (finding,) = [load for load in json.loads(said) if load["check"] == "partitions"]
     return dict(finding)
 
 

@@ -39,8 +39,8 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     for number in range(5):
         await four.produce(b"value %d" % number)
     count = sum(
-        leader in one.partitions[0].replicas
-        for one in four.brokers[1].cluster.image.topics.values()
+        leader in topic.partitions[0].replicas
+        for topic in four.brokers[1].cluster.image.topics.values()
     )
     _, refused = await ran(four, "broker", "remove", str(leader), status=1)
     assert f"broker {leader} is registered, so it runs: stop it first" in refused

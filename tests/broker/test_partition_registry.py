@@ -31,7 +31,7 @@ class Bed:
     async def topic(self, name: str, *leaders: int, number: int) -> UUID:
         topic_id = UUID(int=number)
         await self.control.create_topic(
-            name=name, topic_id=topic_id, partitions=[[one] for one in leaders], configs={}
+            name=name, topic_id=topic_id, partitions=[[leader] for leader in leaders], configs={}
         )
         await self.cluster.refresh()
         return topic_id

@@ -119,7 +119,7 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
             epoch = made.log(leader).copy.core.epoch
             await asyncio.to_thread(database.stop, crash=True)
             sessions = [server._liveness._session for server in made.brokers.values()]  # type: ignore[union-attr]
-            await until(lambda: all(one.over(SYSTEM_CLOCK.monotonic()) for one in sessions))
+            await until(lambda: all(session.over(SYSTEM_CLOCK.monotonic()) for session in sessions))
             for number in range(3):
                 assert await made.produce(b"meanwhile") == 1 + number
             assert {made.log(one).copy.core.epoch for one in made.brokers} == {epoch}

@@ -331,7 +331,11 @@ async def test_brokers_do_not_wait_for_each_other(
         answer = await peer.call("AddPartitionsToTxn", 5, {"transactions": []})
         assert answer.throttle_time.total_seconds() == 0
         await peer.call("WriteTxnMarkers", 1, {"markers": []})
-    assert not any(one.muted for one in broker._connections if one.client_port == port(peer))
+    assert not any(
+        connection.muted
+        for connection in broker._connections
+        if connection.client_port == port(peer)
+    )
 
 
 def port(client: WireClient) -> int:

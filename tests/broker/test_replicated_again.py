@@ -193,7 +193,7 @@ async def test_all_that_is_acknowledged_meanwhile_is_there_once(cluster: AgainCl
     await cluster.is_read(sum(sent))
     headers = split_batches(everything(cluster.log(1)))
     for name in range(3):
-        sequences = [one.base_sequence for one in headers if one.producer_id == name]
+        sequences = [header.base_sequence for header in headers if header.producer_id == name]
         assert sequences == list(range(sent[name]))
 
 

@@ -89,8 +89,10 @@ async def test_copies_that_were_compacted_another_way_agree(
             await until(partial(has, copy, end))
         assert {copy.log.log_end_offset for copy in copies} == {end}
         chains = [dict(copy.log.epochs.entries) for copy in copies]
-        for one in chains:
-            assert all(one[epoch] == start for epoch, start in chains[0].items() if epoch in one)
+        for chain in chains:
+            assert all(
+                chain[epoch] == start for epoch, start in chains[0].items() if epoch in chain
+            )
 
 
 KEYS = 4

@@ -81,7 +81,7 @@ async def test_a_consumer_reads_from_the_replica_in_its_rack(racks: Cluster) -> 
     told = answer.responses[0].partitions[0]
     assert told.error_code.name == "fenced_leader_epoch"
     assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (leader, epoch)
-    assert [one.node_id for one in answer.node_endpoints] == [leader]
+    assert [node_endpoint.node_id for node_endpoint in answer.node_endpoints] == [leader]
 
 
 async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster) -> None:

@@ -93,14 +93,14 @@ async def test_all_that_is_acknowledged_becomes_diskless(cluster: StoreCluster, 
     for broker in cluster.brokers:
         assert await cluster.offsets(broker, 21) == list(range(21))
     servers = cluster.brokers.values()
-    await until(lambda: not any([one.store.partitions for one in servers]))
+    await until(lambda: not any([server.store.partitions for server in servers]))
     row = cluster.brokers[leader].cluster.image.topics["t"].partitions[0]
     assert row.leader_epoch > epoch
     batches = split_batches(await cluster.values(leader))
     assert {one.partition_leader_epoch for one in batches} == {row.leader_epoch}, "none fell"
     key = cluster.brokers[leader].cluster.image.topics["t"].topic_id, 0
     assert await cluster.brokers[leader].control.partition_chains([key]) == {}
-    assert all([not one.replicas.replication.logs for one in servers if one.replicas])
+    assert all([not server.replicas.replication.logs for server in servers if server.replicas])
 
 
 async def test_idempotent_producers_are_known_on_the_other_side(cluster: StoreCluster) -> None:

@@ -90,7 +90,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     first = leader_of(brokers)
     holders = [one for one in brokers if copy_on(brokers[one]) is not None]
     (outside,) = brokers.keys() - set(holders)
-    wiped = next(one for one in holders if one != first)
+    wiped = next(holder for holder in holders if holder != first)
 
     brokers[wiped].stop()
     shutil.rmtree(brokers[wiped].directory)
@@ -102,7 +102,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     assert copy.log.size_bytes <= leader.log.size_bytes < 200_000
 
     # It leads, from the archive's start, and goes on where the rows end.
-    make_lead(brokers, [wiped, *(one for one in holders if one != wiped)])
+    make_lead(brokers, [wiped, *(holder for holder in holders if holder != wiped)])
     assert consumed(brokers[wiped], RECORDS) == sent
     tiered_end = leader.tiers.tiered_end
     sent += fill(brokers[wiped])

@@ -71,7 +71,7 @@ async def test_replicas_lie_where_they_are_to(cluster: RoleCluster) -> None:
     assert await cluster.produce(b"value") == 0
     assert (await cluster.asked_for(name="many", num_partitions=30))[0] == "none"
     [many] = (await cluster.topic("many")).topics
-    assert {one.leader_id for one in many.partitions} == {2, 3, 4}
+    assert {partition.leader_id for partition in many.partitions} == {2, 3, 4}
     refused = "broker 1 gets no replicas: its broker.roles is ingestion, without persistence"
     code, why = await cluster.asked_for(name="four", replication_factor=4)
     assert code == "invalid_replication_factor"
@@ -95,7 +95,7 @@ async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -
     made = await cluster.asked_for(name="d", num_partitions=20, configs=diskless)
     assert made[0] == "none"
     answer = await cluster.topic("d")
-    assert {one.leader_id for one in answer.topics[0].partitions} == {1, 4}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {1, 4}
     assert answer.controller_id == 1
     assert {one.node_id for one in answer.brokers} == {1, 2, 3, 4}, "any may be asked"
     images = [one.cluster.image for one in cluster.brokers.values()]
@@ -107,7 +107,7 @@ async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -
         await until(partial(knows, one, 2))
     assert {owner_of(left[0].cluster.image, key).broker_id for key in GROUPS} == {2, 3}
     answer = await cluster.topic("d")
-    assert {one.leader_id for one in answer.topics[0].partitions} == {2, 3}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {2, 3}
 
 
 @pytest.mark.long
@@ -121,7 +121,7 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
         await until(partial(knows, one, 4))
     await cluster.led()
     await all_in_sync(cluster, 2)
-    found = {one["broker"]: one for one in (await facts(cluster))["brokers"]}
+    found = {fact["broker"]: fact for fact in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
     held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partition, as of t-0"
     assert held in await asked(cluster, "doctor")

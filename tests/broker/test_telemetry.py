@@ -83,11 +83,13 @@ async def test_subscriptions_are_config_resources(client: WireClient) -> None:
         },
     )
     (result,) = described.results
-    found = {one.name: (one.value, one.config_source) for one in result.configs}
+    found = {config.name: (config.value, config.config_source) for config in result.configs}
     assert found == {"interval.ms": ("5000", 7), "metrics": ("*", 7), "match": ("", 5)}
     for version in (0, 1):
         listed = await client.call("ListConfigResources", version, {"resource_types": [16]})
-        assert [one.resource_name for one in listed.config_resources] == ["all"]
+        assert [config_resource.resource_name for config_resource in listed.config_resources] == [
+            "all"
+        ]
     assert await subscribe(client, "all", metrics=None, interval_ms=None) == (0, "")
     listed = await client.call("ListConfigResources", 0, {})
     assert listed.config_resources == ()

@@ -258,7 +258,10 @@ async def test_describe_producers_tells_of_transactions(place: Place) -> None:
     await end(place.partition, commit=True, producer_id=8, epoch=4, coordinator_epoch=3)
     request = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     answer = await place.client.call("DescribeProducers", 0, request)
-    found = {one.producer_id: one for one in answer.topics[0].partitions[0].active_producers}
+    found = {
+        active_producer.producer_id: active_producer
+        for active_producer in answer.topics[0].partitions[0].active_producers
+    }
     assert (found[7].current_txn_start_offset, found[7].coordinator_epoch) == (1, -1)
     assert (found[8].current_txn_start_offset, found[8].coordinator_epoch) == (-1, 3)
     assert (found[8].producer_epoch, found[8].last_sequence) == (4, -1)

@@ -166,8 +166,12 @@ async def test_a_new_producer_aborts_what_is_open(cluster: Cluster) -> None:
     assert (second.error_code, second.producer_epoch) == (0, 2)
     assert ends(cluster) == [1] * 8
     [marker] = {
-        Marker(one.producer_id, one.producer_epoch, one.coordinator_epoch, commit=False)
-        for one in await cluster.brokers[1].partitions.partition("t", cluster.led[1][0]).producers()
+        Marker(
+            producer.producer_id, producer.producer_epoch, producer.coordinator_epoch, commit=False
+        )
+        for producer in await cluster.brokers[1]
+        .partitions.partition("t", cluster.led[1][0])
+        .producers()
     }
     assert (marker.producer_id, marker.producer_epoch) == (began.producer_id, 1)
 
@@ -243,7 +247,9 @@ async def test_transactions_are_listed(cluster: Cluster) -> None:
     async def listed(**filters: Any) -> list[str]:
         request = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, **filters}
         answer = await client.call("ListTransactions", 1, request)
-        return [one.transactional_id for one in answer.transaction_states]
+        return [
+            transaction_state.transactional_id for transaction_state in answer.transaction_states
+        ]
 
     assert await listed() == [name]
     assert await listed(state_filters=("Ongoing",)) == [name]

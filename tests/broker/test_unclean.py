@@ -27,8 +27,8 @@ Positions = Mapping[int, ReadPosition]
 async def lose_two(four: Cluster) -> tuple[int, tuple[int, int], Positions]:
     """Who is left, who is gone with records only they have, and where a reader of those stood."""
     leader = await four.create()
-    gone = leader, next(one for one in row(four).replicas if one != leader)
-    left = next(one for one in row(four).replicas if one not in gone)
+    gone = leader, next(replica for replica in row(four).replicas if replica != leader)
+    left = next(replica for replica in row(four).replicas if replica not in gone)
     for number in range(5):
         await four.produce(b"everywhere %d" % number)
     await until(lambda: has(four.log(left), 5))

@@ -66,7 +66,7 @@ class Verifier:
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> Sequence[PenstockError | None]:
-        names = [str(one) for one in partitions]
+        names = [str(partition) for partition in partitions]
         self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
         return [self.answers.pop(0) if self.answers else None for _ in partitions]
 
@@ -127,7 +127,10 @@ def aborted(row: Any) -> list[tuple[int, int]] | None:
     """The aborted transactions of a partition's part of an answer."""
     if row.aborted_transactions is None:
         return None
-    return [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+    return [
+        (aborted_transaction.producer_id, aborted_transaction.first_offset)
+        for aborted_transaction in row.aborted_transactions
+    ]
 
 
 def committed_values(bootstrap: str, topic: str, partitions: int, expected: int = 0) -> list[bytes]:

@@ -152,7 +152,7 @@ def _sift(
         gone.add(place)
         error = error_of(context.refusal(check.operation, *resource))
         field, answers = element_answers(context.api, context.version, [element], *error)
-        refused += [(place, one) for one in answers]
+        refused += [(place, answer) for answer in answers]
     if not gone:
         return None
     kept = tuple([one for place, one in enumerate(elements) if place not in gone])

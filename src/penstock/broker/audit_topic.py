@@ -193,7 +193,7 @@ def encoded(lines: Sequence[Line], producer: ProducerIdentity, sequence: int) ->
     texts, times, principals = zip(*lines, strict=True)
     records = pa.table(
         {
-            "key": pa.array([one or None for one in principals], pa.binary()),
+            "key": pa.array([principal or None for principal in principals], pa.binary()),
             "value": pa.array([text[:-1] for text in texts], pa.binary()),
             "timestamp": pa.array(times, pa.int64()),
         }

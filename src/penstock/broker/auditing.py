@@ -56,7 +56,7 @@ class RequestAudit:
         if getattr(request, "validate_only", False):
             return
         errors = sorted(set(_errors(answer)))
-        if context.refused and all(one.endswith("_AUTHORIZATION_FAILED") for one in errors):
+        if context.refused and all(error.endswith("_AUTHORIZATION_FAILED") for error in errors):
             return
         outcome: Outcome = "failure" if errors else "success"
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))

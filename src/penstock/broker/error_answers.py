@@ -45,7 +45,9 @@ def element_answers(
     schema = load_struct(api.name, version, "response")
     for field in schema.fields:
         if field.array and field.struct is not None and _carries_error(field.struct):
-            return field.name, [_fill(field.struct, one, number, message) for one in elements]
+            return field.name, [
+                _fill(field.struct, element, number, message) for element in elements
+            ]
     raise BugError(f"the response of {api.name} version {version} has no errors of elements")
 
 

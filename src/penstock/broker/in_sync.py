@@ -83,7 +83,7 @@ class InSync:
             own = log.broker_id
             if set(found) != set(row.isr) and own in found:
                 topic_id, partition = log.key
-                ordered = tuple([one for one in row.replicas if one in found])
+                ordered = tuple([replica for replica in row.replicas if replica in found])
                 changes.append(InSyncReplicas(UUID(bytes=topic_id), partition, core.epoch, ordered))
         self._looked_ms = now_ms
         return changes

@@ -92,13 +92,13 @@ def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> 
         InvalidSetting: there is none of this name or protocol.
     """
     found = [
-        one
-        for one in listeners
-        if (one.name == name.upper() if name else protocol in ("", one.protocol))
+        listener
+        for listener in listeners
+        if (listener.name == name.upper() if name else protocol in ("", listener.protocol))
     ]
     if not found:
         setting = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
-        known = ", ".join([f"{one.name} ({one.protocol})" for one in listeners])
+        known = ", ".join([f"{listener.name} ({listener.protocol})" for listener in listeners])
         raise InvalidSetting(setting, name or protocol, f"there is no such listener, only {known}")
     return found[0]
 

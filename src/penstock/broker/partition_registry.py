@@ -181,7 +181,7 @@ class PartitionRegistry:
 
     async def drop_logs(self, places: Sequence[TopicPartition]) -> None:
         """Nothing comes of them, but of those that an image has taken over."""
-        left = [one for one in places if self._filled.pop(one, None) is not None]
+        left = [place for place in places if self._filled.pop(place, None) is not None]
         for count, where in enumerate(left, 1):
             self._delete(where)
             if count % LOGS_CHANGED_PER_TURN == 0:

@@ -255,7 +255,9 @@ class Replicas:
         topics = () if self._image is None else self._image.topics.values()
         for topic in topics:
             for row in () if is_diskless(topic) else topic.partitions:
-                others = [one for one in row.replicas if one != own and one in ready]
+                others = [
+                    replica for replica in row.replicas if replica != own and replica in ready
+                ]
                 if row.leader == own and row.has_epochs and others:
                     heir = others[self._passed % len(others)]
                     key = PartitionKey(topic.topic_id.bytes, row.index)
@@ -447,7 +449,7 @@ class Replicas:
         if leading is None or image is None:
             return
         followers = leading.core.followers
-        missing = [one for one in followers if followers[one].answer is None]
+        missing = [follower for follower in followers if followers[follower].answer is None]
         if any([image.broker(one) is not None for one in missing]):
             return  # it may answer yet
         if leading.settle():

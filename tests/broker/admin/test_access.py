@@ -121,7 +121,7 @@ async def test_each_route_needs_its_operation_on_its_resource(
     status, answer = await fetch(guarded.server, url, method)
     assert status not in (401, 403), answer
     denials = [one for one in guarded.audit.events if one.event == "denial"]
-    assert {one.operation for one in denials} == {f"{method} {url.replace('%2F', '/')}"}
+    assert {denial.operation for denial in denials} == {f"{method} {url.replace('%2F', '/')}"}
 
 
 async def test_health_is_open_and_metrics_if_they_are_told_to_be(

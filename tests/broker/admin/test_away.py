@@ -121,7 +121,7 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         client.write_arrow("orders", pa.table({"value": ["a"]}))
         client.commit_offsets("billing", {("orders", 0): 1})
         until_ready(broker, 200)
-        assert [one.group_id for one in client.list_groups()] == ["billing"]
+        assert [group.group_id for group in client.list_groups()] == ["billing"]
         server.freeze() if frozen else server.stop()
         try:
             answer = until_ready(broker, 503)
@@ -144,7 +144,7 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         while ask(broker, "/v1/groups")[0] != 200:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert [one.group_id for one in client.list_groups()] == ["billing"]
+        assert [group.group_id for group in client.list_groups()] == ["billing"]
         assert client.committed("billing")["orders", 0].offset == 1
         assert "penstock_group_metrics_missing 0.0" in ask(broker, "/metrics")[1]
 

@@ -86,7 +86,9 @@ class Members:
             consumer.commit(asynchronous=False)
 
     def owned(self) -> list[set[tuple[str, int]]]:
-        return [{(p.topic, p.partition) for p in one.assignment()} for one in self.consumers]
+        return [
+            {(p.topic, p.partition) for p in consumer.assignment()} for consumer in self.consumers
+        ]
 
     def poll_until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS

@@ -485,7 +485,9 @@ async def test_authentications_are_audited_without_secrets(
         client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
         await authenticate(client, "PLAIN", exchange("PLAIN", user, password))
         await client.close()
-    said = [(one.outcome, one.principal, one.mechanism, one.reason) for one in heard.events]
+    said = [
+        (event.outcome, event.principal, event.mechanism, event.reason) for event in heard.events
+    ]
     assert said == [
         ("success", "User:alice", "PLAIN", ""),
         ("failure", "User:alice", "PLAIN", "wrong password"),

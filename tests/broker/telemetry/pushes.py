@@ -46,5 +46,5 @@ def total(name: str, *points: bytes, delta: bool = True, monotonic: bool = True)
 
 def pushed(*metrics: bytes) -> bytes:
     """A whole push, with a resource and a scope that nobody reads."""
-    scope = field(1, field(1, b"scope")) + b"".join(field(2, one) for one in metrics)
+    scope = field(1, field(1, b"scope")) + b"".join(field(2, metric) for metric in metrics)
     return field(1, field(1, field(1, field(1, b"host"))) + field(2, scope))

@@ -106,7 +106,7 @@ class Parts:
 def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGIApp:
     """The ASGI application of one broker, which has the parts that the views name."""
     app = Starlette(
-        routes=[access_checked(one, access) for one in _routes(broker, readiness)],
+        routes=[access_checked(route, access) for route in _routes(broker, readiness)],
         exception_handlers={HTTPException: _http_error},
     )
     settings = parts_of(Parts, broker).settings

@@ -226,9 +226,9 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
         "extents": [
-            _in_file(partition, one)
-            for one in page.extents
-            if one.kind == "file" and parts.names_files
+            _in_file(partition, extent)
+            for extent in page.extents
+            if extent.kind == "file" and parts.names_files
         ],
         "next_start": page.end if page.end < end else None,
     }
@@ -238,7 +238,9 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         ]
     if partition.store_url:
         answer["store"] = partition.store_url
-        answer |= _in_store(parts, [one for one in page.extents if one.kind != "file"], start, end)
+        answer |= _in_store(
+            parts, [extent for extent in page.extents if extent.kind != "file"], start, end
+        )
     return answer
 
 
@@ -246,8 +248,8 @@ def _in_store(parts: Parts, extents: Sequence[Extent], start: int, end: int) -> 
     """The extents of objects, with URLs where there is an authoriser and they can be signed."""
     signing = parts.signing
     if signing is None:
-        return {"objects": [extent_to_json(one) for one in extents if parts.names_files]}
-    cut = [trimmed(one, start, end) for one in extents if one.layout]
+        return {"objects": [extent_to_json(extent) for extent in extents if parts.names_files]}
+    cut = [trimmed(extent, start, end) for extent in extents if extent.layout]
     return {
         "objects": [
             {**extent_to_json(one), "url": signing.url(one.key, one.byte_offset, one.size_bytes)}

@@ -40,7 +40,7 @@ async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
         "node_id": parts.node_id,
         "waiting": parts.share.letters.waiting,
         "trouble_count": len(troubles),
-        "troubles": [asdict(one) for one in troubles[:TROUBLES_MAX]],
+        "troubles": [asdict(trouble) for trouble in troubles[:TROUBLES_MAX]],
     }
 
 

@@ -121,5 +121,8 @@ class AdminServer:
 def names_of(settings: BrokerSettings) -> frozenset[str]:
     """The names by which the admin interface is known, in small letters."""
     host, _ = parse_address(settings.admin_listener, setting=ADMIN_LISTENER)
-    told = [urlsplit(one).hostname or "" for one in settings.advertised_listeners]
+    told = [
+        urlsplit(advertised_listener).hostname or ""
+        for advertised_listener in settings.advertised_listeners
+    ]
     return names_of_listener(host, [*told, *settings.admin_hosts])

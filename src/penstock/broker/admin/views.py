@@ -50,15 +50,15 @@ async def losses(parts: Parts, request: Request) -> dict[str, Any]:
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     rows = [
         {
-            "topic": names.get(one.topic_id, str(one.topic_id)),
-            "partition": one.partition,
-            "epoch": one.sealed,
-            "from_offset": one.from_offset,
-            "broker": one.broker,
-            "missing": one.missing,
-            "at_ms": one.at_ms,
+            "topic": names.get(partition_loss.topic_id, str(partition_loss.topic_id)),
+            "partition": partition_loss.partition,
+            "epoch": partition_loss.sealed,
+            "from_offset": partition_loss.from_offset,
+            "broker": partition_loss.broker,
+            "missing": partition_loss.missing,
+            "at_ms": partition_loss.at_ms,
         }
-        for one in await parts.control.partition_losses()
+        for partition_loss in await parts.control.partition_losses()
     ]
     return {"losses": rows}
 

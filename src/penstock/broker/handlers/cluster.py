@@ -175,7 +175,7 @@ def _described(
                 "isr_nodes": partition.isr,
                 "eligible_leader_replicas": (),
                 "last_known_elr": (),
-                "offline_replicas": [one for one in partition.copies if one not in live],
+                "offline_replicas": [copy for copy in partition.copies if copy not in live],
             }
             for partition in partitions
         ],

@@ -78,7 +78,11 @@ def _asked(image: MetadataImage, request: Any) -> Iterable[Asked]:
     """The partitions that a request names; all there are, if it names none."""
     if request.topic_partitions is None:
         return [(name, row.index) for name, one in image.topics.items() for row in one.partitions]
-    return dict.fromkeys((one.topic, n) for one in request.topic_partitions for n in one.partitions)
+    return dict.fromkeys(
+        (topic_partition.topic, n)
+        for topic_partition in request.topic_partitions
+        for n in topic_partition.partitions
+    )
 
 
 def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition:
@@ -105,7 +109,10 @@ def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition
 
 def _has_quorum(image: MetadataImage, row: Partition) -> bool:
     """Whether so many replicas are up that it is led, or is about to be."""
-    return sum([image.broker(one) is not None for one in row.replicas]) > len(row.replicas) // 2
+    return (
+        sum([image.broker(replica) is not None for replica in row.replicas])
+        > len(row.replicas) // 2
+    )
 
 
 async def _elect_uncleanly(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:

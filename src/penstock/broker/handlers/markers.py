@@ -36,13 +36,13 @@ class Parts:
 async def write_txn_markers(parts: Parts, context: RequestContext, request: Any) -> Entry:
     written = [
         (
-            int(one.producer_id),
+            int(marker.producer_id),
             [
-                (topic.name, [(i, _write(parts, one, topic.name, i)) for i in _indexes(topic)])
-                for topic in one.topics
+                (topic.name, [(i, _write(parts, marker, topic.name, i)) for i in _indexes(topic)])
+                for topic in marker.topics
             ],
         )
-        for one in request.markers
+        for marker in request.markers
     ]
     return {
         "markers": [

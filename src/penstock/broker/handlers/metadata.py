@@ -407,7 +407,7 @@ def _topic(
                 "leader_epoch": serving_epoch(topic, partition),
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
-                "offline_replicas": [one for one in partition.copies if one not in live],
+                "offline_replicas": [copy for copy in partition.copies if copy not in live],
             }
             for partition in partitions
         ],

@@ -212,7 +212,7 @@ def _refusal(parts: Topics, topic: Topic, index: int, metadata: str) -> str:
 async def offset_fetch(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= GROUPS_VERSION:
         stable = request.require_stable
-        return {"groups": [await _group(parts, context, one, stable) for one in request.groups]}
+        return {"groups": [await _group(parts, context, group, stable) for group in request.groups]}
     answer = await _group(parts, context, request, getattr(request, "require_stable", False))
     number = answer["error_code"]
     if number and context.version < TOP_LEVEL_ERROR_VERSION:

@@ -41,8 +41,8 @@ class Parts:
 async def describe_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
     await parts.cluster.look()
     components = [
-        Component(kind=one.entity_type, match=one.match_type, name=one.match)
-        for one in request.components
+        Component(kind=component.entity_type, match=component.match_type, name=component.match)
+        for component in request.components
     ]
     try:
         found = list(

@@ -149,7 +149,7 @@ async def list_partition_reassignments(
     topics = parts.cluster.image.topics
     wanted: Iterable[tuple[str, Iterable[int] | None]] = [(name, None) for name in topics]
     if request.topics is not None:
-        wanted = [(one.name, one.partition_indexes) for one in request.topics]
+        wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
     found = {
         name: [
             _ongoing(row)

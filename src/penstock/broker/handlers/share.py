@@ -115,15 +115,15 @@ async def share_acknowledge(parts: Parts, context: RequestContext, request: Any)
                 "topic_id": topic_id,
                 "partitions": [
                     {
-                        "partition_index": one.index,
-                        "error_code": one.acknowledge_error,
-                        "error_message": one.acknowledge_message,
+                        "partition_index": partition.index,
+                        "error_code": partition.acknowledge_error,
+                        "error_message": partition.acknowledge_message,
                         "current_leader": {
-                            "leader_id": one.leader[0],
-                            "leader_epoch": one.leader[1],
+                            "leader_id": partition.leader[0],
+                            "leader_epoch": partition.leader[1],
                         },
                     }
-                    for one in partitions
+                    for partition in partitions
                 ],
             }
             for topic_id, partitions in answers.by_topic().items()
@@ -139,11 +139,11 @@ def _named(request: Any) -> tuple[list[Place], Said]:
     """The partitions that a request names, and what it says of them."""
     places, said = [], []
     for topic in request.topics:
-        for one in topic.partitions:
-            place = (topic.topic_id, one.partition_index)
+        for partition in topic.partitions:
+            place = (topic.topic_id, partition.partition_index)
             places.append(place)
-            if one.acknowledgement_batches:
-                said.append((place, one.acknowledgement_batches))
+            if partition.acknowledgement_batches:
+                said.append((place, partition.acknowledgement_batches))
     return places, said
 
 

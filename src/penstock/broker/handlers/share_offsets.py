@@ -71,7 +71,7 @@ def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> Described
 async def describe_share_group_offsets(
     parts: Parts, context: RequestContext, request: Any
 ) -> Entry:
-    return {"groups": [await _described(parts, context, one) for one in request.groups]}
+    return {"groups": [await _described(parts, context, group) for group in request.groups]}
 
 
 async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry:
@@ -172,20 +172,20 @@ async def alter_share_group_offsets(parts: Parts, context: RequestContext, reque
     for topic in request.topics:
         known = parts.cluster.image.topics.get(topic.topic_name)
         partitions = []
-        for one in topic.partitions:
-            answer: Entry = {"partition_index": one.partition_index}
+        for partition in topic.partitions:
+            answer: Entry = {"partition_index": partition.partition_index}
             count = 0 if known is None else len(known.partitions)
-            if known is None or not 0 <= one.partition_index < count:
+            if known is None or not 0 <= partition.partition_index < count:
                 answer["error_code"] = error_number(UnknownTopicOrPartition.code)
                 answer["error_message"] = (
                     f"topic {topic.topic_name!r} has {count} partitions, there is no"
-                    f" {one.partition_index}"
+                    f" {partition.partition_index}"
                 )
-            elif one.start_offset < 0:
+            elif partition.start_offset < 0:
                 answer["error_code"] = error_number("invalid_request")
-                answer["error_message"] = f"offset {one.start_offset} is below 0"
+                answer["error_message"] = f"offset {partition.start_offset} is below 0"
             else:
-                offsets[known.topic_id, one.partition_index] = one.start_offset
+                offsets[known.topic_id, partition.partition_index] = partition.start_offset
             partitions.append(answer)
         responses.append(
             {

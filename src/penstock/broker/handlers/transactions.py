@@ -104,7 +104,10 @@ def identity_answer(response: Any, version: int, known_from: int) -> Entry:
 async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= BATCHED_FROM:
         results = await asyncio.gather(
-            *[_added_by_broker(parts, context.version, one) for one in request.transactions]
+            *[
+                _added_by_broker(parts, context.version, transaction)
+                for transaction in request.transactions
+            ]
         )
         return {"results_by_transaction": results}
     producer = ProducerIdentity(
@@ -112,9 +115,9 @@ async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: 
     )
     partitions = _partitions(request.v3_and_below_topics)
     refused = {
-        one: context.refusal("write", "topic", one.topic).code
-        for one in partitions
-        if not context.rights.allows("write", "topic", one.topic)
+        partition: context.refusal("write", "topic", partition.topic).code
+        for partition in partitions
+        if not context.rights.allows("write", "topic", partition.topic)
     }
     if refused:
         return {"results_by_topic_v3_and_below": _refused(partitions, refused)}
@@ -177,7 +180,9 @@ async def _added(
     if not isinstance(response, Verified):
         raise unexpected(response)
     abortable = error_number("transaction_abortable")
-    return _results({one: abortable if one in response.missing else 0 for one in partitions})
+    return _results(
+        {partition: abortable if partition in response.missing else 0 for partition in partitions}
+    )
 
 
 def _refused(
@@ -185,7 +190,9 @@ def _refused(
 ) -> list[Entry]:
     """The errors of some partitions, for which the others were not added either."""
     others = "operation_not_attempted"
-    return _results({one: error_number(errors.get(one, others)) for one in partitions})
+    return _results(
+        {partition: error_number(errors.get(partition, others)) for partition in partitions}
+    )
 
 
 async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
@@ -311,10 +318,10 @@ async def list_transactions(parts: Parts, context: RequestContext, request: Any)
         "unknown_state_filters": response.unknown_states,
         "transaction_states": [
             {
-                "transactional_id": one.transactional_id,
-                "producer_id": one.producer_id,
-                "transaction_state": one.state,
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state,
             }
-            for one in response.transactions
+            for transaction in response.transactions
         ],
     }

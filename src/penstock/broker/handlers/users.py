@@ -81,7 +81,7 @@ async def alter_user_scram_credentials(
     parts: Parts, context: RequestContext, request: Any
 ) -> Answer:
     await parts.cluster.refresh()
-    counts = Counter(one.name for one in (*request.deletions, *request.upsertions))
+    counts = Counter(deletion.name for deletion in (*request.deletions, *request.upsertions))
     results: dict[str, Answer] = {}
 
     def change(

@@ -138,7 +138,7 @@ async def verified(
                 transactional_id,
                 producer_id,
                 epoch,
-                [one.partition.topic_partition for one in batches],
+                [batch.partition.topic_partition for batch in batches],
                 add=version >= ADDS_FROM,
             )
             ending = version >= ADDS_FROM and any([_is_concurrent(error) for error in answers])

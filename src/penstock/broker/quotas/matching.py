@@ -52,21 +52,21 @@ def checked(components: Iterable[Component]) -> list[Component]:
         UnknownEntityType: there is none of such a name.
     """
     found: dict[str, Component] = {}
-    for one in components:
-        if not one.kind:
+    for component in components:
+        if not component.kind:
             raise BadRequest("a component of the filter names no type of entity")
-        if one.kind not in TYPES:
+        if component.kind not in TYPES:
             raise UnknownEntityType(
-                f"there is no type of quota entity {one.kind!r}, only {', '.join(TYPES)}"
+                f"there is no type of quota entity {component.kind!r}, only {', '.join(TYPES)}"
             )
-        if one.kind in found:
-            raise BadRequest(f"the filter names {one.kind} twice")
-        if one.match not in (EXACT, DEFAULT, ANY):
-            raise BadRequest(f"{one.kind}: there is no type of match {one.match}")
-        if (one.match == EXACT) is (one.name is None):
-            wanted = "needs" if one.match == EXACT else "has no"
-            raise BadRequest(f"{one.kind}: a match of type {one.match} {wanted} name")
-        found[one.kind] = one
+        if component.kind in found:
+            raise BadRequest(f"the filter names {component.kind} twice")
+        if component.match not in (EXACT, DEFAULT, ANY):
+            raise BadRequest(f"{component.kind}: there is no type of match {component.match}")
+        if (component.match == EXACT) is (component.name is None):
+            wanted = "needs" if component.match == EXACT else "has no"
+            raise BadRequest(f"{component.kind}: a match of type {component.match} {wanted} name")
+        found[component.kind] = component
     if IP in found and len(found) > 1:
         raise BadRequest("a filter for an ip has no user and no client-id")
     return list(found.values())

@@ -137,11 +137,11 @@ def _value(point: Any) -> float | None:
 
 def _attributes(point: Any) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
-    for one in point.attributes[:ATTRIBUTES_MAX]:
-        value = one.value
+    for attribute in point.attributes[:ATTRIBUTES_MAX]:
+        value = attribute.value
         for kind in ("string_value", "bool_value", "int_value", "double_value"):
             if value.HasField(kind):
-                found[_cut(one.key)] = _cut(str(getattr(value, kind)))
+                found[_cut(attribute.key)] = _cut(str(getattr(value, kind)))
     return tuple(sorted(found.items()))
 
 

@@ -167,10 +167,10 @@ def wanted_of(
     """The metrics that a client is asked for, and how often, in ms."""
     metrics: set[str] = set()
     interval_ms: int | None = None
-    for one in subscriptions:
-        if one.fits(client):
-            metrics.update(one.metrics)
-            interval_ms = min(one.interval_ms, interval_ms or one.interval_ms)
+    for subscription in subscriptions:
+        if subscription.fits(client):
+            metrics.update(subscription.metrics)
+            interval_ms = min(subscription.interval_ms, interval_ms or subscription.interval_ms)
     if ALL in metrics:
         metrics = {ALL}
     return tuple(sorted(metrics)), interval_ms or INTERVAL_MS
