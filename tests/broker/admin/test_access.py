@@ -43,8 +43,10 @@ class Guarded:
         broker.audit = self.audit
         from dataclasses import replace
 
-        broker.door.secret = PeerSecret(bytes(32))
-        broker.door.cluster_users = FileCredentials({(SCRAM_SHA_256, "alice"): CREDENTIAL})
+        broker.security_service.secret = PeerSecret(bytes(32))
+        broker.security_service.cluster_users = FileCredentials(
+            {(SCRAM_SHA_256, "alice"): CREDENTIAL}
+        )
         self.server = AdminServer(replace(broker.settings, **settings), broker)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:

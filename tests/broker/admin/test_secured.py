@@ -219,7 +219,7 @@ def test_who_may_write_nothing_stages_nothing(guarded: Guarded) -> None:
 def test_a_new_certificate_is_taken_into_use(guarded: Guarded) -> None:
     server = guarded.broker.server
     assert server is not None
-    contexts = server.door.tls_of("ADMIN")
+    contexts = server.security_service.tls_of("ADMIN")
     assert contexts is not None
     before = contexts.current.certificate.serial
     keystore(guarded._directory)  # a new one, in the place of the former

@@ -183,7 +183,7 @@ async def shows(server: BrokerServer, shown: str) -> None:
 async def tokens_with_made_up_keys(server: BrokerServer, tmp_path: Path) -> None:
     mine = signing_key("EC")
     said = {"sub": "alice", "aud": "penstock", "exp": time.time() + 60}
-    tokens = server.door.listeners["SASL_PLAINTEXT"].tokens
+    tokens = server.security_service.listeners["SASL_PLAINTEXT"].tokens
     assert tokens is not None
     for number in range(20):
         key_id = f"k{number}"
@@ -195,11 +195,11 @@ async def tokens_with_made_up_keys(server: BrokerServer, tmp_path: Path) -> None
 @attack
 async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
     """As from whoever has the keys: the former ones stay."""
-    tokens = server.door.listeners["SASL_SSL"].tokens
+    tokens = server.security_service.listeners["SASL_SSL"].tokens
     assert tokens is not None
     tokens._tried = None
     (tmp_path / "jwks.json").write_bytes(b'{"keys": [' + b" " * (8 << 20))
-    await server.door.entrance.reload()
+    await server.security_service.entrance.reload()
     assert tokens.loads.failed == 1
     assert tokens._keys.keys
 
@@ -224,9 +224,9 @@ async def handshakes_by_the_hundred(server: BrokerServer, tmp_path: Path) -> Non
     host, port = server.bound["SASL_SSL"]
     opened_by = [socket.create_connection((host, port)) for _ in range(200)]
     async with asyncio.timeout(15):
-        while server.door.limits.waiting < 50:
+        while server.security_service.limits.waiting < 50:
             await asyncio.sleep(0.01)
-    assert server.door.limits.waiting <= 50
+    assert server.security_service.limits.waiting <= 50
     for one in opened_by:
         one.close()
 
@@ -263,9 +263,9 @@ async def test_others_go_on(
         await attacking
     assert resident_bytes() - before < GROWTH_BYTES
     async with asyncio.timeout(15):
-        while len(server._connections) > 2 or server.door.limits.waiting:
+        while len(server._connections) > 2 or server.security_service.limits.waiting:
             await asyncio.sleep(0.01)
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0
     await friend.close()
     await secure.close()
 
@@ -280,7 +280,7 @@ async def test_an_address_that_fails_too_often_is_closed_for_a_while(
         await ends(client)
     for listener in ("SASL_PLAINTEXT", "SASL_SSL"):
         await ends(await opened(server, listener))
-    kept = server.door.limits._failures
+    kept = server.security_service.limits._failures
     kept.update({address: (since - 61, count) for address, (since, count) in kept.items()})
     client = await opened(server, "SASL_PLAINTEXT")
     assert (await authenticate(client, "PLAIN")).error_code == 0
@@ -307,7 +307,9 @@ async def test_who_has_left_before_is_given_no_handshake(
             )
             stranger.send(CLIENT_HELLO[:20])
     async with asyncio.timeout(15):
-        while not server.door.limits.refusal("127.0.0.1", asyncio.get_running_loop().time()):
+        while not server.security_service.limits.refusal(
+            "127.0.0.1", asyncio.get_running_loop().time()
+        ):
             await asyncio.sleep(0.01)
     assert not given
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0

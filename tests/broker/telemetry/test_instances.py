@@ -22,8 +22,8 @@ from penstock.broker.telemetry.subscriptions import (
     ATTRIBUTES,
     Subscription,
     check_subscription,
+    subscribed_metrics,
     subscription_of,
-    wanted_of,
 )
 
 ONE = UUID(int=1)
@@ -134,12 +134,12 @@ def test_all_subscriptions_that_match_are_one() -> None:
         Subscription(metrics=("a", "c"), interval_ms=900_000),
         Subscription(metrics=("d",), interval_ms=100, match=[("client_id", "other")]),
     ]
-    assert wanted_of(CLIENT, wanted) == (("a", "b", "c"), 400_000)
-    assert wanted_of(CLIENT, [*wanted, Subscription(metrics=("*",), interval_ms=100)]) == (
+    assert subscribed_metrics(CLIENT, wanted) == (("a", "b", "c"), 400_000)
+    assert subscribed_metrics(CLIENT, [*wanted, Subscription(metrics=("*",), interval_ms=100)]) == (
         ("*",),
         100,
     )
-    assert wanted_of(CLIENT, []) == ((), 300_000)
+    assert subscribed_metrics(CLIENT, []) == ((), 300_000)
 
 
 @pytest.mark.parametrize(
