@@ -75,7 +75,7 @@ async def test_what_is_created_is_described_and_decides_at_once(
     assert await create(client, creation()) == ["none"]
     assert broker.cluster.image.version == version
     found = await described(client, resource_name_filter="under", pattern_type_filter=2)
-    assert [one[1] for one in found] == ["u"]
+    assert [acl[1] for acl in found] == ["u"]
 
 
 async def test_what_filters_match_is_deleted_and_told(
@@ -83,7 +83,9 @@ async def test_what_filters_match_is_deleted_and_told(
 ) -> None:
     await create(client, creation(), creation("u"), creation("u", operation=4))
     wanted = ({"resource_name_filter": "u"}, {"operation": 99}, {"operation": 5})
-    answer = await client.call("DeleteAcls", 3, {"filters": [{**ANY, **one} for one in wanted]})
+    answer = await client.call(
+        "DeleteAcls", 3, {"filters": [{**ANY, **fields} for fields in wanted]}
+    )
     assert [filter_result.error_code.name for filter_result in answer.filter_results] == [
         "none", "invalid_request", "none",
     ]  # fmt: skip
@@ -93,7 +95,7 @@ async def test_what_filters_match_is_deleted_and_told(
         0,
     ]
     assert answer.filter_results[0].matching_acls[0].resource_name == "u"
-    assert [one[1] for one in await described(client)] == ["t"]
+    assert [acl[1] for acl in await described(client)] == ["t"]
     assert not authoriser.index.allows("read", "topic", "u", principal="User:a", host="")
     assert len(bindings_of(broker.cluster.image)) == 1
 

@@ -91,7 +91,7 @@ async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Re
     ]  # fmt: skip
     noted.events.clear()
     await client.call("DeleteTopics", 4, {"topic_names": ["orders"], "timeout": 1000})
-    assert [one.event for one in noted.events] == ["denial"]
+    assert [event.event for event in noted.events] == ["denial"]
 
 
 def test_a_broker_writes_the_file_that_its_settings_name(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_what_the_dispatcher_asks_is_found_in_requests() -> None:
 
 
 def _names_resources(field: Field) -> bool:
-    inner = () if field.struct is None else [one.name for one in field.struct.fields]
+    inner = () if field.struct is None else [item.name for item in field.struct.fields]
     return field.kind == "string" or any(name in inner for name in (*NAMES, "topic_id"))
 
 
@@ -118,9 +118,9 @@ def test_what_is_listed_has_a_name_in_answers() -> None:
     assert {api.name for api, _ in listed} == {"ListGroups", "ListTransactions"}
     for api, version in listed:
         structs = [
-            one.struct
-            for one in load_struct(api.name, version, "response").fields
-            if one.struct is not None
+            item.struct
+            for item in load_struct(api.name, version, "response").fields
+            if item.struct is not None
         ]
         for struct in structs:
             assert any(field.name in NAMES for field in struct.fields)
@@ -237,7 +237,7 @@ async def test_every_operation_of_the_table_is_asked(
         request = sample(load_struct(api.name, version, "request"), topic_id)
         request.update(SPECIAL.get((api.name, check.resource), {}))
         await client.call(api.name, version, request)
-        assert (check.operation, kind) in {one[:2] for one in recording.asked}, check
+        assert (check.operation, kind) in {call[:2] for call in recording.asked}, check
 
 
 ASKED_OF_WHAT_IS_THERE = {

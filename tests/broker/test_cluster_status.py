@@ -51,12 +51,12 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     leader = await trio.create(minimum=2)
     found = await facts(trio)
     assert found["partitions"] == []
-    assert {one["broker"]: one["leads"] for one in found["brokers"]} == {
-        one: int(one == leader) for one in (1, 2, 3)
+    assert {row["broker"]: row["leads"] for row in found["brokers"]} == {
+        broker_id: int(broker_id == leader) for broker_id in (1, 2, 3)
     }
     healthy = await diagnosis(trio)
     assert (healthy["status"], healthy["cause"]) == ("ok", "1, all led, all copies in sync")
-    first, second = [one for one in (1, 2, 3) if one != leader]
+    first, second = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await trio.stop(first)
     (row,) = (await facts(trio))["brokers"][first - 1 : first]
     assert (row["address"], row["copies"]) == ("gone", 1)

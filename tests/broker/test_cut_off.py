@@ -28,8 +28,8 @@ def cut(cluster: Cluster, node_id: int) -> None:
     """No broker talks to this one, which goes on to renew itself and to serve clients."""
     own = links(cluster, node_id)
     own.refusal_of = lambda greeting, expected: "a cut"  # type: ignore[method-assign]
-    for one in list(own._open):
-        one.close("a cut")
+    for link in list(own._open):
+        link.close("a cut")
 
 
 def heal(cluster: Cluster, node_id: int) -> None:
@@ -50,15 +50,15 @@ async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Clus
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
-    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    await until(lambda: all(has(replica, 1) and not replica.copy.core.limbo for replica in copies))
     cut(cluster, leader)
-    others = [one for one in (1, 2, 3) if one != leader]
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await until(lambda: cluster.leader() in others)
     heir = await cluster.led()
     assert await produces(cluster, heir, b"meanwhile") == "none"
     assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
     image = cluster.brokers[heir].cluster.image
-    assert [one.broker_id for one in image.brokers] == [1, 2, 3], "all are registered"
+    assert [broker.broker_id for broker in image.brokers] == [1, 2, 3], "all are registered"
     heal(cluster, leader)
     await until(lambda: cluster.log(leader).log.log_end_offset == 2)
     assert cluster.leader() == heir
@@ -69,7 +69,7 @@ async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
-    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    await until(lambda: all(has(replica, 1) and not replica.copy.core.limbo for replica in copies))
     server, client = cluster.brokers[leader], cluster.clients[leader]
     known = server.cluster.image
 

@@ -97,7 +97,7 @@ async def test_a_leader_is_mended_while_it_is_read(cluster: Cluster) -> None:
         assert found == whole
         assert told == {"none", "kafka_storage_error"}
         assert path.read_bytes() == good
-    set_aside = [one for one in path.parent.iterdir() if one.name.endswith(QUARANTINED)]
+    set_aside = [entry for entry in path.parent.iterdir() if entry.name.endswith(QUARANTINED)]
     assert set_aside
     counters = cluster.log(leader).log._parts.counters
     assert counters.damaged_ranges >= 10
@@ -160,8 +160,8 @@ async def test_what_rots_on_a_follower_is_mended_when_it_leads(cluster: Cluster)
 async def test_without_another_replica_the_range_alone_is_refused(cluster: Cluster) -> None:
     await cluster.create_single("alone")
     leader = next(
-        one for one, server in cluster.brokers.items()
-        if (cluster.root / str(one) / "alone-0").exists()
+        broker_id for broker_id, server in cluster.brokers.items()
+        if (cluster.root / str(broker_id) / "alone-0").exists()
     )  # fmt: skip
     for number in range(9):
         await cluster.produce(VALUE % number, "alone")

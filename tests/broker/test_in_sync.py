@@ -65,7 +65,7 @@ def test_who_had_nothing_new_between_two_looks_is_out_however_far_apart_they_are
         led.leader.append(1)
         led.leader.talk([1, 2])
         found = led.look(second * 1000)
-    assert [one.isr for one in found] == [(1, 2)]
+    assert [change.isr for change in found] == [(1, 2)]
 
 
 def test_one_that_stands_still_goes_and_comes_back() -> None:

@@ -71,7 +71,7 @@ def test_each_listener_is_told_by_itself(
 
 
 def test_a_name_that_no_listener_has_is_not_advertised() -> None:
-    with pytest.raises(InvalidSetting, match="no listener OTHER, only INTERNAL, EXTERNAL"):
+    with pytest.raises(InvalidSetting, match="no listener OTHER; listeners are INTERNAL, EXTERNAL"):
         advertised(["OTHER://h:1"], LISTENERS, BOUND)
 
 
@@ -126,5 +126,5 @@ async def test_a_broker_of_before_has_one_address_for_all(start_broker: StartBro
     await broker.cluster.refresh()
     client = await WireClient.connect(broker.kafka_address)
     metadata: Any = await client.call("Metadata", 1, {"topics": []})
-    assert ("old.example", 9) in [(one.host, one.port) for one in metadata.brokers]
+    assert ("old.example", 9) in [(broker.host, broker.port) for broker in metadata.brokers]
     await client.close()

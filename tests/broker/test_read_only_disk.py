@@ -70,4 +70,4 @@ async def test_a_disk_that_takes_nothing_any_more(
 
 def has_all(cluster: Cluster, name: str) -> bool:
     end = cluster.log(cluster.leader(name), name).copy.mark if cluster.leader(name) else 0
-    return end > 0 and all(has(cluster.log(one, name), end) for one in (1, 2, 3))
+    return end > 0 and all(has(cluster.log(broker_id, name), end) for broker_id in (1, 2, 3))

@@ -196,7 +196,7 @@ class Cluster:
         answer = await client.call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})
         assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
         brokers = self.brokers.values()
-        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+        await until(lambda: all(topic in broker.cluster.image.topics for broker in brokers))
         await self.led(topic)
         await self.whole(topic)
         return await self.led(topic)
@@ -205,7 +205,7 @@ class Cluster:
         """Create a topic of one partition with one replica."""
         await next(iter(self.clients.values())).create(topic)
         brokers = self.brokers.values()
-        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+        await until(lambda: all(topic in broker.cluster.image.topics for broker in brokers))
 
     async def led(self, topic: str = "t", *, by: int = 0) -> int:
         await until(lambda: self.leader(topic) == by if by else self.leader(topic) > 0)
@@ -294,7 +294,9 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     leader = await cluster.create()
     for number in range(10):
         await cluster.produce(b"before %d" % number)
-    client = Client([":".join(map(str, one.kafka_address)) for one in cluster.brokers.values()])
+    client = Client(
+        [":".join(map(str, broker.kafka_address)) for broker in cluster.brokers.values()]
+    )
     assert await asyncio.to_thread(client.list_offsets, "t") == {0: 10}
     await cluster.stop(leader)
     following = await cluster.led()
@@ -317,7 +319,7 @@ async def test_nobody_is_sent_to_a_leader_that_is_gone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await cluster.create()
-    first, second = [cluster.brokers[one] for one in (1, 2, 3) if one != leader]
+    first, second = [cluster.brokers[broker_id] for broker_id in (1, 2, 3) if broker_id != leader]
     replicas = first.replicas
     assert replicas is not None
     assert second.replicas is not None
@@ -329,8 +331,8 @@ async def test_nobody_is_sent_to_a_leader_that_is_gone(
         return partition.leader_id, partition.error_code.name
 
     with monkeypatch.context() as nobody_claims:
-        for one in (replicas, second.replicas):
-            nobody_claims.setattr(one.replication, "claim", lambda keys: None)
+        for part in (replicas, second.replicas):
+            nobody_claims.setattr(part.replication, "claim", lambda keys: None)
         silent = await cluster.fall_silent(leader)
         await until(lambda: leader in replicas.unreachable())
         assert await told() == (-1, "leader_not_available")

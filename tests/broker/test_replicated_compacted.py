@@ -128,7 +128,7 @@ async def test_a_wiped_copy_of_a_compacted_topic_gets_the_newest_of_every_key(
 
     async def check(node_id: int) -> None:
         there = read(await cluster.values(node_id))
-        assert {one.key: (one.offset, one.value) for one in there} == newest
+        assert {record.key: (record.offset, record.value) for record in there} == newest
 
     async with cluster.running(1, 2, 3):
         await cluster.create(more=COMPACTED)

@@ -188,7 +188,7 @@ async def test_what_is_deleted_stays_so_whoever_leads_next(cluster: Cluster) -> 
     assert cluster.log(other).log.log_start_offset == 0
     replicated.rows_came = hear  # type: ignore[method-assign]
     assert await delete_records(cluster, leader, 4) == ("none", 4)
-    assert [cluster.log(one).log.log_start_offset for one in (other, third)] == [4, 4]
+    assert [cluster.log(broker_id).log.log_start_offset for broker_id in (other, third)] == [4, 4]
     await cluster.stop(third)  # who is off is not waited for
     assert await delete_records(cluster, leader, 5) == ("none", 5)
 
@@ -334,8 +334,8 @@ async def test_a_leader_whose_disk_fails_lets_another_lead(
         disks[leader].fail = fail
         await cluster.produce(b"while it fails")
         assert failed
-        await until(lambda: any(leads(cluster.log(one)) for one in others(leader)))
-        following = next(one for one in others(leader) if leads(cluster.log(one)))
+        await until(lambda: any(leads(cluster.log(broker_id)) for broker_id in others(leader)))
+        following = next(broker_id for broker_id in others(leader) if leads(cluster.log(broker_id)))
         assert await cluster.produce(b"after") >= 2
         disks[leader].fail = lambda name, path: None
         read = await cluster.values(following)
@@ -374,7 +374,9 @@ async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
         disk.fail = lambda name, path: errno.EIO if name == "sync_file" else None
         await cluster.produce(b"with all", next(name for name in led if led[name] != 1))
         for name in mine:
-            await until(lambda name=name: any(leads(cluster.log(one, name)) for one in (2, 3)))  # type: ignore[misc]
+            await until(
+                lambda name=name: any(leads(cluster.log(broker_id, name)) for broker_id in (2, 3))
+            )  # type: ignore[misc]
         assert len(lost) == 2 * len(mine)
         disk.fail = lambda name, path: None
     finally:

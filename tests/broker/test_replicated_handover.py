@@ -43,7 +43,7 @@ def in_sync(cluster: Cluster, topic: str = "t") -> bool:
     leading = cluster.log(leader, topic).leading if leader else None
     if leading is None:
         return False
-    others = [one for one in (1, 2, 3) if one != leader]
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     ends = {follower.durable for follower in leading.core.followers.values()}
     return all(map(leading.may_inherit, others)) and ends == {leading.core.end}
 
@@ -98,7 +98,7 @@ async def test_a_rolling_restart_shows_no_error(
     three: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await three.create()
-    addresses = [":".join(map(str, one.kafka_address)) for one in three.brokers.values()]
+    addresses = [":".join(map(str, broker.kafka_address)) for broker in three.brokers.values()]
     sending = Sending(addresses, "t")
     try:
         for node_id in (1, 2, 3):
@@ -126,7 +126,7 @@ async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
     leader = await three.create()
     await three.produce(b"before")
     await until(lambda: in_sync(three))
-    heir = next(one for one in (1, 2, 3) if one != leader)
+    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     replicas(three, heir).replication.inherit = _nothing  # type: ignore[method-assign]
     handing = asyncio.create_task(
         replicas(three, leader).hand_over({three.log(leader): heir}, seconds=1.0)
@@ -144,7 +144,7 @@ async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
 
 async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
     leader = await three.create()
-    heir = next(one for one in (1, 2, 3) if one != leader)
+    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await three.produce(b"before")
     await until(lambda: in_sync(three))
     client = three.clients[leader]
@@ -190,7 +190,7 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
     await three.produce(b"before")
     assert await elect(three, asked, None) == {}
     (not_needed,) = (await elect(three, asked, {"t": [0]})).values()
-    assert not_needed == ("election_not_needed", f"t-0 is led by broker {preferred}")
+    assert not_needed == ("election_not_needed", f"broker {preferred} already leads t-0")
     # It is off, then behind, then in sync.
     await three.stop(preferred)
     await until(lambda: preferred not in row_of(three, asked).isr)
@@ -204,8 +204,8 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
         found = await elect(three, via, {"t": [0, 7], "none": [0]})
         assert found == {
             ("t", 0): ("none", None) if via == other else not_needed,
-            ("t", 7): ("unknown_topic_or_partition", "No such partition as t-7"),
-            ("none", 0): ("unknown_topic_or_partition", "No such topic as none"),
+            ("t", 7): ("unknown_topic_or_partition", "partition t-7 does not exist"),
+            ("none", 0): ("unknown_topic_or_partition", "topic 'none' does not exist"),
         }
         assert await three.led(by=preferred) == preferred
     assert await three.produce(b"after") == 1
@@ -214,7 +214,7 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
 async def test_a_broker_without_a_part_in_it_has_the_leader_give_it_up(three: Cluster) -> None:
     leader = await three.create(factor=2, minimum=1)
     row = row_of(three, leader)
-    bystander = next(one for one in (1, 2, 3) if one not in row.replicas)
+    bystander = next(broker_id for broker_id in (1, 2, 3) if broker_id not in row.replicas)
     await three.produce(b"before")
     other = row.replicas[1]
     await until(lambda: three.log(leader).leading.may_inherit(other))  # type: ignore[union-attr]

@@ -58,7 +58,9 @@ class StoreCluster(Cluster):
 
     def known_as(self, *, diskless: bool) -> bool:
         """Whether all brokers know of the topic as one of this kind."""
-        return all(one.partitions.topics["t"].diskless is diskless for one in self.brokers.values())
+        return all(
+            broker.partitions.topics["t"].diskless is diskless for broker in self.brokers.values()
+        )
 
     async def offsets(self, node_id: int, end: int) -> list[int]:
         """Of all records below an offset, as a consumer at a broker gets them."""
@@ -97,7 +99,7 @@ async def test_all_that_is_acknowledged_becomes_diskless(cluster: StoreCluster, 
     row = cluster.brokers[leader].cluster.image.topics["t"].partitions[0]
     assert row.leader_epoch > epoch
     batches = split_batches(await cluster.values(leader))
-    assert {one.partition_leader_epoch for one in batches} == {row.leader_epoch}, "none fell"
+    assert {batch.partition_leader_epoch for batch in batches} == {row.leader_epoch}, "none fell"
     key = cluster.brokers[leader].cluster.image.topics["t"].topic_id, 0
     assert await cluster.brokers[leader].control.partition_chains([key]) == {}
     assert all([not server.replicas.replication.logs for server in servers if server.replicas])

@@ -48,7 +48,11 @@ def copy_on(broker: Broker) -> LocalPartition | None:
 
 
 def leader_of(brokers: dict[int, Broker]) -> int:
-    leads = [one for one in brokers if (copy := copy_on(brokers[one])) is not None and copy.leads]
+    leads = [
+        broker
+        for broker in brokers
+        if (copy := copy_on(brokers[broker])) is not None and copy.leads
+    ]
     return leads[0] if leads else 0
 
 
@@ -88,7 +92,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     sent = fill(brokers[1])
     leader = wait_for(lambda: settled(brokers))
     first = leader_of(brokers)
-    holders = [one for one in brokers if copy_on(brokers[one]) is not None]
+    holders = [broker for broker in brokers if copy_on(brokers[broker]) is not None]
     (outside,) = brokers.keys() - set(holders)
     wiped = next(holder for holder in holders if holder != first)
 

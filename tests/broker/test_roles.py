@@ -52,8 +52,8 @@ def in_sync(broker: BrokerServer, copies: int) -> bool:
 
 async def all_in_sync(cluster: RoleCluster, copies: int) -> None:
     """Wait until all brokers know that: before, the doctor ends with status 1."""
-    for one in cluster.brokers.values():
-        await until(partial(in_sync, one, copies))
+    for broker in cluster.brokers.values():
+        await until(partial(in_sync, broker, copies))
 
 
 @pytest.fixture
@@ -97,14 +97,14 @@ async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -
     answer = await cluster.topic("d")
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {1, 4}
     assert answer.controller_id == 1
-    assert {one.node_id for one in answer.brokers} == {1, 2, 3, 4}, "any may be asked"
-    images = [one.cluster.image for one in cluster.brokers.values()]
-    assert {owner_of(one, key).broker_id for one in images for key in GROUPS} == {1, 4}
+    assert {broker.node_id for broker in answer.brokers} == {1, 2, 3, 4}, "any may be asked"
+    images = [broker.cluster.image for broker in cluster.brokers.values()]
+    assert {owner_of(image, key).broker_id for image in images for key in GROUPS} == {1, 4}
     for gone in (1, 4):
         await cluster.stop(gone)
     left = list(cluster.brokers.values())
-    for one in left:
-        await until(partial(knows, one, 2))
+    for broker in left:
+        await until(partial(knows, broker, 2))
     assert {owner_of(left[0].cluster.image, key).broker_id for key in GROUPS} == {2, 3}
     answer = await cluster.topic("d")
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {2, 3}
@@ -117,8 +117,8 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     cluster.roles[leader] = "ingestion"
     await cluster.stop(leader)
     await cluster.start(leader)
-    for one in cluster.brokers.values():
-        await until(partial(knows, one, 4))
+    for broker in cluster.brokers.values():
+        await until(partial(knows, broker, 4))
     await cluster.led()
     await all_in_sync(cluster, 2)
     found = {fact["broker"]: fact for fact in (await facts(cluster))["brokers"]}
@@ -130,7 +130,9 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     assert 1 not in move["to"]
     await ran(cluster, "broker", "drain", str(leader))
     [other] = {2, 3, 4} - {*move["replicas"]}
-    await moved(cluster, tuple(other if one == leader else one for one in move["replicas"]))
+    await moved(
+        cluster, tuple(other if replica == leader else replica for replica in move["replicas"])
+    )
     await all_in_sync(cluster, 2)
     assert held not in await asked(cluster, "doctor")
     assert await cluster.produce(b"goes on") == 1

@@ -101,7 +101,7 @@ async def test_subscriptions_that_cannot_be(client: WireClient) -> None:
     number, message = await subscribe(client, "s", match="colour=red")
     assert (number, "colour=red" in message) == (INVALID_CONFIG, True)
     number, message = await subscribe(client, "", metrics="*")
-    assert (number, "has a name" in message) == (INVALID_REQUEST, True)
+    assert (number, "must not be empty" in message) == (INVALID_REQUEST, True)
 
 
 async def test_a_client_is_asked_for_what_matches_it(client: WireClient) -> None:

@@ -196,14 +196,15 @@ async def test_a_member_that_is_replaced_meanwhile_is_refused(
 
 @pytest.fixture
 async def pair(start: Start) -> AsyncIterator[dict[int, tuple[BrokerServer, WireClient]]]:
-    servers = {one: await start(one) for one in (1, 2)}
+    servers = {broker_id: await start(broker_id) for broker_id in (1, 2)}
     await until(lambda: all(known(server) == [1, 2] for server in servers.values()))
     clients = {
-        one: await WireClient.connect(server.kafka_address) for one, server in servers.items()
+        broker_id: await WireClient.connect(server.kafka_address)
+        for broker_id, server in servers.items()
     }
     await clients[1].create("t", partitions=2)
-    await until(lambda: all("t" in one.cluster.image.topics for one in servers.values()))
-    yield {one: (servers[one], clients[one]) for one in servers}
+    await until(lambda: all("t" in broker.cluster.image.topics for broker in servers.values()))
+    yield {broker_id: (servers[broker_id], clients[broker_id]) for broker_id in servers}
     for client in clients.values():
         await client.close()
 

@@ -34,13 +34,14 @@ class Cluster(NamedTuple):
 
 @pytest.fixture
 async def cluster(start: Start) -> AsyncIterator[Cluster]:
-    brokers = {one: await start(one) for one in (1, 2)}
+    brokers = {broker_id: await start(broker_id) for broker_id in (1, 2)}
     await until(lambda: all(known(broker) == [1, 2] for broker in brokers.values()))
     clients = {
-        one: await WireClient.connect(broker.kafka_address) for one, broker in brokers.items()
+        broker_id: await WireClient.connect(broker.kafka_address)
+        for broker_id, broker in brokers.items()
     }
     await clients[1].create("t", partitions=8)
-    await until(lambda: all("t" in one.cluster.image.topics for one in brokers.values()))
+    await until(lambda: all("t" in broker.cluster.image.topics for broker in brokers.values()))
     led: dict[int, list[int]] = {1: [], 2: []}
     for row in brokers[1].cluster.image.topics["t"].partitions:
         led[row.leader].append(row.index)
@@ -77,9 +78,9 @@ async def add(client: WireClient, name: str, began: Any, partitions: list[int]) 
         },
     )
     return {
-        one.partition_error_code.name
+        result.partition_error_code.name
         for topic in answer.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 
@@ -211,7 +212,9 @@ async def test_leaders_ask_whichever_broker_coordinates(cluster: Cluster, asking
     assert await ask(where[0], where[1], add=True) == ["", ""]
     assert await ask(*where) == ["", "", "transaction_abortable"]
     assert await ask(where[0], epoch=1) == ["producer_fenced"]
-    together = await asyncio.gather(*[ask(one, add=True) for one in where], ask(where[2]))
+    together = await asyncio.gather(
+        *[ask(partition, add=True) for partition in where], ask(where[2])
+    )
     assert together[:3] == [[""]] * 3
     ended = await end(client, name, began, commit=True)
     # As clients do: the answer to a commit may come before its markers are written.
@@ -281,7 +284,7 @@ async def test_another_broker_finishes_what_is_decided(cluster: Cluster, start: 
     assert (await end(client, name, began, commit=True)).error_code == 0
     assert (await described(client, name)).transaction_state == "PrepareCommit"
     third = await start(3)
-    await until(lambda: all(known(one) == [1, 2, 3] for one in cluster.brokers.values()))
+    await until(lambda: all(known(broker) == [1, 2, 3] for broker in cluster.brokers.values()))
     taker = await WireClient.connect(third.kafka_address)
     assert await completed(taker, name) == "CompleteCommit"
     assert [ends(cluster)[index] for index in cluster.led[1]] == [1] * len(cluster.led[1])

@@ -145,7 +145,7 @@ class DatabaseWatch:
                 raise DatabaseSetBack(
                     f"the control plane was set back: {len(ahead)} replicas here have promised"
                     f" epochs that it never reserved. The first is {first.topic_partition}: epoch"
-                    f" {first.promised}, reserved {reserved[ahead[0]].reserved}. Restore the newest"
+                    f" {first.promised}, reserved {reserved[ahead[0]].reserved}; restore the newest"
                     " copy of the database"
                 )
 

@@ -122,7 +122,7 @@ async def test_each_route_needs_its_operation_on_its_resource(
     guarded.allow(needs.operation, needs.resource_type, name)
     status, answer = await fetch(guarded.server, url, method)
     assert status not in (401, 403), answer
-    denials = [one for one in guarded.audit.events if one.event == "denial"]
+    denials = [event for event in guarded.audit.events if event.event == "denial"]
     assert {denial.operation for denial in denials} == {f"{method} {url.replace('%2F', '/')}"}
 
 

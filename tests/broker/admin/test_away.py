@@ -103,8 +103,8 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
             )
         ]
         scrape = threads.submit(ask, broker, "/metrics")
-        for one in asked:
-            one.result()
+        for request in asked:
+            request.result()
         status, metrics = scrape.result()
     assert status == 200
     assert "penstock_group_metrics_missing 1.0" in metrics

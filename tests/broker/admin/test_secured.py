@@ -181,7 +181,7 @@ def test_groups_queues_and_sinks_name_the_topics_that_the_asker_may_describe(
         return json.loads(answer.content)
 
     with guarded.broker.client() as client:
-        ids = {name: str(one.topic_id) for name, one in client.metadata(both).topics.items()}
+        ids = {name: str(topic.topic_id) for name, topic in client.metadata(both).topics.items()}
         client.commit_offsets("billing", {(name, 0): 1 for name in both})
         client.alter_configs("group", "work", {
             "share.auto.offset.reset": "earliest",

@@ -149,7 +149,10 @@ def test_members_come_read_commit_and_go(
             seen = client.describe_group(members.group)
             assert (seen.state, seen.protocol) == ("Stable", "uniform")
             assert [len(member.partitions) for member in seen.members] == [3, 3]
-            types = {one.group_id: one.group_type for one in client.list_groups()}
+            types = {
+                listed_group.group_id: listed_group.group_type
+                for listed_group in client.list_groups()
+            }
             assert types[members.group] == "consumer"
             assert client.describe_group("no such group").state == "Dead"
         first.commit(asynchronous=False)
@@ -163,11 +166,15 @@ def test_members_come_read_commit_and_go(
         members.leave(second)
     listed = admin.list_consumer_groups().result(60).valid
     assert (members.group, "Empty") in [
-        (one.group_id, {"EMPTY": "Empty"}.get(one.state.name, one.state.name)) for one in listed
+        (
+            listed_group.group_id,
+            {"EMPTY": "Empty"}.get(listed_group.state.name, listed_group.state.name),
+        )
+        for listed_group in listed
     ]
     admin.delete_consumer_groups([members.group])[members.group].result(TIMEOUT_SECONDS)
     listed = admin.list_consumer_groups().result(60).valid
-    assert members.group not in [one.group_id for one in listed]
+    assert members.group not in [listed_group.group_id for listed_group in listed]
 
 
 def test_new_partitions_and_topics_are_assigned(

@@ -48,7 +48,7 @@ def quota_of(table: QuotaTable, user: str, client_id: str) -> float | None:
 
 
 @pytest.mark.parametrize(
-    "left", [set(one) for n in range(9) for one in itertools.combinations(range(8), n)]
+    "left", [set(levels) for n in range(9) for levels in itertools.combinations(range(8), n)]
 )
 def test_the_most_specific_quota_holds(left: set[int]) -> None:
     """All subsets of the kinds of quotas."""

@@ -61,8 +61,8 @@ async def opened(server: BrokerServer, listener: str) -> WireClient:
 
 async def ends(client: WireClient, *sent: bytes) -> None:
     """Send bytes; the server closes, whatever it says before."""
-    for one in sent:
-        client.writer.write(one)
+    for piece in sent:
+        client.writer.write(piece)
     async with asyncio.timeout(15):
         with contextlib.suppress(ConnectionError):
             await client.reader.read(-1)
@@ -227,8 +227,8 @@ async def handshakes_by_the_hundred(server: BrokerServer, tmp_path: Path) -> Non
         while server.security_service.limits.waiting < 50:
             await asyncio.sleep(0.01)
     assert server.security_service.limits.waiting <= 50
-    for one in opened_by:
-        one.close()
+    for writer in opened_by:
+        writer.close()
 
 
 @attack

@@ -144,7 +144,7 @@ def _no_tls(arena: Arena, listener: str, sent: bytes) -> None:
 def a_handshake_byte_by_byte(arena: Arena) -> None:
     for listener in ("SSL", "ADMIN"):
         with arena.open(listener, secure=False) as peer:
-            peer.send(*[bytes([one]) for one in client_hello(arena.trusting)[:60]], pause=0.12)
+            peer.send(*[bytes([byte]) for byte in client_hello(arena.trusting)[:60]], pause=0.12)
             assert len(peer.rest()) < 100
 
 

@@ -149,7 +149,7 @@ class _Probe:
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._cause())
         done, _ = await asyncio.wait([self.task], timeout=READINESS_PROBE_SECONDS)
-        cause = self.task.result() if done else f"no response within {READINESS_PROBE_SECONDS:g} s"
+        cause = self.task.result() if done else f"no answer within {READINESS_PROBE_SECONDS:g} s"
         return Check(name=self._name, cause=cause)
 
     async def _cause(self) -> str:

@@ -51,10 +51,10 @@ def problem_of(entity: Entity, name: str, value: float | None) -> str | None:
     if value is None:
         return None
     if not value > 0 or math.isinf(value):
-        return f"{name}: {value:g} must be above 0 and finite"
+        return f"{name} = {value:g} must be above 0 and finite"
     if key.maximum is not None:
         if value != math.floor(value):
-            return f"{name}: {value:g} must be a whole number"
+            return f"{name} = {value:g} must be a whole number"
         if value > key.maximum:
-            return f"{name}: {value:g} must be at most {key.maximum}"
+            return f"{name} = {value:g} must be at most {key.maximum}"
     return None
