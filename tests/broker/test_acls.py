@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: rows of the control plane, in force when it is answered."""
+"""DescribeAcls, CreateAcls, DeleteAcls: rows of the control plane, in effect at the response."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def test_what_is_created_is_described_and_decides_at_once(
     assert [acl[1] for acl in found] == ["u"]
 
 
-async def test_what_filters_match_is_deleted_and_told(
+async def test_matching_acls_are_deleted_and_returned(
     broker: BrokerServer, client: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await create(client, creation(), creation("u"), creation("u", operation=4))

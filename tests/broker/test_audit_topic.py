@@ -1,4 +1,4 @@
-"""The audit log as a topic: what is told gets there once, and nobody else writes it."""
+"""The audit topic contains every line once, and only brokers write to it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def allow_writing(admin: AdminClient, name: str, user: str) -> None:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with ACLs, where alice and bob are nobody, and who has no name may do all."""
+    """Start a broker with ACLs, on which only anonymous clients are super users."""
     settings = {
         "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
         "sasl.enabled.mechanisms": "PLAIN",
@@ -169,7 +169,7 @@ def test_each_event_is_a_record_once(guarded: Broker) -> None:
     assert "not her password" not in repr(told)
 
 
-def test_nobody_else_writes_the_topic(guarded: Broker) -> None:
+def test_only_brokers_write_the_topic(guarded: Broker) -> None:
     admin = admin_of(guarded.bootstrap)
     create(admin, "first")
     read(guarded.bootstrap, "first")
@@ -270,7 +270,7 @@ async def test_a_batch_whose_answer_is_lost_is_there_once(
         lose = next(lost, False)
         await append(self, deepcopy(producer) if lose else producer, *more)
         if lose:
-            raise TimedOut("nobody heard the answer")
+            raise TimedOut("no client received the answer")
 
     monkeypatch.setattr(OwnAppender, "append", losing)
     topic = AuditTopic(TOPIC, lines_max=10)
@@ -315,9 +315,7 @@ class AuditedCluster(Cluster):
 
 
 @pytest.mark.timeout(300)
-async def test_lines_of_all_brokers_get_there_whoever_leads(
-    tmp_path: Path, postgres_url: str
-) -> None:
+async def test_lines_of_all_brokers_reach_any_leader(tmp_path: Path, postgres_url: str) -> None:
     cluster = AuditedCluster(tmp_path, postgres_url)
     cluster.settings = {"default.replication.factor": 3}
     async with cluster.running(1, 2, 3):
@@ -341,7 +339,7 @@ async def test_lines_of_all_brokers_get_there_whoever_leads(
 
 
 def created(cluster: Cluster, count: int) -> list[tuple[int, str]]:
-    """Who has told of which new topics, once there are so many."""
+    """Wait for `count` created topics; return brokers and topics of these events."""
     addresses = [":".join(map(str, broker.kafka_address)) for broker in cluster.brokers.values()]
     with Client(addresses) as client:
         deadline = time.monotonic() + SECONDS

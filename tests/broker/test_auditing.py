@@ -1,4 +1,4 @@
-"""What Kafka requests leave in the audit log."""
+"""Audit events of Kafka requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_table_says_what_is_a_change() -> None:
     assert not names & {"Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"}
 
 
-async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted) -> None:
+async def test_changes_are_audited_by_their_names(client: WireClient, noted: Noted) -> None:
     await client.create("orders")
     await client.produce("orders", batch(b"v"))
     config = {"name": "retention.ms", "value": "s3cret", "config_operation": 0}
@@ -73,7 +73,7 @@ async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted)
     )  # fmt: skip
 
 
-async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Recording) -> None:
+async def test_refusals_are_audited(client: WireClient, noted: Noted, recording: Recording) -> None:
     await client.create("orders")
     noted.events.clear()
     recording.refused = lambda _, kind, name: name in ("orders", CLUSTER)

@@ -1,4 +1,4 @@
-"""Every request is asked for by the table of API keys, and refused in the API's own shape."""
+"""Every request is checked by the table of API keys, and rejected in the API's own shape."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Recording:
 
     @classmethod
     def on(cls, broker: BrokerServer) -> Recording:
-        """Those of everybody who asks a broker."""
         recording = cls()
         broker._dispatcher._rights = lambda principal, host: recording
         broker._dispatcher._asks = True
@@ -130,7 +129,7 @@ def test_what_is_listed_has_a_name_in_answers() -> None:
 
 
 def transactional(value: bytes) -> bytes:
-    """A batch that says that it belongs to a transaction; nobody reads on."""
+    """Return a batch with the transactional flag."""
     changed = bytearray(batch(value))
     changed[22] |= 0x10
     return bytes(changed)
@@ -173,7 +172,7 @@ def _one(field: Field, topic_id: UUID) -> Any:
 
 
 def codes(value: Any) -> Iterator[int]:
-    """All error codes of a response."""
+    """Return all error codes of a response."""
     for name in getattr(value, "__slots__", ()):
         item = getattr(value, name)
         if name.endswith("error_code") and name != "acknowledge_error_code":
@@ -309,7 +308,7 @@ async def test_elements_that_are_refused_stand_where_they_stood(
     assert [int(topic.partitions[0].error_code) for topic in answer.topics] == [TOPIC, 0, TOPIC]
 
 
-async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_seen(
+async def test_a_missing_topic_looks_like_an_invisible_one(
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")
@@ -328,7 +327,7 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     assert [int(response.error_code) for response in gone.responses] == [TOPIC, TOPIC, 3]
 
 
-async def test_topics_are_created_only_by_who_may(
+async def test_topics_are_created_with_permission_only(
     broker: BrokerServer, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     authoriser.replace([allow("describe", "topic", "*"), allow("create", "topic", "mine")])
@@ -424,7 +423,7 @@ async def test_a_wait_ends_at_the_limit(broker: BrokerServer, client: WireClient
     assert waits == [FETCH_WAIT_SECONDS_MAX]
 
 
-async def test_what_may_be_done_is_told(
+async def test_authorised_operations_are_returned(
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")

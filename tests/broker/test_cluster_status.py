@@ -41,7 +41,7 @@ async def facts(cluster: Cluster) -> dict[str, Any]:
 
 
 async def diagnosis(cluster: Cluster, *, status: int = 0) -> dict[str, str]:
-    """What the doctor says of partitions."""
+    """Return the doctor's finding about partitions."""
     said = await asked(cluster, "doctor", "--output", "json", status=status)
     (finding,) = [load for load in json.loads(said) if load["check"] == "partitions"]
     return dict(finding)

@@ -1,4 +1,4 @@
-"""Leaders that other brokers cannot be reached from, while all are registered."""
+"""Leaders that other brokers cannot reach, while all are registered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def links(cluster: Cluster, node_id: int) -> Links:
 
 
 def cut(cluster: Cluster, node_id: int) -> None:
-    """No broker talks to this one, which goes on to renew itself and to serve clients."""
+    """Cut a broker off from the others, but not from the control plane and its clients."""
     own = links(cluster, node_id)
     own.refusal_of = lambda greeting, expected: "a cut"  # type: ignore[method-assign]
     for link in list(own._open):
@@ -64,7 +64,7 @@ async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Clus
     assert cluster.leader() == heir
 
 
-async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
+async def test_an_isolated_broker_closes_connections_of_clients(cluster: Cluster) -> None:
     """Cut off from the database, too: clients that reach it must not stay with it."""
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
@@ -146,8 +146,8 @@ async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
     assert (row.leader, row.leader_epoch) == (heir, led.core.epoch)
 
 
-async def test_who_reaches_nobody_either_passes_it_on(cluster: Cluster) -> None:
-    """Each tries for a while; whoever reaches enough again leads."""
+async def test_a_successor_without_a_quorum_resigns_too(cluster: Cluster) -> None:
+    """Each broker tries for a while, until one with a quorum leads."""
     leader = await cluster.create()
     for node_id in (1, 2, 3):
         cut(cluster, node_id)

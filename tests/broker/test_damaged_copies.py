@@ -1,5 +1,4 @@
-"""Brokers whose disks rot: damaged records come from another replica, and nobody is told anything
-wrong meanwhile."""
+"""Damaged records are repaired from another replica, and consumers get no wrong data meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
 
 
 async def filled(cluster: Cluster) -> bytes:
-    """A topic whose records lie in files alone; all its batches."""
+    """Create a topic whose records are stored in files; return all its batches."""
     await cluster.create()
     for number in range(RECORDS):
         await cluster.produce(VALUE % number)
@@ -70,7 +69,7 @@ def flip(path: Path, at: int) -> None:
 
 
 async def read_through(client: WireClient, *, replica: bool = False) -> tuple[bytes, set[str]]:
-    """All that a consumer gets who asks again where it is told to, and what it was told."""
+    """Return all records of a consumer that retries, and the errors that it got."""
     found, offset, told = b"", 0, set[str]()
     async with asyncio.timeout(20):
         while offset < RECORDS:

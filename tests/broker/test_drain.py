@@ -83,7 +83,7 @@ async def test_who_is_off_may_be_drained(four: Cluster) -> None:
 
 
 @pytest.mark.long
-async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
+async def test_a_topic_is_reassigned_and_gets_a_new_leader(four: Cluster) -> None:
     await four.create()
     before = row(four).replicas
     last = before[2]

@@ -1,4 +1,4 @@
-"""What can be set for one group: read, checked, described, changed; by requests and by rules."""
+"""Configurations of groups are read, checked, described and changed, by requests and by rules."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None
         ("consumer.assignment.interval.ms", "20000", "assignment.interval.ms = 15000"),
     ],
 )
-async def test_what_cannot_be_set_is_told_why(
+async def test_invalid_configs_are_rejected_with_a_cause(
     client: WireClient, name: str, value: str, said: str
 ) -> None:
     refused = await alter(client, (name, SET, value))

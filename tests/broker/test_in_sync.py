@@ -1,5 +1,4 @@
-"""Who keeps up, over leaders' cores: by what was had at the time of a look, and only where it may
-have changed."""
+"""In-sync replicas are computed from leaders' cores, and only where they may have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks the wrong broker is told which one leads, and where it is (KIP-951)."""
+"""Requests to a wrong broker return the leader and its address (KIP-951)."""
 
 from __future__ import annotations
 

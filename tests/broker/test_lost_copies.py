@@ -1,4 +1,4 @@
-"""Brokers that lose their disk: their copies come back whole, and never as an empty log."""
+"""Brokers that lose their disk get their replicas back whole, and never as an empty log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def wipe(cluster: Cluster, node_id: int) -> None:
 
 @asynccontextmanager
 async def producing(cluster: Cluster) -> AsyncIterator[list[bytes]]:
-    """Producers go on meanwhile; what was acknowledged."""
+    """Produce in the background; yield the acknowledged records."""
     acknowledged: list[bytes] = []
     over = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Peers that send nonsense, again, too early or late; clocks that are off; a database away."""
+"""Invalid, repeated, early and late messages of peers; clocks that are off; a missing database."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_what_peers_send_is_judged(
             Append(authority + 5, epoch + 5, 3, 4, 3),
             bytes(stamped(1, 3, epoch)),
         ),
-        ("a start of before", LogStart(authority - 1, epoch, FAR), b""),
+        ("an earlier start", LogStart(authority - 1, epoch, FAR), b""),
     ]
     for what, message, data in cases:
         await until(lambda: log.copy.core.authority == authority)  # it has joined again
@@ -109,7 +109,7 @@ async def test_what_peers_send_is_judged(
     assert await cluster.produce(b"with two") == 4
 
 
-async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
+async def test_appends_continue_without_the_database_and_leaders_stay(
     tmp_path: Path,
 ) -> None:
     with postgres_server() as database:
@@ -132,7 +132,9 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
                 made.brokers[node_id].replicas._refused(leader)  # type: ignore[union-attr]
             await until(lambda: any(log.claiming for log in followers))
             assert made.leader() == 0
-            assert not any(log.copy.core.promised > epoch for log in followers), "nobody is fenced"
+            assert not any(log.copy.core.promised > epoch for log in followers), (
+                "no broker is fenced"
+            )
             await asyncio.to_thread(database.start)
             following = await made.led()
             assert await made.produce(b"after") == 4

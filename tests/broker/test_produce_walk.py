@@ -1,4 +1,4 @@
-"""The map's list of the files that a produce request goes through is what really happens."""
+"""The documented list of files on the path of a produce request is what really happens."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ def listed() -> tuple[list[str], list[str]]:
 
 
 class Trace:
-    """Which files of the package run from the arrival of a frame until it is on disk, and which
-    call which."""
+    """Record of the package's files that run from a frame's arrival until it is on disk."""
 
     def __init__(self, walk: Collection[str]) -> None:
         """Only what a file of the walk has begun counts, no timer of the loop's."""

@@ -143,7 +143,7 @@ async def test_filters_that_cannot_be(client: WireClient) -> None:
 # Produce
 
 
-async def test_a_producer_above_its_quota_is_told_and_not_read(
+async def test_a_producer_above_its_quota_is_throttled(
     broker: BrokerServer, client: WireClient, connect: Connect
 ) -> None:
     await client.create("t")
@@ -197,7 +197,7 @@ async def test_a_producer_that_wants_no_answers_is_not_read_either(
 
 
 async def test_the_rate_is_kept_by_a_client_that_does_not_wait(client: WireClient) -> None:
-    """Its requests stand in the socket's buffer."""
+    """Its requests are in the socket's buffer."""
     await client.create("t")
     await limit(client, "producer_byte_rate", 20_000)
     over = elapsed()
@@ -322,7 +322,7 @@ async def test_requests_above_their_share_of_time_wait(
 async def test_brokers_do_not_wait_for_each_other(
     broker: BrokerServer, client: WireClient, connect: Connect
 ) -> None:
-    """What leaders of partitions ask the coordinator is in no client's quota."""
+    """Verification requests between brokers are exempt from quotas."""
     await limit(client, "request_percentage", 0.0001)
     assert (await client.find("t")) != 0
     assert (await client.call("Metadata", 9, {"topics": []})).throttle_time.total_seconds() > 0

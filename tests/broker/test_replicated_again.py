@@ -1,4 +1,4 @@
-"""A diskless topic gets three replicas, whoever is asked for it and whoever dies meanwhile."""
+"""A diskless topic becomes local with three replicas, despite failures of any broker."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AgainCluster(StoreCluster):
         await until(lambda: self.known_as(diskless=diskless))
 
     async def is_read(self, end: int) -> None:
-        """All copies have all of it, and are the same; consumers find it at who leads."""
+        """Check that all replicas are complete and equal, and readable from the leader."""
         for node_id in self.brokers:
             await until(partial(self._has, node_id, end))
         logs = {everything(self.log(broker_id)) for broker_id in self.brokers}
@@ -166,7 +166,7 @@ async def test_there_and_back_and_there_again(cluster: AgainCluster) -> None:
 
 
 async def test_all_that_is_acknowledged_meanwhile_is_there_once(cluster: AgainCluster) -> None:
-    """Idempotent producers go on through it."""
+    """Idempotent producers continue through it."""
     await cluster.create_diskless()
     stopped = asyncio.Event()
     sent = [0, 0, 0]
@@ -307,7 +307,7 @@ async def test_who_is_to_lead_dies_after_the_commit(
 
 
 async def test_who_was_away_meanwhile_gets_what_the_others_have(cluster: AgainCluster) -> None:
-    """Its log has a leader epoch of before, and nobody takes it for a copy."""
+    """Its old log has an earlier leader epoch, and does not become a replica."""
     leader = await cluster.create()
     away = leader % 3 + 1
     for number in range(5):
@@ -383,7 +383,7 @@ async def test_a_fence_ends_with_the_process_that_had_it(
 
 
 async def test_transactions_go_there_and_back(cluster: AgainCluster) -> None:
-    """What was aborted stays so, what is open is ended on the other side."""
+    """Aborted transactions stay aborted, open ones end after the switch."""
     await cluster.create_diskless()
     host, port = cluster.brokers[1].kafka_address
     servers = f"{host}:{port}"

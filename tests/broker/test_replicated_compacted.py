@@ -1,4 +1,4 @@
-"""Replicas of compacted logs: each was compacted another way, one is gone, and they agree."""
+"""Replicas of compacted logs agree although each was compacted differently and one is lost."""
 
 from __future__ import annotations
 

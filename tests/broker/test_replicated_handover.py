@@ -1,4 +1,4 @@
-"""Leaders give their partitions away: brokers that stop in good order, and elections."""
+"""Leaders hand over their partitions: graceful shutdowns and elections."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_rolling_restart_shows_no_error(
     assert sending.errors == []
     with capsys.disabled():
         print(f"longest time without an acknowledgement: {sending.pause_seconds():.3f} s")
-    assert sending.pause_seconds() < 30, "half a session: somebody was taken for dead"
+    assert sending.pause_seconds() < 30, "half a session: a broker was expired"
     leader = await three.led()
     end = three.log(leader).log.log_end_offset
     assert end == len(sending.acknowledged)
@@ -122,7 +122,7 @@ async def test_a_rolling_restart_shows_no_error(
         assert everything(three.log(node_id)) == everything(three.log(leader))
 
 
-async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
+async def test_a_successor_that_does_nothing_is_dropped(three: Cluster) -> None:
     leader = await three.create()
     await three.produce(b"before")
     await until(lambda: in_sync(three))
@@ -142,7 +142,7 @@ async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
     assert three.leader() == leader
 
 
-async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
+async def test_the_successor_has_everything_in_flight(three: Cluster) -> None:
     leader = await three.create()
     heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await three.produce(b"before")
@@ -161,8 +161,7 @@ async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
     assert not former.claims or former.leading.heir == heir  # type: ignore[union-attr]
 
 
-def _nothing(log: ReplicatedLog, epoch: int) -> None:
-    """As a broker that has no time for it."""
+def _nothing(log: ReplicatedLog, epoch: int) -> None: ...
 
 
 # -- elections
@@ -244,7 +243,7 @@ def row_of(cluster: Cluster, node_id: int) -> Partition:
 async def test_a_leader_that_is_fenced_by_a_claim_that_was_dropped_leads_again(
     three: Cluster,
 ) -> None:
-    """Nobody else claims, and no news of the control plane has anybody look."""
+    """No other broker claims, and no notification triggers a check."""
     leader = await three.create()
     assert await three.produce(b"before") == 0
     other = leader % 3 + 1

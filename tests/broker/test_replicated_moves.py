@@ -1,4 +1,4 @@
-"""Other replicas for partitions: ordered, learnt, taken over, cancelled; and what goes wrong."""
+"""Reassignments: requested, copied, completed, cancelled; and their failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def via(cluster: Cluster) -> int:
 
 
 def row(cluster: Cluster, topic: str = "t") -> Partition:
-    """As the broker of the lowest id that is up has it."""
+    """Return the partition's row on the live broker with the lowest id."""
     return cluster.brokers[via(cluster)].cluster.image.topics[topic].partitions[0]
 
 
@@ -84,7 +84,7 @@ async def moved(cluster: Cluster, target: tuple[int, ...], topic: str = "t") -> 
 
 
 def behind(cluster: Cluster, node_id: int) -> list[dict[str, Any]]:
-    """As `penstock cluster status` and the doctor have it."""
+    """Return the lag as shown by `penstock cluster status` and the doctor."""
     host, port = cluster.brokers[node_id].kafka_address
     with Client(f"{host}:{port}") as client:
         return list(troubled(client, client.metadata()))
@@ -95,7 +95,7 @@ def holds(cluster: Cluster, node_id: int, topic: str = "t") -> bool:
 
 
 async def check(cluster: Cluster, brokers: Sequence[int], count: int, topic: str = "t") -> None:
-    """All replicas have all records and nobody else has a copy."""
+    """Check that all replicas have all records, and other brokers none."""
     logs = [cluster.log(node_id, topic) for node_id in brokers]
     for log in logs:
         await until(partial(has, log, count))
@@ -175,7 +175,7 @@ async def test_one_replica_becomes_three_and_one_again(four: Cluster) -> None:
     assert await four.produce(b"after a restart") == 5
 
 
-async def test_an_order_waits_for_who_is_off_and_is_cancelled(four: Cluster) -> None:
+async def test_a_reassignment_waits_for_a_stopped_broker_and_is_cancelled(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
     added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
@@ -249,8 +249,7 @@ async def test_who_does_not_learn_in_time_is_waited_for(
     await check(four, target, 2)
 
 
-def _nothing(*_: Any) -> None:
-    """As a broker that has no time for it."""
+def _nothing(*_: Any) -> None: ...
 
 
 async def test_what_cannot_be_ordered(four: Cluster) -> None:

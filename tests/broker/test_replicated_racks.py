@@ -1,4 +1,4 @@
-"""Consumers that say where they are read from the replica beside them, up to what is committed."""
+"""Consumers with a rack read committed records from the replica in it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster)
     assert (await fetch(racks, leader, 40, "")).error_code.name == "offset_out_of_range"
 
 
-async def test_a_replica_that_is_off_is_shown_so_and_nobody_is_sent_to_it(racks: Cluster) -> None:
+async def test_clients_are_not_sent_to_an_offline_replica(racks: Cluster) -> None:
     leader = await racks.create()
     follower = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await racks.produce(b"first")

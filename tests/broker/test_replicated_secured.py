@@ -1,4 +1,4 @@
-"""Three brokers that speak TLS and SASL to everybody, each other included, under an authoriser."""
+"""Three brokers with TLS and SASL for clients and each other, under an authoriser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password":
 
 
 class Heard:
-    """Who authenticated at one broker."""
+    """Audit sink that records the authentications at one broker."""
 
     def __init__(self) -> None:
         self.principals: set[tuple[str, str]] = set()
@@ -35,8 +35,7 @@ class Heard:
         if event.event == "authentication":
             self.principals.add((event.principal, event.outcome))
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 class SecuredCluster(Cluster):

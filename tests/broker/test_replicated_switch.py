@@ -1,4 +1,4 @@
-"""A topic with three replicas becomes diskless, whoever leads meanwhile."""
+"""A topic with three replicas becomes diskless, whichever broker leads meanwhile."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class StoreCluster(Cluster):
         )
 
     async def offsets(self, node_id: int, end: int) -> list[int]:
-        """Of all records below an offset, as a consumer at a broker gets them."""
+        """Return the offsets of all records below an end, as a consumer gets them."""
         found: list[int] = []
         async with asyncio.timeout(60):
             while not found or found[-1] + 1 < end:
@@ -129,7 +129,7 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], Any]) -> N
 async def test_a_leader_that_was_opened_before_the_commit_refuses_it(
     cluster: StoreCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the next leader has acknowledged is not in the copy."""
+    """The copy lacks what the next leader has acknowledged."""
     leader = await cluster.create()
     for number in range(5):
         await cluster.produce(b"value %d" % number)

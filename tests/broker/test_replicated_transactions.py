@@ -1,4 +1,4 @@
-"""Transactions on partitions with replicas: their markers follow whoever leads."""
+"""Transactions on replicated partitions: markers are written by any leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that are for some things only: what they are given, and what they are not."""
+"""Brokers with some roles only get the partitions and groups of their roles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS = [f"group-{number}" for number in range(20)]
 
 
 class RoleCluster(StoreCluster):
-    """Brokers of which some are told what they are for."""
+    """Cluster of brokers, some of them with configured roles."""
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root, url)
@@ -34,7 +34,7 @@ class RoleCluster(StoreCluster):
         return await super().start(node_id)
 
     async def asked_for(self, **spec: Any) -> tuple[str, str]:
-        """How the creation of a topic ends."""
+        """Return the error of a topic's creation."""
         whole = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         body = {"topics": [{**whole, **spec}], "timeout": 5000}
         answer = await self.clients[1].call("CreateTopics", 7, body)

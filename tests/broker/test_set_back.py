@@ -1,4 +1,4 @@
-"""Databases and directories that are older than what the others know: nobody goes by them."""
+"""Databases and directories that are older than the cluster's state are rejected."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def start_refused(cluster: Cluster, node_id: int, error: type[Exception], 
 
 @pytest.fixture
 async def backup(cluster: Cluster) -> Backup:
-    """Of a cluster with a topic; another one was made since, with records."""
+    """Make a backup of a cluster with a topic, after which another one was created."""
     await cluster.create("old")
     made = Backup(cluster.url)
     await made.make()
@@ -90,7 +90,7 @@ async def backup(cluster: Cluster) -> Backup:
 
 
 async def test_a_backup_of_yesterday_is_refused(cluster: Cluster, backup: Backup) -> None:
-    """Each time anew: what refuses leaves no trace in the database that would help it."""
+    """Repeated starts fail too, because a rejected one changes nothing in the database."""
     for node_id in (1, 2, 3):
         await cluster.stop(node_id)
     newest = Backup(cluster.url)

@@ -1,4 +1,4 @@
-"""Plans of new topics and partitions: what is accepted, and every way to be refused."""
+"""Plans of new topics and partitions, and every way to be rejected."""
 
 from dataclasses import replace
 from typing import Any

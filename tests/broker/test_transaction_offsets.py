@@ -1,4 +1,4 @@
-"""TxnOffsetCommit in all versions, whoever coordinates the group and whoever the transaction."""
+"""TxnOffsetCommit in all versions, with group and transaction coordinators on any broker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Producer:
         }
 
     async def add_group(self, group: str = "g") -> None:
-        """What producers do before versions that do it themselves."""
+        """Send AddOffsetsToTxn, as producers of older versions do."""
         if self.version < ADDS_GROUP:
             request = {**self.identity, "group_id": group}
             answer = await self.client.call("AddOffsetsToTxn", 3, request)
@@ -127,7 +127,7 @@ async def test_offsets_count_when_their_transaction_does(lone: WireClient, versi
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_wrong_is_said_for_each_partition(lone: WireClient, version: int) -> None:
+async def test_errors_are_returned_for_each_partition(lone: WireClient, version: int) -> None:
     producer = Producer(lone, version)
     await producer.begin()
     if version < ADDS_GROUP:

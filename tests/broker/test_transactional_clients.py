@@ -54,7 +54,7 @@ def producer(broker: RunningBroker, name: str, **more: Any) -> Producer:
 
 
 def committed(broker: RunningBroker, topic: str, expected: int) -> list[bytes]:
-    """What a reader of committed records gets."""
+    """Return the values that a reader of committed records gets."""
     return committed_values(broker.bootstrap, topic, PARTITIONS, expected)
 
 

@@ -1,4 +1,4 @@
-"""Batches of transactions on a broker: verified first, seen by readers of what is committed."""
+"""Transactional batches are verified first, and seen by readers of committed records."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("code", TOLD)
-async def test_what_the_producer_is_told(place: Place, code: str) -> None:
+async def test_errors_of_the_producer(place: Place, code: str) -> None:
     for version, expected in zip((10, 11, 12), TOLD[code], strict=True):
         place.verifier.answers = [coordinator_said(code)] * 9
         row = await produce(place.client, sent(b"v"), version=version)

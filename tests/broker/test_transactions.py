@@ -1,4 +1,4 @@
-"""Transactions of two brokers: whoever coordinates, and whoever leads the partitions."""
+"""Transactions of two brokers: either coordinates, and either leads the partitions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def completed(client: WireClient, name: str) -> str:
 
 
 def ends(cluster: Cluster) -> list[int]:
-    """Where the partitions end, each at its leader."""
+    """Return the end offsets of the partitions, each from its leader."""
     found = {
         index: cluster.brokers[leader].partitions.partition("t", index).log_end_offset
         for leader, indexes in cluster.led.items()

@@ -1,4 +1,4 @@
-"""Two of three brokers are lost for ever: what is left leads where somebody chose that."""
+"""Two of three brokers are lost permanently: the remaining replica leads only by choice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Positions = Mapping[int, ReadPosition]
 
 
 async def lose_two(four: Cluster) -> tuple[int, tuple[int, int], Positions]:
-    """Who is left, who is gone with records only they have, and where a reader of those stood."""
+    """Return the remaining broker, the lost leader, and a reader's position."""
     leader = await four.create()
     gone = leader, next(replica for replica in row(four).replicas if replica != leader)
     left = next(replica for replica in row(four).replicas if replica not in gone)
@@ -55,8 +55,7 @@ def read_to(bootstrap: str, offset: int, start: str | Positions = "earliest") ->
         return stream.positions
 
 
-def _nothing(*_: object) -> None:
-    """As a broker that has no time for it."""
+def _nothing(*_: object) -> None: ...
 
 
 async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> None:

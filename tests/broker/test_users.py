@@ -1,4 +1,4 @@
-"""Users and their SCRAM credentials, as the cluster keeps them."""
+"""Users and their SCRAM credentials in the control plane."""
 
 from __future__ import annotations
 

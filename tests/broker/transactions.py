@@ -1,4 +1,4 @@
-"""What tests of transactions send, and a coordinator that answers as it is told."""
+"""Requests of transaction tests, and a coordinator with scripted responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 
 class Verifier:
-    """Says yes, unless it was told something else; remembers what it was asked."""
+    """Verifier that accepts everything unless scripted otherwise, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, list[str], bool]] = []
@@ -134,7 +134,7 @@ def aborted(row: Any) -> list[tuple[int, int]] | None:
 
 
 def committed_values(bootstrap: str, topic: str, partitions: int, expected: int = 0) -> list[bytes]:
-    """What a reader of committed records gets up to the ends, in the order of its bytes.
+    """Return the values of committed records up to the ends, in log order.
 
     It waits until there are as many as expected.
     """

@@ -1,4 +1,4 @@
-"""Who may ask the admin interface for what, and what it makes of requests that are not meant so."""
+"""Permissions of the admin interface, and requests from foreign origins."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def test_each_route_needs_its_operation_on_its_resource(
     assert {denial.operation for denial in denials} == {f"{method} {url.replace('%2F', '/')}"}
 
 
-async def test_health_is_open_and_metrics_if_they_are_told_to_be(
+async def test_health_is_open_and_metrics_if_configured(
     broker: BrokerServer, guarded: Guarded
 ) -> None:
     for path in ("/health", "/livez", "/readyz"):
@@ -196,7 +196,7 @@ async def test_bad_credentials_are_no_way_to_be_anonymous(guarded: Guarded) -> N
         assert (await fetch(guarded.server, "/v1/cluster", headers=headers))[0] == 401
 
 
-async def test_loopback_is_trusted_if_it_is_told_to_be(broker: BrokerServer) -> None:
+async def test_loopback_is_trusted_if_configured(broker: BrokerServer) -> None:
     guarded = Guarded(broker, admin_loopback_trusted=True, admin_basic_loopback=True)
     await guarded.server.start()
     assert (await fetch(guarded.server, "/v1/cluster"))[0] == 200
@@ -263,7 +263,7 @@ async def test_changes_for_other_names_are_refused(admin: AdminServer, method: s
 
 
 async def raw(admin: AdminServer, request: bytes) -> bytes:
-    """All that is answered to some bytes, before the connection is closed from the other side."""
+    """Send bytes; return everything until the server closes the connection."""
 
     def ask() -> bytes:
         with socket.create_connection(admin.address, 20) as connection:

@@ -1,4 +1,4 @@
-"""A broker whose database or object store is stopped or frozen says so, and lists nothing empty."""
+"""A broker without its database or object store reports it, and returns no empty lists."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_the_certificate_is_verified(guarded: Guarded) -> None:
         assert admin.ask("GET", "/livez", timeout_seconds=SECONDS).status == 200
 
 
-def test_without_tls_nobody_is_there(guarded: Guarded) -> None:
+def test_clients_without_tls_are_disconnected(guarded: Guarded) -> None:
     url = guarded.broker.admin_url.replace("https://", "http://")
     with pytest.raises(AdminUnavailable):
         AdminHttp(url).ask("GET", "/livez", timeout_seconds=SECONDS)
@@ -114,7 +114,7 @@ def test_a_user_reads_the_topic_that_it_may(guarded: Guarded) -> None:
     assert guarded.ask("GET", "/v1/topics/orders", user="bob").status == 403
 
 
-def test_a_certificate_is_somebody_too(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_certificate_has_permissions_too(guarded: Guarded, tmp_path: Path) -> None:
     from penstock.security.tls import TlsFiles, TlsOptions, client_context
     from tests.security.certificates import now_ms
 

@@ -113,7 +113,7 @@ async def test_finds_coordinators(broker: BrokerServer, version: int) -> None:
 async def test_finds_coordinators_while_the_database_is_away(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
 ) -> None:
-    """By what is known: fetches of the same connection wait behind the answer."""
+    """It uses the image: fetches of the same connection wait behind the response."""
 
     async def image() -> MetadataImage:
         if failure is not None:

@@ -1,4 +1,4 @@
-"""What may be said of quotas, and what is answered to the rest; which entities a filter means."""
+"""Valid and invalid quotas, and entities that filters match."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ADDRESS = {"ip": "10.0.0.1"}
         ([("ip", "localhost")], "'localhost' is not an IP address"),
     ],
 )
-def test_entities_that_there_are_not(parts: list[tuple[str, str | None]], message: str) -> None:
+def test_invalid_entities_are_rejected(parts: list[tuple[str, str | None]], message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         entity_of(parts)
 
@@ -88,14 +88,14 @@ def test_quotas_are_set_and_removed() -> None:
         (ADDRESS, "connection_creation_rate", 2.0**31, "must be at most 2147483647"),
     ],
 )
-def test_values_that_cannot_be(
+def test_invalid_values_are_rejected(
     entity: dict[str, str | None], key: str, value: float | None, message: str
 ) -> None:
     with pytest.raises(BadRequest, match=message):
         altered(entity, {}, [Change(key=key, value=value)])
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     changes = [
         Change(key="a", value=1),
         Change(key="producer_byte_rate", value=1),

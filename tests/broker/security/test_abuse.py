@@ -1,7 +1,6 @@
-"""What somebody may try who has not authenticated: each is closed soon, and others go on.
+"""Attacks of unauthenticated clients: each is closed soon, and does not affect others.
 
-Here each has a broker that shows its inside; bytes that are just refused are in
-`test_hostile_peers.py`.
+These have a broker whose state they inspect; rejected bytes are in `test_hostile_peers.py`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ def frame(name: str, version: int, body: bytes) -> bytes:
 
 @attack
 async def a_length_bomb_within_a_frame(server: BrokerServer, tmp_path: Path) -> None:
-    """Of a SaslAuthenticate whose bytes are said to be many more than there are."""
+    """Send a SaslAuthenticate whose length exceeds its bytes."""
     for length in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe"):
         await ends(await opened(server, "SASL_PLAINTEXT"), frame("SaslAuthenticate", 1, length))
 
@@ -116,7 +115,7 @@ async def handshakes_again_and_again(server: BrokerServer, tmp_path: Path) -> No
 
 @attack
 async def a_produce_that_is_sent_along(server: BrokerServer, tmp_path: Path) -> None:
-    """Behind a message of authentication whose answer nobody waited for."""
+    """Send a produce request without waiting for the authentication's response."""
     client = await opened(server, "SASL_PLAINTEXT")
     message = {"auth_bytes": b"\0alice\0wrong"}
     sent = [
@@ -194,7 +193,7 @@ async def tokens_with_made_up_keys(server: BrokerServer, tmp_path: Path) -> None
 
 @attack
 async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
-    """As from whoever has the keys: the former ones stay."""
+    """Send a key set with valid keys: the previous ones stay."""
     tokens = server.security_service.listeners["SASL_SSL"].tokens
     assert tokens is not None
     tokens._tried = None

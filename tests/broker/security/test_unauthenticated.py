@@ -1,4 +1,4 @@
-"""The door with raw sockets: who gets in by which listener, and what nobody may do before."""
+"""Authentication over raw sockets, by listener, and requests before it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_who_authenticates_may_do_everything(
     await gone(server)
 
 
-async def test_a_certificate_says_who_a_client_is(
+async def test_a_certificate_authenticates_a_client(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -302,7 +302,7 @@ async def test_keys_over_https_stay_until_there_are_better_ones(
         assert not await let_in(old, "k1")
 
 
-async def test_authenticating_anew(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_reauthentication(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path, connections_max_reauth_ms=60_000)
     client = await open_to(server, "SASL_SSL", tmp_path)
     answer = await authenticate(client, "SCRAM-SHA-512")
@@ -338,7 +338,7 @@ async def test_a_session_that_has_ended_takes_only_authentication(
 
 
 @pytest.mark.parametrize("other", ["user", "mechanism", "request between"])
-async def test_nobody_becomes_somebody_else(
+async def test_reauthentication_keeps_the_principal(
     start_broker: StartBroker, tmp_path: Path, other: str
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -473,8 +473,7 @@ class Heard:
     def record(self, event: AuditEvent) -> None:
         self.events.append(event)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 async def test_authentications_are_audited_without_secrets(

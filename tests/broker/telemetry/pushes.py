@@ -45,6 +45,6 @@ def total(name: str, *points: bytes, delta: bool = True, monotonic: bool = True)
 
 
 def pushed(*metrics: bytes) -> bytes:
-    """A whole push, with a resource and a scope that nobody reads."""
+    """Encode a whole push, with an unused resource and scope."""
     scope = field(1, field(1, b"scope")) + b"".join(field(2, metric) for metric in metrics)
     return field(1, field(1, field(1, field(1, b"host"))) + field(2, scope))

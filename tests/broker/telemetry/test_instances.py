@@ -1,4 +1,4 @@
-"""Which requests of which client are taken, and what it is asked for."""
+"""Requests of client instances that are accepted or rejected, and their subscriptions."""
 
 from __future__ import annotations
 

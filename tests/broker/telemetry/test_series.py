@@ -1,4 +1,4 @@
-"""What is shown of clients' metrics, and for how long."""
+"""Exposed series of clients' metrics, and their expiry."""
 
 from __future__ import annotations
 
