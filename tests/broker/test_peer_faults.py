@@ -54,8 +54,8 @@ async def test_clocks_that_are_off_change_nothing(cluster: Cluster) -> None:
         assert await cluster.led() != leader
         await cluster.start(leader)
         await until(
-            lambda end=number + 1: all(has(cluster.log(broker_id), end) for broker_id in (1, 2, 3))
-        )  # type: ignore[misc]
+            lambda end=number + 1: all(has(cluster.log(broker_id), end) for broker_id in (1, 2, 3))  # type: ignore[misc]
+        )
     assert (await cluster.values(cluster.leader())).count(b"value") == 3
 
 

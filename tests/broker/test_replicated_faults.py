@@ -375,8 +375,8 @@ async def test_a_broker_with_a_failed_disk_passes_on_idle_partitions(
         await cluster.produce(b"with all", next(name for name in led if led[name] != 1))
         for name in mine:
             await until(
-                lambda name=name: any(leads(cluster.log(broker_id, name)) for broker_id in (2, 3))
-            )  # type: ignore[misc]
+                lambda name=name: any(leads(cluster.log(broker_id, name)) for broker_id in (2, 3))  # type: ignore[misc]
+            )
         assert len(lost) == 2 * len(mine)
         disk.fail = lambda name, path: None
     finally:

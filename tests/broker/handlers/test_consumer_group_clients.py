@@ -220,11 +220,11 @@ def test_a_static_member_returns_to_what_it_had(broker: RunningBroker, topic: st
 
 
 def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient) -> None:
-    async def heartbeat_and_session() -> tuple[int, int]:
+    async def heartbeat_intervals() -> tuple[int, int]:
         limits = broker.server.coordinator._consumer_limits()
         return limits.heartbeat_interval_ms("own-times"), limits.heartbeat_interval_ms("others")
 
-    assert broker.call(heartbeat_and_session) == (100, 100)
+    assert broker.call(heartbeat_intervals) == (100, 100)
     change = ConfigResource(
         ConfigResource.Type.GROUP,
         "own-times",
@@ -237,7 +237,7 @@ def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient)
         ],
     )
     admin.incremental_alter_configs([change])[change].result(TIMEOUT_SECONDS)
-    assert broker.call(heartbeat_and_session) == (70, 100)
+    assert broker.call(heartbeat_intervals) == (70, 100)
 
 
 def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topic: str) -> None:
