@@ -1,8 +1,8 @@
 """Audit log sink that writes lines as records of a topic: key principal, value the line.
 
     offered ─▶ waiting ─▶ sending, one batch ─▶ appended ─▶ the next batch
-       │ full: dropped       ▲   │ it may pass: the same batch again, by the same producer
-       ▼                     └───┤ it may not: by a new producer
+       │ full: dropped       ▲   │ retriable: the same batch again, by the same producer
+       ▼                     └───┤ other errors: by a new producer
     counted                      ▼ at stop, after `STOP_SECONDS`: dropped
 
 Lines are written after the event that they describe, so a broker that is killed loses the waiting

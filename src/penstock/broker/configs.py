@@ -149,22 +149,22 @@ def describe_topic(
     levels: Levels, topic: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
     """Return all configurations of a topic (or those in `names`) with their synonyms."""
-    wanted = None if names is None else set(names)
+    selected = None if names is None else set(names)
     return [
         _topic_entry(info, levels, topic)
         for name, info in sorted(by_name(LogConfig).items())
-        if wanted is None or name in wanted
+        if selected is None or name in selected
     ]
 
 
 def describe_broker(levels: Levels, names: Iterable[str] | None = None) -> list[ConfigEntry]:
     """Return all configurations of this broker (or those in `names`) with their synonyms."""
-    wanted = None if names is None else set(names)
+    selected = None if names is None else set(names)
     return sorted(
         (
             _broker_entry(info, tuple(_broker_synonyms(levels, info.name)))
             for info in _declared(levels)
-            if wanted is None or info.name in wanted
+            if selected is None or info.name in selected
         ),
         key=lambda entry: entry.name,
     )
@@ -183,14 +183,14 @@ def describe_cluster_defaults(
     levels: Levels, names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
     """Return the dynamic values of all brokers, described by the empty broker name."""
-    wanted = None if names is None else set(names)
+    selected = None if names is None else set(names)
     return [
         _broker_entry(
             info,
             (ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),),
         )
         for name, value in sorted(levels.cluster.items())
-        if (info := _broker_info(name)) is not None and (wanted is None or name in wanted)
+        if (info := _broker_info(name)) is not None and (selected is None or name in selected)
     ]
 
 

@@ -42,14 +42,14 @@ class CutOff:
         found: dict[ReplicatedLog, Resignation] = {}
         for log in logs:
             row = row_of(log)
-            heir = None if row is None else self._successor(log, row, live)
-            if row is None or heir is None:
+            successor = None if row is None else self._successor(log, row, live)
+            if row is None or successor is None:
                 continue
             since = self._since[log] = before.get(log, now)
             late = now - since >= self._patience_seconds
             if late and len(found) < EPOCH_PARTITIONS_PER_CALL_MAX:
                 topic_id, number = log.key
-                found[log] = Resignation(UUID(bytes=topic_id), number, row.leader_epoch, heir)
+                found[log] = Resignation(UUID(bytes=topic_id), number, row.leader_epoch, successor)
         return found
 
     def _successor(self, log: ReplicatedLog, row: PartitionRow, live: Container[int]) -> int | None:

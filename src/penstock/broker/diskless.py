@@ -53,11 +53,11 @@ def check_local(name: str, configs: Mapping[str, str]) -> None:
         )
 
 
-def kept(wanted: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
+def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
     """Return a new configuration that retains the topic's `diskless.enable` if it names none."""
-    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in wanted:
-        return {**wanted, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
-    return dict(wanted)
+    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in changed:
+        return {**changed, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
+    return dict(changed)
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:

@@ -267,8 +267,10 @@ class Dispatcher:
             answer = error_answer(context.api, context.version, request, number, message)
             self.answer(context, answer)
         except Exception:
-            logger.exception("%s v%d: no error answer", context.api.name, context.version)
-            context.connection.close("an error answer could not be written")
+            logger.exception(
+                "%s v%d: could not encode an error response", context.api.name, context.version
+            )
+            context.connection.close("an error response could not be encoded")
 
     def _topic_name(self, topic_id: bytes) -> str | None:
         found = self._topics.topics_by_id.get(topic_id)

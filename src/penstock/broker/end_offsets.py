@@ -43,22 +43,22 @@ class EndOffsets:
 
     async def recent(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return end offsets; those of other leaders are up to `RECENT_SECONDS` old."""
-        wanted = frozenset(places)
-        elsewhere = frozenset(self._elsewhere(wanted))
+        requested = frozenset(places)
+        elsewhere = frozenset(self._elsewhere(requested))
         now = asyncio.get_running_loop().time()
         if now - self._asked_at >= RECENT_SECONDS or not elsewhere <= self._asked:
             self._asked, self._asked_at = elsewhere, now
             self._reported = await self.of(elsewhere)
-        return self._here(wanted) | {
+        return self._here(requested) | {
             place: end for place, end in self._reported.items() if place in elsewhere
         }
 
     async def of(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return end offsets, without those that no leader reports in time."""
-        wanted = frozenset(places)
-        found = self._here(wanted)
+        requested = frozenset(places)
+        found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
-        for place, leader in self._elsewhere(wanted).items():
+        for place, leader in self._elsewhere(requested).items():
             led.setdefault(leader, []).append(place)
         for ends in await asyncio.gather(*[self._ask(*asked) for asked in led.items()]):
             found |= ends

@@ -148,11 +148,11 @@ def describe_group(
     settings: BrokerSettings, configs: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
     """Return all configs of a group (or those in `names`) with their synonyms."""
-    wanted = None if names is None else set(names)
+    selected = None if names is None else set(names)
     return [
         _entry(info, settings, configs)
         for name, info in sorted(_KNOWN.items())
-        if wanted is None or name in wanted
+        if selected is None or name in selected
     ]
 
 
@@ -162,9 +162,9 @@ def _entry(info: SettingInfo, settings: BrokerSettings, configs: Mapping[str, st
         own = render(parse(info, configs[info.name]))
         chain.append(ConfigSynonym(name=info.name, value=own, source=ConfigSource.DYNAMIC_GROUP))
     if info.like:
-        told = _below(settings)[info.name]
-        source = ConfigSource.DEFAULT if told == info.default else ConfigSource.STATIC_BROKER
-        chain.append(ConfigSynonym(name=info.like, value=str(told), source=source))
+        inherited = _below(settings)[info.name]
+        source = ConfigSource.DEFAULT if inherited == info.default else ConfigSource.STATIC_BROKER
+        chain.append(ConfigSynonym(name=info.like, value=str(inherited), source=source))
     else:
         chain.append(
             ConfigSynonym(name=info.name, value=render(info.default), source=ConfigSource.DEFAULT)

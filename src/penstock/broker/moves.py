@@ -8,7 +8,6 @@
 | the leader goes, target not all replicas   | a staying replica becomes leader and does the rest|
 | the leader goes, target are all replicas   | it claims an epoch with the target and itself     |
 
-
 Before a claim the leader stops appending until all its appends are committed and the adding
 replicas have them (`Leadership.hand_over`, to itself). A reassignment without adding replicas is
 carried out by any claim. A leader that gets no epoch in time retains its replicas and retries.

@@ -288,22 +288,24 @@ class Replicas:
             self.replication.hand_over(log, successor, limit_ms=int(seconds * 1000))
         await self._leaders_changed({log.key: self._parts.node_id for log in successors}, seconds)
 
-    async def elect(self, heirs: Mapping[PartitionKey, int], seconds: float) -> set[PartitionKey]:
+    async def elect(
+        self, successors: Mapping[PartitionKey, int], seconds: float
+    ) -> set[PartitionKey]:
         """Elect these replicas; return the partitions that they lead in time."""
         until = self._parts.clock.monotonic() + seconds
-        left = dict(heirs)
+        left = dict(successors)
         while left and self._parts.clock.monotonic() < until:
             before = {}
-            for key, heir in left.items():  # again: a successor may be catching up
+            for key, broker_id in left.items():  # again: a successor may be catching up
                 row = self._row(key)
                 if row is not None:
                     before[key] = row.leader
                     self.replication.ask_to_give(
-                        key, leader=row.leader, epoch=row.leader_epoch, heir=heir
+                        key, leader=row.leader, epoch=row.leader_epoch, heir=broker_id
                     )
             await self._leaders_changed(before, _ASK_SECONDS)
-            left = {key: heir for key, heir in left.items() if self._leader(key) != heir}
-        return {key for key, heir in heirs.items() if self._leader(key) == heir}
+            left = {key: chosen for key, chosen in left.items() if self._leader(key) != chosen}
+        return {key for key, chosen in successors.items() if self._leader(key) == chosen}
 
     async def _leaders_changed(self, before: Mapping[PartitionKey, int], seconds: float) -> None:
         """Wait until the leaders in the image differ from `before`, at most `seconds`."""
@@ -351,7 +353,9 @@ class Replicas:
                 terms = Terms(placement, quorum_of(len(placement), minimum).acks)
                 move = ordered
         except PenstockError as error:
-            logger.warning("partition %s keeps its quorum of %d: %s", key, before.acks, error)
+            logger.warning(
+                "partition %s keeps its acknowledgement quorum of %d: %s", key, before.acks, error
+            )
         return Claim(
             epoch=chain.reservation.reserved,
             chain=_links(chain),

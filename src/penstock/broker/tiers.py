@@ -11,7 +11,6 @@
 | `remote.storage.enable` = false, after true      | requires `remote.log.delete.on.disable`, which|
 |                                                  | deletes the archived segments                 |
 
-
 Source: KIP-405, KIP-950; Kafka's `LogConfig.validateRemoteStorage…`.
 """
 

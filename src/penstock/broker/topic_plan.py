@@ -326,6 +326,6 @@ def _check_count(
     total = present + count - already
     if total > settings.broker_partitions_max:
         raise PolicyViolation(
-            f"topic {name!r}: with it there would be {total} partitions, above "
+            f"topic {name!r}: the cluster would have {total} partitions, above "
             f"broker.partitions.max = {settings.broker_partitions_max}"
         )

@@ -9,7 +9,6 @@
 | `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | confirmation that the segment    |
 |                                                            | has replaced the run             |
 
-
 `all_ages=true` also leases young and small runs. A late segment is 409, and its object is swept.
 Records never pass through here.
 """

@@ -49,10 +49,12 @@ async def queue(parts: Parts, request: Request) -> dict[str, Any]:
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     states = await parts.share.offsets.of_group(group_id)
     settings = parts.share.settings_of(group_id)
-    letters = settings.letter_topic
+    dead_letter_topic = settings.letter_topic
     return {
         "group_id": group_id,
-        "dead_letter_topic": letters if letters and caller.sees(letters) else None,
+        "dead_letter_topic": dead_letter_topic
+        if dead_letter_topic and caller.sees(dead_letter_topic)
+        else None,
         "delivery_count_limit": settings.limits.delivery_count_limit,
         "partitions": sorted(
             (

@@ -10,7 +10,6 @@
 | DELETE /v1/sinks/{query}                   | deletes a query's state; `?abandon=true` also   |
 |                                            | with an open intent                             |
 
-
 With an authoriser a query is a transactional id: a commit requires write on it and on each topic of
 the manifest, staging requires write on some topic.
 

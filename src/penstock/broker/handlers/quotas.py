@@ -83,10 +83,10 @@ async def _alter(parts: Parts, request: Any) -> Answer:
         try:
             if counts[frozenset(entity)] > 1:
                 raise BadRequest("the request contains this quota entity more than once")
-            whose = entity_of(entity)
-            name = text_of(whose)
+            owner = entity_of(entity)
+            name = text_of(owner)
             current = known.get((QUOTA, name), {})
-            changes[name] = _altered(whose, current, entry)
+            changes[name] = _altered(owner, current, entry)
             expected[name] = current
         except PenstockError as error:
             answer["error_code"], answer["error_message"] = error_of(error)

@@ -19,7 +19,6 @@ the coordinator is repeated a few times.
 | PRODUCER_FENCED                                   | INVALID_PRODUCER_EPOCH                      |
 | another error                                     | the same                                    |
 
-
 Source: KIP-890; Kafka's `ReplicaManager` and `AddPartitionsToTxnManager`.
 """
 

@@ -1,6 +1,6 @@
 """SASL state of one connection: which requests it may send.
 
-BEGIN     before a handshake: ApiVersions, SaslHandshake
+    BEGIN     before a handshake: ApiVersions, SaslHandshake
     EXCHANGE  a mechanism was agreed on: SaslAuthenticate
     DONE      all requests; SaslHandshake starts reauthentication (KIP-368)
     FAILED    no requests
