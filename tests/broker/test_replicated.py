@@ -338,7 +338,7 @@ async def test_clients_are_not_sent_to_a_leader_that_is_gone(
         silent = await cluster.fall_silent(leader)
         await until(lambda: leader in replicas.unreachable())
         assert await leader_and_error() == (-1, "leader_not_available")
-        monkeypatch.setattr(metadata, "LED_ANEW_SECONDS", SECONDS)
+        monkeypatch.setattr(metadata, "NEW_LEADER_SECONDS", SECONDS)
         asked = asyncio.create_task(leader_and_error())
         await until(lambda: first.cluster._next is not None)
     following = await cluster.led()

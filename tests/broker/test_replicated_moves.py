@@ -252,7 +252,7 @@ async def test_who_does_not_learn_in_time_is_waited_for(
 def _nothing(*_: Any) -> None: ...
 
 
-async def test_what_cannot_be_ordered(four: Cluster) -> None:
+async def test_invalid_reassignments_are_rejected(four: Cluster) -> None:
     await four.create()
     before = row(four).replicas
     for brokers, code, words in (
@@ -260,7 +260,7 @@ async def test_what_cannot_be_ordered(four: Cluster) -> None:
         ([1, 1], "invalid_replica_assignment", "a broker appears more than once"),
         ([1, 9], "invalid_replica_assignment", "broker 9 is not registered"),
         ([1], "invalid_replication_factor", "min.insync.replicas = 2"),
-        (None, "no_reassignment_in_progress", "t-0 is not reassigned"),
+        (None, "no_reassignment_in_progress", "t-0 has no reassignment in progress"),
     ):
         found, message = await order(four, brokers)
         assert found == code
