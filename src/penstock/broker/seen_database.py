@@ -97,8 +97,8 @@ class DatabaseWatch:
         if seen is not None and is_older(seen, own):
             logger.error(
                 "%s is an older copy of broker %d's directory, or another process had its id:"
-                " its registration is %d, the database has %d; each replica votes again once it"
-                " has all of its leader's log",
+                " its registration is %d, the database has %d; each replica takes part fully once"
+                " it has all of its leader's log",
                 self._parts.store.directory, own.broker_id, seen.broker_epoch, own.epoch,
             )  # fmt: skip
             await self._note_losses()
