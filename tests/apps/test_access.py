@@ -76,7 +76,7 @@ def test_what_makes_no_acl_is_refused(
 def test_without_an_authorizer_there_are_no_acls(bare: Run, bootstrap: str) -> None:
     ran = bare("-b", bootstrap, "acl", "list")
     assert ran.status == 1
-    assert "authorizer.class.name is empty" in ran.err
+    assert "authorizer.class.name is not set" in ran.err
 
 
 def test_users_are_made_changed_and_removed(run: Run, tmp_path: Path) -> None:

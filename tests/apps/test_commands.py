@@ -265,10 +265,10 @@ def test_quotas(run: Run) -> None:
     [
         (("producer_byte_rate=1",), 2, "say whose quotas: --user"),
         (("producer_byte_rate=x", "--user", "a"), 2, "'x' is no number"),
-        (("producer_byte_rate=0", "--user", "a"), 1, "0 is not above 0"),
-        (("speed=1", "--user", "a"), 1, "there is no such quota of users and client ids"),
+        (("producer_byte_rate=0", "--user", "a"), 1, "0 must be above 0"),
+        (("speed=1", "--user", "a"), 1, "unknown quota of users and client ids"),
         (("producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "give one of --user"),
-        (("connection_creation_rate=1", "--ip", "here"), 1, "'here' is no IP address"),
+        (("connection_creation_rate=1", "--ip", "here"), 1, "'here' is not an IP address"),
     ],
 )
 def test_quotas_that_cannot_be(

@@ -26,7 +26,7 @@ BOTH_LOOPS = {
     "test_server.py",
     "test_bad_input.py",
     "test_quotas.py",
-    "test_door.py",
+    "test_unauthenticated.py",
     "test_abuse.py",
 }
 StartBroker = Callable[..., Awaitable[BrokerServer]]

@@ -1,4 +1,4 @@
-"""DescribeAcls, CreateAcls, DeleteAcls: rows of the control plane, in force when it is answered."""
+"""DescribeAcls, CreateAcls, DeleteAcls: rows of the control plane, in effect at the response."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def creation(name: str = "t", **more: Any) -> dict[str, Any]:
 
 async def create(client: WireClient, *creations: dict[str, Any]) -> list[str]:
     answer = await client.call("CreateAcls", 3, {"creations": creations})
-    return [one.error_code.name for one in answer.results]
+    return [result.error_code.name for result in answer.results]
 
 
 async def described(client: WireClient, **wanted: Any) -> list[tuple[Any, ...]]:
@@ -50,11 +50,12 @@ async def described(client: WireClient, **wanted: Any) -> list[tuple[Any, ...]]:
     assert answer.error_code == 0
     return [
         (
-            RESOURCE_TYPES[one.resource_type], one.resource_name, PATTERN_TYPES[one.pattern_type],
+            RESOURCE_TYPES[resource.resource_type], resource.resource_name,
+            PATTERN_TYPES[resource.pattern_type],
             acl.principal, acl.host, OPERATIONS[acl.operation], PERMISSIONS[acl.permission_type],
         )
-        for one in answer.resources
-        for acl in one.acls
+        for resource in answer.resources
+        for acl in resource.acls
     ]  # fmt: skip
 
 
@@ -74,21 +75,27 @@ async def test_what_is_created_is_described_and_decides_at_once(
     assert await create(client, creation()) == ["none"]
     assert broker.cluster.image.version == version
     found = await described(client, resource_name_filter="under", pattern_type_filter=2)
-    assert [one[1] for one in found] == ["u"]
+    assert [acl[1] for acl in found] == ["u"]
 
 
-async def test_what_filters_match_is_deleted_and_told(
+async def test_matching_acls_are_deleted_and_returned(
     broker: BrokerServer, client: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await create(client, creation(), creation("u"), creation("u", operation=4))
     wanted = ({"resource_name_filter": "u"}, {"operation": 99}, {"operation": 5})
-    answer = await client.call("DeleteAcls", 3, {"filters": [{**ANY, **one} for one in wanted]})
-    assert [one.error_code.name for one in answer.filter_results] == [
+    answer = await client.call(
+        "DeleteAcls", 3, {"filters": [{**ANY, **fields} for fields in wanted]}
+    )
+    assert [filter_result.error_code.name for filter_result in answer.filter_results] == [
         "none", "invalid_request", "none",
     ]  # fmt: skip
-    assert [len(one.matching_acls) for one in answer.filter_results] == [2, 0, 0]
+    assert [len(filter_result.matching_acls) for filter_result in answer.filter_results] == [
+        2,
+        0,
+        0,
+    ]
     assert answer.filter_results[0].matching_acls[0].resource_name == "u"
-    assert [one[1] for one in await described(client)] == ["t"]
+    assert [acl[1] for acl in await described(client)] == ["t"]
     assert not authoriser.index.allows("read", "topic", "u", principal="User:a", host="")
     assert len(bindings_of(broker.cluster.image)) == 1
 
@@ -112,4 +119,6 @@ async def test_where_nothing_is_decided_by_acls_there_are_none(client: WireClien
     answer = await client.call("DescribeAcls", 3, ANY)
     assert answer.error_code.name == "security_disabled"
     answer = await client.call("DeleteAcls", 3, {"filters": [ANY]})
-    assert [one.error_code.name for one in answer.filter_results] == ["security_disabled"]
+    assert [filter_result.error_code.name for filter_result in answer.filter_results] == [
+        "security_disabled"
+    ]

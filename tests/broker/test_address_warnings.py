@@ -1,4 +1,4 @@
-"""One line for each address, kind and minute, and bounded memory."""
+"""Warnings are limited to a line per address, kind and minute, in bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Kafka requests leave in the audit log."""
+"""Audit events of Kafka requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_table_says_what_is_a_change() -> None:
     assert not names & {"Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"}
 
 
-async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted) -> None:
+async def test_changes_are_audited_by_their_names(client: WireClient, noted: Noted) -> None:
     await client.create("orders")
     await client.produce("orders", batch(b"v"))
     config = {"name": "retention.ms", "value": "s3cret", "config_operation": 0}
@@ -73,7 +73,7 @@ async def test_changes_are_told_by_their_names(client: WireClient, noted: Noted)
     )  # fmt: skip
 
 
-async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Recording) -> None:
+async def test_refusals_are_audited(client: WireClient, noted: Noted, recording: Recording) -> None:
     await client.create("orders")
     noted.events.clear()
     recording.refused = lambda _, kind, name: name in ("orders", CLUSTER)
@@ -91,7 +91,7 @@ async def test_refusals_are_told(client: WireClient, noted: Noted, recording: Re
     ]  # fmt: skip
     noted.events.clear()
     await client.call("DeleteTopics", 4, {"topic_names": ["orders"], "timeout": 1000})
-    assert [one.event for one in noted.events] == ["denial"]
+    assert [event.event for event in noted.events] == ["denial"]
 
 
 def test_a_broker_writes_the_file_that_its_settings_name(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every request is asked for by the table of API keys, and refused in the API's own shape."""
+"""Every request is checked by the table of API keys, and rejected in the API's own shape."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Recording:
 
     @classmethod
     def on(cls, broker: BrokerServer) -> Recording:
-        """Those of everybody who asks a broker."""
         recording = cls()
         broker._dispatcher._rights = lambda principal, host: recording
         broker._dispatcher._asks = True
@@ -72,7 +71,7 @@ def recording(broker: BrokerServer, client: WireClient) -> Recording:
 def checks() -> Iterator[tuple[Api, int, Check]]:
     for api in APIS.values():
         for version in range(api.served_from, api.maximum + 1):
-            yield from ((api, version, one) for one in api.checks if one.asked_of(version))
+            yield from ((api, version, check) for check in api.checks if check.asked_of(version))
 
 
 def test_every_api_says_what_it_needs_in_every_version() -> None:
@@ -88,7 +87,7 @@ def test_what_the_dispatcher_asks_is_found_in_requests() -> None:
             continue
         assert api.key not in HOT
         fields = load_struct(api.name, version, "request").fields
-        named = [one for one in fields if one.name in FIELDS[check.resource]]
+        named = [field for field in fields if field.name in FIELDS[check.resource]]
         if check.scope == "whole":
             assert len(named) == 1, api.name
             assert named[0].kind == "string"
@@ -99,7 +98,7 @@ def test_what_the_dispatcher_asks_is_found_in_requests() -> None:
 
 
 def _names_resources(field: Field) -> bool:
-    inner = () if field.struct is None else [one.name for one in field.struct.fields]
+    inner = () if field.struct is None else [item.name for item in field.struct.fields]
     return field.kind == "string" or any(name in inner for name in (*NAMES, "topic_id"))
 
 
@@ -108,7 +107,9 @@ def test_elements_that_are_refused_have_a_place_in_answers() -> None:
         if check.scope == "each":
             name, answers = element_answers(api, version, ["x"], 29, "no")
             assert len(answers) == 1
-            assert name in {one.name for one in load_struct(api.name, version, "response").fields}
+            assert name in {
+                field.name for field in load_struct(api.name, version, "response").fields
+            }
 
 
 def test_what_is_listed_has_a_name_in_answers() -> None:
@@ -116,9 +117,9 @@ def test_what_is_listed_has_a_name_in_answers() -> None:
     assert {api.name for api, _ in listed} == {"ListGroups", "ListTransactions"}
     for api, version in listed:
         structs = [
-            one.struct
-            for one in load_struct(api.name, version, "response").fields
-            if one.struct is not None
+            item.struct
+            for item in load_struct(api.name, version, "response").fields
+            if item.struct is not None
         ]
         for struct in structs:
             assert any(field.name in NAMES for field in struct.fields)
@@ -128,7 +129,7 @@ def test_what_is_listed_has_a_name_in_answers() -> None:
 
 
 def transactional(value: bytes) -> bytes:
-    """A batch that says that it belongs to a transaction; nobody reads on."""
+    """Return a batch with the transactional flag."""
     changed = bytearray(batch(value))
     changed[22] |= 0x10
     return bytes(changed)
@@ -171,7 +172,7 @@ def _one(field: Field, topic_id: UUID) -> Any:
 
 
 def codes(value: Any) -> Iterator[int]:
-    """All error codes of a response."""
+    """Return all error codes of a response."""
     for name in getattr(value, "__slots__", ()):
         item = getattr(value, name)
         if name.endswith("error_code") and name != "acknowledge_error_code":
@@ -235,7 +236,7 @@ async def test_every_operation_of_the_table_is_asked(
         request = sample(load_struct(api.name, version, "request"), topic_id)
         request.update(SPECIAL.get((api.name, check.resource), {}))
         await client.call(api.name, version, request)
-        assert (check.operation, kind) in {one[:2] for one in recording.asked}, check
+        assert (check.operation, kind) in {call[:2] for call in recording.asked}, check
 
 
 ASKED_OF_WHAT_IS_THERE = {
@@ -303,11 +304,11 @@ async def test_elements_that_are_refused_stand_where_they_stood(
         "topics": [{"name": name, "partitions": [partition]} for name in names],
     }  # fmt: skip
     answer = await a.call("ListOffsets", 7, request)
-    assert [one.name for one in answer.topics] == names
-    assert [int(one.partitions[0].error_code) for one in answer.topics] == [TOPIC, 0, TOPIC]
+    assert [topic.name for topic in answer.topics] == names
+    assert [int(topic.partitions[0].error_code) for topic in answer.topics] == [TOPIC, 0, TOPIC]
 
 
-async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_seen(
+async def test_a_missing_topic_looks_like_an_invisible_one(
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")
@@ -315,7 +316,7 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     wanted = [{"name": name} for name in ("t1", "t2", "seen-not")]
     request = {"topics": wanted, "allow_auto_topic_creation": False}
     answer = await a.call("Metadata", 12, {**request, "include_topic_authorized_operations": 1})
-    assert [(one.name, int(one.error_code)) for one in answer.topics] == [
+    assert [(topic.name, int(topic.error_code)) for topic in answer.topics] == [
         ("t1", TOPIC), ("t2", TOPIC), ("seen-not", 3),
     ]  # fmt: skip
     assert answer.topics[0].topic_id is None
@@ -323,16 +324,16 @@ async def test_a_topic_that_is_not_there_is_not_told_from_one_that_must_not_be_s
     assert everything.topics == ()
     assert everything.brokers
     gone = await a.call("DeleteTopics", 5, {"topic_names": ["t1", "t2", "seen-not"], "timeout": 9})
-    assert [int(one.error_code) for one in gone.responses] == [TOPIC, TOPIC, 3]
+    assert [int(response.error_code) for response in gone.responses] == [TOPIC, TOPIC, 3]
 
 
-async def test_topics_are_created_only_by_who_may(
+async def test_topics_are_created_with_permission_only(
     broker: BrokerServer, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     authoriser.replace([allow("describe", "topic", "*"), allow("create", "topic", "mine")])
     request = {"topics": [{"name": "mine"}, {"name": "yours"}], "allow_auto_topic_creation": True}
     answer = await a.call("Metadata", 9, request)
-    assert [int(one.error_code) for one in answer.topics] == [0, TOPIC]
+    assert [int(topic.error_code) for topic in answer.topics] == [0, TOPIC]
     assert list(broker.cluster.image.topics) == ["mine"]
     created = (await a.create("other")).topics[0]
     assert int(created.error_code) == TOPIC
@@ -352,11 +353,11 @@ async def test_a_right_that_is_taken_holds_for_the_next_request_of_a_session(
     authoriser.replace([allow("read", "topic", "t", pattern_type="prefixed")])
     wanted = fetch_request({("t1", 0): 0, ("t2", 0): 0}, session_id=0, session_epoch=0)
     first = await a.call("Fetch", 12, wanted)
-    assert all(one.partitions[0].records for one in first.responses)
+    assert all(response.partitions[0].records for response in first.responses)
     authoriser.replace([allow("read", "topic", "t1")])
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1)
     second = await a.call("Fetch", 12, follow)
-    found = {one.topic: one.partitions[0] for one in second.responses}
+    found = {response.topic: response.partitions[0] for response in second.responses}
     assert found["t1"].records
     assert int(found["t2"].error_code) == TOPIC
     assert not found["t2"].records
@@ -422,7 +423,7 @@ async def test_a_wait_ends_at_the_limit(broker: BrokerServer, client: WireClient
     assert waits == [FETCH_WAIT_SECONDS_MAX]
 
 
-async def test_what_may_be_done_is_told(
+async def test_authorised_operations_are_returned(
     root: WireClient, a: WireClient, authoriser: AclAuthoriser
 ) -> None:
     await root.create("t1")
@@ -475,8 +476,8 @@ async def test_partitions_of_a_transaction_are_added_together_or_not(
         },
     )  # fmt: skip
     found = {
-        one.name: int(one.results_by_partition[0].partition_error_code)
-        for one in answer.results_by_topic_v3_and_below
+        result.name: int(result.results_by_partition[0].partition_error_code)
+        for result in answer.results_by_topic_v3_and_below
     }
     assert found == {"t1": error_number("operation_not_attempted"), "t2": TOPIC}
 

@@ -1,4 +1,4 @@
-"""What no client should send: each gets an error or a closed connection, the others go on."""
+"""Invalid requests get an error or a closed connection, and do not affect other clients."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ async def test_requests_in_the_works_are_limited(
         await client.response("Produce", 9)
 
 
-async def test_arbitrary_bytes_harm_nobody(broker: BrokerServer, connect: Connect) -> None:
+async def test_arbitrary_bytes_do_no_harm(broker: BrokerServer, connect: Connect) -> None:
     """Well-framed junk, seeded: every frame is answered or its connection closed."""
     import random
 

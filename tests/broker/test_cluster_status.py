@@ -41,9 +41,9 @@ async def facts(cluster: Cluster) -> dict[str, Any]:
 
 
 async def diagnosis(cluster: Cluster, *, status: int = 0) -> dict[str, str]:
-    """What the doctor says of partitions."""
+    """Return the doctor's finding about partitions."""
     said = await asked(cluster, "doctor", "--output", "json", status=status)
-    (finding,) = [one for one in json.loads(said) if one["check"] == "partitions"]
+    (finding,) = [load for load in json.loads(said) if load["check"] == "partitions"]
     return dict(finding)
 
 
@@ -51,12 +51,12 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     leader = await trio.create(minimum=2)
     found = await facts(trio)
     assert found["partitions"] == []
-    assert {one["broker"]: one["leads"] for one in found["brokers"]} == {
-        one: int(one == leader) for one in (1, 2, 3)
+    assert {row["broker"]: row["leads"] for row in found["brokers"]} == {
+        broker_id: int(broker_id == leader) for broker_id in (1, 2, 3)
     }
     healthy = await diagnosis(trio)
     assert (healthy["status"], healthy["cause"]) == ("ok", "1, all led, all copies in sync")
-    first, second = [one for one in (1, 2, 3) if one != leader]
+    first, second = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await trio.stop(first)
     (row,) = (await facts(trio))["brokers"][first - 1 : first]
     assert (row["address"], row["copies"]) == ("gone", 1)

@@ -1,4 +1,4 @@
-"""Leaders that other brokers cannot be reached from, while all are registered."""
+"""Leaders that other brokers cannot reach, while all are registered."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def links(cluster: Cluster, node_id: int) -> Links:
 
 
 def cut(cluster: Cluster, node_id: int) -> None:
-    """No broker talks to this one, which goes on to renew itself and to serve clients."""
+    """Cut a broker off from the others, but not from the control plane and its clients."""
     own = links(cluster, node_id)
     own.refusal_of = lambda greeting, expected: "a cut"  # type: ignore[method-assign]
-    for one in list(own._open):
-        one.close("a cut")
+    for link in list(own._open):
+        link.close("a cut")
 
 
 def heal(cluster: Cluster, node_id: int) -> None:
@@ -50,26 +50,26 @@ async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Clus
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
-    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    await until(lambda: all(has(replica, 1) and not replica.copy.core.limbo for replica in copies))
     cut(cluster, leader)
-    others = [one for one in (1, 2, 3) if one != leader]
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await until(lambda: cluster.leader() in others)
     heir = await cluster.led()
     assert await produces(cluster, heir, b"meanwhile") == "none"
     assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
     image = cluster.brokers[heir].cluster.image
-    assert [one.broker_id for one in image.brokers] == [1, 2, 3], "all are registered"
+    assert [broker.broker_id for broker in image.brokers] == [1, 2, 3], "all are registered"
     heal(cluster, leader)
     await until(lambda: cluster.log(leader).log.log_end_offset == 2)
     assert cluster.leader() == heir
 
 
-async def test_who_hears_of_nobody_sends_clients_away(cluster: Cluster) -> None:
+async def test_an_isolated_broker_closes_connections_of_clients(cluster: Cluster) -> None:
     """Cut off from the database, too: clients that reach it must not stay with it."""
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
-    await until(lambda: all(has(one, 1) and not one.copy.core.limbo for one in copies))
+    await until(lambda: all(has(replica, 1) and not replica.copy.core.limbo for replica in copies))
     server, client = cluster.brokers[leader], cluster.clients[leader]
     known = server.cluster.image
 
@@ -146,8 +146,8 @@ async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
     assert (row.leader, row.leader_epoch) == (heir, led.core.epoch)
 
 
-async def test_who_reaches_nobody_either_passes_it_on(cluster: Cluster) -> None:
-    """Each tries for a while; whoever reaches enough again leads."""
+async def test_a_successor_without_a_quorum_resigns_too(cluster: Cluster) -> None:
+    """Each broker tries for a while, until one with a quorum leads."""
     leader = await cluster.create()
     for node_id in (1, 2, 3):
         cut(cluster, node_id)

@@ -1,5 +1,4 @@
-"""Brokers whose disks rot: damaged records come from another replica, and nobody is told anything
-wrong meanwhile."""
+"""Damaged records are repaired from another replica, and consumers get no wrong data meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[Cluster]:
 
 
 async def filled(cluster: Cluster) -> bytes:
-    """A topic whose records lie in files alone; all its batches."""
+    """Create a topic whose records are stored in files; return all its batches."""
     await cluster.create()
     for number in range(RECORDS):
         await cluster.produce(VALUE % number)
@@ -70,7 +69,7 @@ def flip(path: Path, at: int) -> None:
 
 
 async def read_through(client: WireClient, *, replica: bool = False) -> tuple[bytes, set[str]]:
-    """All that a consumer gets who asks again where it is told to, and what it was told."""
+    """Return all records of a consumer that retries, and the errors that it got."""
     found, offset, told = b"", 0, set[str]()
     async with asyncio.timeout(20):
         while offset < RECORDS:
@@ -97,7 +96,7 @@ async def test_a_leader_is_mended_while_it_is_read(cluster: Cluster) -> None:
         assert found == whole
         assert told == {"none", "kafka_storage_error"}
         assert path.read_bytes() == good
-    set_aside = [one for one in path.parent.iterdir() if one.name.endswith(QUARANTINED)]
+    set_aside = [entry for entry in path.parent.iterdir() if entry.name.endswith(QUARANTINED)]
     assert set_aside
     counters = cluster.log(leader).log._parts.counters
     assert counters.damaged_ranges >= 10
@@ -160,8 +159,8 @@ async def test_what_rots_on_a_follower_is_mended_when_it_leads(cluster: Cluster)
 async def test_without_another_replica_the_range_alone_is_refused(cluster: Cluster) -> None:
     await cluster.create_single("alone")
     leader = next(
-        one for one, server in cluster.brokers.items()
-        if (cluster.root / str(one) / "alone-0").exists()
+        broker_id for broker_id, server in cluster.brokers.items()
+        if (cluster.root / str(broker_id) / "alone-0").exists()
     )  # fmt: skip
     for number in range(9):
         await cluster.produce(VALUE % number, "alone")

@@ -1,4 +1,4 @@
-"""What a reader is sent while its records are deleted is right, or OFFSET_OUT_OF_RANGE."""
+"""Readers get correct records or OFFSET_OUT_OF_RANGE while their records are deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_on(bootstrap: str, done: threading.Event) -> tuple[int, int]:
     return batches, gone
 
 
-def test_readers_get_what_is_there_or_are_told(tmp_path: Path) -> None:
+def test_readers_get_records_or_an_error(tmp_path: Path) -> None:
     done, directory = threading.Event(), tmp_path / "log" / "t-0"
     seen, ends = set[str](), set[str]()
     with (

@@ -22,7 +22,6 @@ Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
 async def test_every_api_of_the_table_has_its_handler(broker: BrokerServer, api: Api) -> None:
-    """Nothing is advertised that is not implemented, and the broker has what handlers name."""
     parameters = list(inspect.signature(handler_of(api, broker)).parameters)
     assert parameters[0] == "context"
     assert len(parameters) == (4 if api.key in HOT else 2)
@@ -145,7 +144,7 @@ async def test_a_broker_whose_start_failed_can_be_stopped(
 async def test_requests_leave_nothing_to_the_collector(
     client: WireClient, connect: Connect, broker: BrokerServer
 ) -> None:
-    """What is freed only by the collector costs each request up to a third more CPU."""
+    """Garbage for the collector costs each request up to a third more CPU."""
     await client.create("t")
     other = await connect(broker)
     client.writer.write(client.frame("Fetch", 12, fetch_request({("t", 0): 0}, max_wait=10_000)))

@@ -39,8 +39,8 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     for number in range(5):
         await four.produce(b"value %d" % number)
     count = sum(
-        leader in one.partitions[0].replicas
-        for one in four.brokers[1].cluster.image.topics.values()
+        leader in topic.partitions[0].replicas
+        for topic in four.brokers[1].cluster.image.topics.values()
     )
     _, refused = await ran(four, "broker", "remove", str(leader), status=1)
     assert f"broker {leader} is registered, so it runs: stop it first" in refused
@@ -56,8 +56,8 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     await ran(four, "broker", "drain", str(leader), "--undo")
     cluster = four.brokers[leader].cluster
     await until(lambda: cluster.image.broker_configs[""]["placement.excluded.brokers"] == "")
-    for one in planned:
-        await moved(four, tuple(one["replicas"]), one["topic"])
+    for move in planned:
+        await moved(four, tuple(move["replicas"]), move["topic"])
     await check(four, row(four).replicas, 5)
     assert await facts(four, "broker", "drain", str(leader)) == {
         "broker": leader,
@@ -73,7 +73,7 @@ async def test_who_is_off_may_be_drained(four: Cluster) -> None:
     leader = await four.create()
     await four.produce(b"value")
     await four.stop(leader)
-    await until(lambda: all(knows(one, 3) for one in four.brokers.values()))
+    await until(lambda: all(knows(broker, 3) for broker in four.brokers.values()))
     _, refused = await ran(four, "broker", "remove", str(leader), status=1)
     assert f"broker {leader} holds replicas of 1 partition(s), as of t-0" in refused
     await ran(four, "broker", "drain", str(leader))
@@ -83,7 +83,7 @@ async def test_who_is_off_may_be_drained(four: Cluster) -> None:
 
 
 @pytest.mark.long
-async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
+async def test_a_topic_is_reassigned_and_gets_a_new_leader(four: Cluster) -> None:
     await four.create()
     before = row(four).replicas
     last = before[2]
@@ -93,8 +93,10 @@ async def test_a_topic_is_reassigned_and_led_anew(four: Cluster) -> None:
     await until(lambda: last in row(four).isr)
     (elected,) = await facts(four, "topic", "elect", "t", "-p", "0")
     assert elected == {"topic": "t", "partition": 0, "preferred": last, "outcome": "elected"}
-    images = [one.cluster for one in four.brokers.values()]
-    await until(lambda: all(one.image.topics["t"].partitions[0].leader == last for one in images))
+    images = [broker.cluster for broker in four.brokers.values()]
+    await until(
+        lambda: all(cluster.image.topics["t"].partitions[0].leader == last for cluster in images)
+    )
     (again,) = await facts(four, "topic", "elect", "t")
     assert again["outcome"] == "leads already"
     await facts(four, "topic", "reassign", "t", "--factor", "2")
@@ -144,7 +146,7 @@ async def test_advice_is_carried_out_as_it_is(four: Cluster, tmp_path: Path) -> 
         round(size / 1000, 1),
         round(size / 1000, 1),
     )
-    (old,) = [one for one in said["brokers"] if one["broker"] == going]
+    (old,) = [row for row in said["brokers"] if row["broker"] == going]
     assert (old["bytes"], old["bytes_after"], old["to_go"]) == (size, 0, True)
     shown, _ = await ran(four, "cluster", "advise")
     assert f"estimate: 1 move, {size} bytes copied" in shown

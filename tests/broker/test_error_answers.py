@@ -1,4 +1,4 @@
-"""A request that fails as a whole is answered in the shape of each API and version."""
+"""Failed requests are answered in the shape of each API and version."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 def _codes(value: Any) -> list[tuple[int, Any]]:
-    """All error codes of a response, each with the struct that carries it."""
+    """Yield all error codes of a response, each with its struct."""
     found = []
     for name in getattr(value, "__slots__", ()):
         item = getattr(value, name)

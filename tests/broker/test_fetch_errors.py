@@ -1,4 +1,4 @@
-"""An error is told at once when it is news; after that nobody is answered for its sake."""
+"""A new error is returned immediately; a repeated one does not complete a waiting request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def asking(case: Case, **changes: Any) -> dict[str, Any]:
     return request
 
 
-def told(answer: Any) -> dict[tuple[str, int], str]:
+def errors_in(answer: Any) -> dict[tuple[str, int], str]:
     return {
         (topic.topic, row.partition_index): row.error_code.name
         for topic in answer.responses
@@ -55,7 +55,7 @@ class Waiting:
             while not task.done() and not len(hub):
                 await asyncio.sleep(0)
         if task.done():
-            raise AssertionError(f"answered at once: {told(task.result())}")
+            raise AssertionError(f"answered at once: {errors_in(task.result())}")
         return cls(task)
 
     async def answer(self) -> Any:
@@ -70,34 +70,34 @@ async def producer(broker: BrokerServer, client: WireClient, connect: Connect) -
 
 
 @every_error
-async def test_a_session_is_told_once_and_then_waits(
+async def test_a_session_gets_an_error_once_and_then_waits(
     broker: BrokerServer, client: WireClient, producer: WireClient, case: Case
 ) -> None:
     place, _, error, _ = case
     first = await client.call("Fetch", 12, asking(case, session_id=0, session_epoch=0))
-    assert told(first) == {GOOD: "none", place: error}
+    assert errors_in(first) == {GOOD: "none", place: error}
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1, max_wait=HOUR_MS)
     waiting = await Waiting.begin(broker, client, follow)
     await producer.produce("good", batch(b"x"))
     # what is answered for another reason names the error again, as Apache Kafka does
-    assert told(await waiting.answer()) == {GOOD: "none", place: error}
+    assert errors_in(await waiting.answer()) == {GOOD: "none", place: error}
 
 
 @every_error
-async def test_complete_requests_of_one_connection_are_told_once(
+async def test_complete_requests_of_one_connection_get_an_error_once(
     broker: BrokerServer, client: WireClient, producer: WireClient, connect: Connect, case: Case
 ) -> None:
     place, _, error, _ = case
     everything = {GOOD: "none", place: error}
-    assert told(await client.call("Fetch", 12, asking(case))) == everything
+    assert errors_in(await client.call("Fetch", 12, asking(case))) == everything
     waiting = await Waiting.begin(broker, client, asking(case))
     other = await connect(broker)
-    assert told(await other.call("Fetch", 12, asking(case))) == everything
+    assert errors_in(await other.call("Fetch", 12, asking(case))) == everything
     await producer.produce("good", batch(b"x"))
-    assert told(await waiting.answer()) == everything
+    assert errors_in(await waiting.answer()) == everything
 
 
-async def test_another_position_is_told_at_once(
+async def test_another_position_gets_the_error_at_once(
     broker: BrokerServer, client: WireClient, producer: WireClient
 ) -> None:
     out = {GOOD: "none", ("good", 1): "offset_out_of_range"}
@@ -105,13 +105,13 @@ async def test_another_position_is_told_at_once(
     def at(offset: int, **changes: Any) -> dict[str, Any]:
         return fetch_request({GOOD: 0, ("good", 1): offset}, max_wait=HOUR_MS, **changes)
 
-    assert told(await client.call("Fetch", 12, at(98))) == out
-    assert told(await client.call("Fetch", 12, at(99))) == out
+    assert errors_in(await client.call("Fetch", 12, at(98))) == out
+    assert errors_in(await client.call("Fetch", 12, at(99))) == out
     first = await client.call("Fetch", 12, at(97, session_id=0, session_epoch=0))
-    assert told(first) == out
+    assert errors_in(first) == out
     session = {"session_id": first.session_id, "max_wait": HOUR_MS}
     moved = fetch_request({("good", 1): 96}, session_epoch=1, **session)
-    assert told(await client.call("Fetch", 12, moved)) == {("good", 1): "offset_out_of_range"}
+    assert errors_in(await client.call("Fetch", 12, moved)) == {("good", 1): "offset_out_of_range"}
     # the same place once more is no news; forgotten and asked for again, it is
     same = fetch_request({("good", 1): 96}, session_epoch=2, **session)
     waiting = await Waiting.begin(broker, client, same)
@@ -125,33 +125,33 @@ async def test_another_position_is_told_at_once(
     )
     await client.call("Fetch", 12, forgotten)
     again = fetch_request({("good", 1): 96}, session_epoch=4, **session)
-    assert told(await client.call("Fetch", 12, again)) == {("good", 1): "offset_out_of_range"}
+    assert errors_in(await client.call("Fetch", 12, again)) == {("good", 1): "offset_out_of_range"}
 
 
-async def test_the_end_of_an_error_is_told_at_once(
+async def test_the_end_of_an_error_is_returned_at_once(
     broker: BrokerServer, client: WireClient, producer: WireClient
 ) -> None:
     opening = fetch_request(
         {GOOD: 0, ("new", 0): 0}, max_wait=HOUR_MS, session_id=0, session_epoch=0
     )
     first = await client.call("Fetch", 12, opening)
-    assert told(first)["new", 0] == "unknown_topic_or_partition"
+    assert errors_in(first)["new", 0] == "unknown_topic_or_partition"
     follow = fetch_request({}, session_id=first.session_id, session_epoch=1, max_wait=HOUR_MS)
     waiting = await Waiting.begin(broker, client, follow)
     await producer.create("new")
-    assert told(await waiting.answer()) == {("new", 0): "none"}
+    assert errors_in(await waiting.answer()) == {("new", 0): "none"}
     waiting = await Waiting.begin(broker, client, {**follow, "session_epoch": 2})
     await producer.produce("new", batch(b"x"))
-    assert told(await waiting.answer()) == {("new", 0): "none"}
+    assert errors_in(await waiting.answer()) == {("new", 0): "none"}
 
 
 async def test_a_log_that_grows_ends_an_error(
     broker: BrokerServer, client: WireClient, producer: WireClient
 ) -> None:
     ahead = fetch_request({GOOD: 1}, max_wait=HOUR_MS)
-    assert told(await client.call("Fetch", 12, ahead)) == {GOOD: "offset_out_of_range"}
+    assert errors_in(await client.call("Fetch", 12, ahead)) == {GOOD: "offset_out_of_range"}
     waiting = await Waiting.begin(broker, client, ahead)
     await producer.produce("good", batch(b"x", b"y"))
     answer = await waiting.answer()
-    assert told(answer) == {GOOD: "none"}
+    assert errors_in(answer) == {GOOD: "none"}
     assert answer.responses[0].partitions[0].records

@@ -1,4 +1,4 @@
-"""What can be set for one group: read, checked, described, changed; by requests and by rules."""
+"""Configurations of groups are read, checked, described and changed, by requests and by rules."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ async def described(client: WireClient, name: str = "g") -> dict[str, tuple[str,
         "include_documentation": False,
     }
     answer = await client.call("DescribeConfigs", 4, request)
-    return {one.name: (one.value, one.config_source) for one in answer.results[0].configs}
+    return {
+        config.name: (config.value, config.config_source) for config in answer.results[0].configs
+    }
 
 
 async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None:
@@ -51,7 +53,7 @@ async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None
     found = await described(client)
     assert found["share.delivery.count.limit"] == ("3", ConfigSource.DYNAMIC_GROUP)
     listed = await client.call("ListConfigResources", 1, {"resource_types": (GROUP,)})
-    assert [one.resource_name for one in listed.config_resources] == ["g"]
+    assert [config_resource.resource_name for config_resource in listed.config_resources] == ["g"]
     assert not (await alter(client, ("share.delivery.count.limit", DELETE, None))).error_code
     assert await described(client) == before
 
@@ -71,7 +73,7 @@ async def test_configs_are_set_listed_and_taken_back(client: WireClient) -> None
         ("consumer.assignment.interval.ms", "20000", "assignment.interval.ms = 15000"),
     ],
 )
-async def test_what_cannot_be_set_is_told_why(
+async def test_invalid_configs_are_rejected_with_a_cause(
     client: WireClient, name: str, value: str, said: str
 ) -> None:
     refused = await alter(client, (name, SET, value))
@@ -90,7 +92,7 @@ def test_the_brokers_settings_hold_where_a_group_has_none() -> None:
     configs = {"share.delivery.count.limit": "3"}
     assert group_configs(SETTINGS, configs).share_delivery_count_limit == 3
     (entry,) = describe_group(SETTINGS, configs, ["share.delivery.count.limit"])
-    assert [(one.name, one.value) for one in entry.synonyms] == [
+    assert [(synonym.name, synonym.value) for synonym in entry.synonyms] == [
         ("share.delivery.count.limit", "3"),
         ("group.share.delivery.count.limit", "7"),
     ]

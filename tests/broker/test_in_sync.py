@@ -1,5 +1,4 @@
-"""Who keeps up, over leaders' cores: by what was had at the time of a look, and only where it may
-have changed."""
+"""In-sync replicas are computed from leaders' cores, and only where they may have changed."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ def test_who_had_nothing_new_between_two_looks_is_out_however_far_apart_they_are
         led.leader.append(1)
         led.leader.talk([1, 2])
         found = led.look(second * 1000)
-    assert [one.isr for one in found] == [(1, 2)]
+    assert [change.isr for change in found] == [(1, 2)]
 
 
 def test_one_that_stands_still_goes_and_comes_back() -> None:

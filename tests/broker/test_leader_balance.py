@@ -114,7 +114,7 @@ def _prefers(row: Partition, broker_id: int) -> bool:
     return row.replicas[0] == broker_id
 
 
-async def test_leaders_stay_where_they_are_when_told_to(tmp_path: Path, postgres_url: str) -> None:
+async def test_leaders_stay_without_automatic_rebalance(tmp_path: Path, postgres_url: str) -> None:
     made = Cluster(tmp_path, postgres_url)
     made.settings |= {INTERVAL: 1, "auto.leader.rebalance.enable": False}
     async with made.running(1, 2, 3):

@@ -1,4 +1,4 @@
-"""Who asks the wrong broker is told which one leads, and where it is (KIP-951)."""
+"""Requests to a wrong broker return the leader and its address (KIP-951)."""
 
 from __future__ import annotations
 
@@ -53,5 +53,8 @@ async def test_the_leader_is_named_with_its_address(
         assert not hasattr(row, "current_leader")
         return
     assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (7, 0)
-    found = [(one.node_id, one.host, one.port, one.rack) for one in answer.node_endpoints]
+    found = [
+        (node_endpoint.node_id, node_endpoint.host, node_endpoint.port, node_endpoint.rack)
+        for node_endpoint in answer.node_endpoints
+    ]
     assert found == ([(7, "near", 10, "r2")] if registered else [])

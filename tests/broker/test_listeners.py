@@ -1,4 +1,4 @@
-"""Listeners by name: what is read, what is refused, and what clients of each are told."""
+"""Listeners are parsed or rejected by name, and advertised to their clients."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ LISTENERS = parse_listeners(["INTERNAL://127.0.0.1:0", "EXTERNAL://0.0.0.0:0"], 
         ),
     ],
 )
-def test_each_listener_is_told_by_itself(
+def test_each_listener_is_advertised_by_itself(
     texts: list[str], told: Mapping[str, tuple[str, int]]
 ) -> None:
     assert advertised(texts, LISTENERS, BOUND) == told
 
 
 def test_a_name_that_no_listener_has_is_not_advertised() -> None:
-    with pytest.raises(InvalidSetting, match="no listener OTHER, only INTERNAL, EXTERNAL"):
+    with pytest.raises(InvalidSetting, match="no listener OTHER; listeners are INTERNAL, EXTERNAL"):
         advertised(["OTHER://h:1"], LISTENERS, BOUND)
 
 
@@ -80,7 +80,7 @@ def test_an_address_is_shown_as_it_is_set() -> None:
     assert shown("A", ("::1", 1)) == "A://[::1]:1"
 
 
-async def told(client: WireClient) -> set[tuple[str, int]]:
+async def seen_addresses(client: WireClient) -> set[tuple[str, int]]:
     """The addresses of the broker in all answers that have one."""
     metadata: Any = await client.call("Metadata", 1, {"topics": []})
     request = {"include_cluster_authorized_operations": False}
@@ -92,7 +92,7 @@ async def told(client: WireClient) -> set[tuple[str, int]]:
     return {(answer.host, answer.port) for answer in answers}
 
 
-async def test_clients_are_told_the_address_of_the_listener_that_they_came_by(
+async def test_clients_get_the_address_of_their_listener(
     start_broker: StartBroker,
 ) -> None:
     broker = await start_broker(
@@ -111,8 +111,8 @@ async def test_clients_are_told_the_address_of_the_listener_that_they_came_by(
     }
     for name, expected in addresses.items():
         client = await WireClient.connect(broker.bound[name])
-        assert await told(client) == expected
-        assert await told(client) == expected, "from the cache"
+        assert await seen_addresses(client) == expected
+        assert await seen_addresses(client) == expected, "from the cache"
         await client.close()
     (row,) = broker.cluster.image.brokers
     assert (row.host, row.port) == ("near.example", 9092)
@@ -126,5 +126,5 @@ async def test_a_broker_of_before_has_one_address_for_all(start_broker: StartBro
     await broker.cluster.refresh()
     client = await WireClient.connect(broker.kafka_address)
     metadata: Any = await client.call("Metadata", 1, {"topics": []})
-    assert ("old.example", 9) in [(one.host, one.port) for one in metadata.brokers]
+    assert ("old.example", 9) in [(broker.host, broker.port) for broker in metadata.brokers]
     await client.close()

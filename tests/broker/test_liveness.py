@@ -1,4 +1,4 @@
-"""A broker's registration: beats, expiry of others, loss and return, and two of one id."""
+"""Registration of a broker: renewal, expiry of others, loss and return, and two with one id."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Control(MemoryControlPlane):
 
 
 class House:
-    """One broker under test on a control plane with a clock."""
+    """Broker under test on a control plane with a clock."""
 
     def __init__(self, broker: BrokerServer) -> None:
         self.clock = Clock()
@@ -136,7 +136,7 @@ async def test_a_silent_broker_is_expired(house: House) -> None:
     assert house.brokers() == [1]
 
 
-async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
+async def test_a_failed_check_for_switches_does_not_stop_expiry(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails() -> None:
@@ -149,8 +149,8 @@ async def test_a_switch_that_cannot_be_looked_for_keeps_nobody_alive(
     assert house.brokers() == [1]
 
 
-async def test_a_renewal_that_nobody_answers_holds_up_no_later_one(house: House) -> None:
-    """As over a connection that a network has cut, and that the driver still waits for."""
+async def test_a_renewal_without_response_does_not_delay_later_ones(house: House) -> None:
+    """The driver still waits on a connection that a network has cut."""
     house.liveness._timeout_ms = 10
     house.control.silent = True
     await asyncio.wait_for(house.beat(), 60)
@@ -162,7 +162,7 @@ async def test_a_renewal_that_nobody_answers_holds_up_no_later_one(house: House)
     assert house.brokers() == [1], "it renews itself, and sees who does not"
 
 
-async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None:
+async def test_no_broker_is_expired_when_the_control_plane_returns(house: House) -> None:
     for _ in range(5):
         await house.beat(other=True)
     house.control.away = True
@@ -173,10 +173,10 @@ async def test_nobody_is_expired_when_the_plane_comes_back(house: House) -> None
         await house.beat()
         assert house.brokers() == [1, 2]
     await house.beat()
-    assert house.brokers() == [1], "it had one session to be heard"
+    assert house.brokers() == [1], "it had one session for a renewal"
 
 
-async def test_a_broker_that_was_expired_registers_anew(house: House) -> None:
+async def test_an_expired_broker_registers_again(house: House) -> None:
     (before, _) = house.broker.cluster.image.brokers
     house.clock.move(20)
     await house.register(3, OTHER)

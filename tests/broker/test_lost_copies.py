@@ -1,4 +1,4 @@
-"""Brokers that lose their disk: their copies come back whole, and never as an empty log."""
+"""Brokers that lose their disk get their replicas back whole, and never as an empty log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def wipe(cluster: Cluster, node_id: int) -> None:
 
 @asynccontextmanager
 async def producing(cluster: Cluster) -> AsyncIterator[list[bytes]]:
-    """Producers go on meanwhile; what was acknowledged."""
+    """Produce in the background; yield the acknowledged records."""
     acknowledged: list[bytes] = []
     over = asyncio.Event()
 
@@ -73,7 +73,7 @@ def is_whole(cluster: Cluster, node_id: int, atleast: int = 0) -> bool:
 
 def follower(cluster: Cluster, *other: int) -> int:
     leader = cluster.leader()
-    return next(one for one in cluster.brokers if one not in (leader, *other))
+    return next(broker_id for broker_id in cluster.brokers if broker_id not in (leader, *other))
 
 
 def has_grown(acknowledged: list[bytes], count: int) -> bool:
@@ -127,7 +127,7 @@ async def test_two_empty_disks_of_three_do_not_make_an_empty_topic(
 ) -> None:
     leader = await cluster.create()
     await cluster.produce(b"acknowledged")
-    wiped = [one for one in (1, 2, 3) if one != leader]
+    wiped = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await cluster.stop(leader)
     for node_id in wiped:
         await wipe(cluster, node_id)

@@ -1,8 +1,8 @@
 """Members of classic groups whose connection ends while their request waits.
 
-As in Apache Kafka, the end of a connection says nothing of the member: while it is owed an answer
-it counts as there, and the answer begins its session, which it lets pass. So it is held until the
-rebalance's end and a session's length at most, and nothing of it after that.
+As in Apache Kafka, a closed connection does not remove a member: it stays until its pending
+response is due, and its session begins then and expires. So it is held at most until the end of the
+rebalance plus a session's length.
 """
 
 from __future__ import annotations

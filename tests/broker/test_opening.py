@@ -140,7 +140,7 @@ async def test_clients_take_turns() -> None:
     assert order == ["a", "b", "c", "a", "b", "a"]
 
 
-async def test_a_request_that_is_given_up_is_not_opened() -> None:
+async def test_a_cancelled_request_is_not_opened() -> None:
     opener = Opener()
     done: list[str] = []
     gate, task = await held(opener)

@@ -1,4 +1,4 @@
-"""What is served follows the image by deltas: what did not change stays the same object."""
+"""Served partitions follow the image by deltas: unchanged ones stay the same objects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Bed:
     async def topic(self, name: str, *leaders: int, number: int) -> UUID:
         topic_id = UUID(int=number)
         await self.control.create_topic(
-            name=name, topic_id=topic_id, partitions=[[one] for one in leaders], configs={}
+            name=name, topic_id=topic_id, partitions=[[leader] for leader in leaders], configs={}
         )
         await self.cluster.refresh()
         return topic_id
@@ -69,7 +69,7 @@ async def test_partitions_that_do_not_change_stay_when_their_topic_does(bed: Bed
         bed.registry.partition("a", 3)
 
 
-async def test_a_topic_made_anew_has_logs_of_its_own(bed: Bed) -> None:
+async def test_a_recreated_topic_has_its_own_logs(bed: Bed) -> None:
     old = await bed.topic("a", 1, 1, 1, number=1)
     was = bed.registry.partition("a", 0)
     await bed.control.delete_topic(old)

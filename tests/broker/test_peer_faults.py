@@ -1,4 +1,4 @@
-"""Peers that send nonsense, again, too early or late; clocks that are off; a database away."""
+"""Invalid, repeated, early and late messages of peers; clocks that are off; a missing database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ async def test_clocks_that_are_off_change_nothing(cluster: Cluster) -> None:
         await cluster.stop(leader)
         assert await cluster.led() != leader
         await cluster.start(leader)
-        await until(lambda end=number + 1: all(has(cluster.log(one), end) for one in (1, 2, 3)))  # type: ignore[misc]
+        await until(
+            lambda end=number + 1: all(has(cluster.log(broker_id), end) for broker_id in (1, 2, 3))  # type: ignore[misc]
+        )
     assert (await cluster.values(cluster.leader())).count(b"value") == 3
 
 
@@ -81,7 +83,7 @@ async def test_what_peers_send_is_judged(
             Append(authority + 5, epoch + 5, 3, 4, 3),
             bytes(stamped(1, 3, epoch)),
         ),
-        ("a start of before", LogStart(authority - 1, epoch, FAR), b""),
+        ("an earlier start", LogStart(authority - 1, epoch, FAR), b""),
     ]
     for what, message, data in cases:
         await until(lambda: log.copy.core.authority == authority)  # it has joined again
@@ -95,7 +97,7 @@ async def test_what_peers_send_is_judged(
         replication(cluster, leader).rows_came(9, [Row(led.key, false)])  # who is no replica
     assert led.copy.mark == 3
     assert await cluster.produce(b"goes on") == 3
-    await until(lambda: all(has(cluster.log(one), 4) for one in (1, 2, 3)))
+    await until(lambda: all(has(cluster.log(broker_id), 4) for broker_id in (1, 2, 3)))
     # Other records at an offset of the same epoch: one of both is wrong, and nobody knows which.
     twin = memoryview(bytearray(stamped(1, 0, epoch)))
     await until(lambda: log.copy.core.authority == authority)
@@ -107,7 +109,7 @@ async def test_what_peers_send_is_judged(
     assert await cluster.produce(b"with two") == 4
 
 
-async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
+async def test_appends_continue_without_the_database_and_leaders_stay(
     tmp_path: Path,
 ) -> None:
     with postgres_server() as database:
@@ -115,22 +117,24 @@ async def test_while_the_database_is_away_appends_go_on_and_nobody_takes_over(
         async with made.running(1, 2, 3):
             leader = await made.create()
             await made.produce(b"before")
-            await until(lambda: all(has(made.log(one), 1) for one in made.brokers))
+            await until(lambda: all(has(made.log(broker_id), 1) for broker_id in made.brokers))
             epoch = made.log(leader).copy.core.epoch
             await asyncio.to_thread(database.stop, crash=True)
             sessions = [server._liveness._session for server in made.brokers.values()]  # type: ignore[union-attr]
-            await until(lambda: all(one.over(SYSTEM_CLOCK.monotonic()) for one in sessions))
+            await until(lambda: all(session.over(SYSTEM_CLOCK.monotonic()) for session in sessions))
             for number in range(3):
                 assert await made.produce(b"meanwhile") == 1 + number
-            assert {made.log(one).copy.core.epoch for one in made.brokers} == {epoch}
-            await until(lambda: all(has(made.log(one), 4) for one in made.brokers))
+            assert {made.log(broker_id).copy.core.epoch for broker_id in made.brokers} == {epoch}
+            await until(lambda: all(has(made.log(broker_id), 4) for broker_id in made.brokers))
             silent = await made.fall_silent(leader)
-            followers = [made.log(one) for one in made.brokers]
+            followers = [made.log(broker_id) for broker_id in made.brokers]
             for node_id in made.brokers:  # as the missing of a process is noticed
                 made.brokers[node_id].replicas._refused(leader)  # type: ignore[union-attr]
             await until(lambda: any(log.claiming for log in followers))
             assert made.leader() == 0
-            assert not any(log.copy.core.promised > epoch for log in followers), "nobody is fenced"
+            assert not any(log.copy.core.promised > epoch for log in followers), (
+                "no broker is fenced"
+            )
             await asyncio.to_thread(database.start)
             following = await made.led()
             assert await made.produce(b"after") == 4

@@ -1,4 +1,4 @@
-"""Blocks of producer ids that are reserved ahead, for a control plane that goes away."""
+"""Blocks of producer ids are reserved ahead, for an unavailable control plane."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ async def alter(
     answer = await client.call(
         "AlterClientQuotas", version, {"entries": entries, "validate_only": validate_only}
     )
-    return [(one.error_code, one.error_message) for one in answer.entries]
+    return [(quota.error_code, quota.error_message) for quota in answer.entries]
 
 
 async def limit(client: WireClient, quota: str, value: float | None, **entity: str | None) -> None:
@@ -67,10 +67,10 @@ def quotas_of(answer: Any) -> list[tuple[dict[str, str | None], dict[str, float]
     assert answer.error_code == 0, answer
     return [
         (
-            {part.entity_type: part.entity_name for part in one.entity},
-            {value.key: value.value for value in one.values},
+            {part.entity_type: part.entity_name for part in quota.entity},
+            {value.key: value.value for value in quota.values},
         )
-        for one in answer.entries
+        for quota in answer.entries
     ]
 
 
@@ -115,8 +115,8 @@ async def test_each_entry_has_its_own_error_and_the_others_are_stored(client: Wi
         entry({"client-id": "c"}, {"producer_byte_rate": 6}),
     )
     assert [number for number, _ in answers] == [0, *[INVALID_REQUEST] * 4]
-    assert "consumer_byte_rate: 0 is not above 0" in (answers[1][1] or "")
-    assert "x: there is no such quota" in (answers[1][1] or "")
+    assert "consumer_byte_rate = 0 must be above 0" in (answers[1][1] or "")
+    assert "x: unknown quota" in (answers[1][1] or "")
     assert "more than once" in (answers[3][1] or "")
     assert quotas_of(await described(client)) == [(good, {"producer_byte_rate": 5.0})]
 
@@ -137,13 +137,13 @@ async def test_filters_that_cannot_be(client: WireClient) -> None:
     assert (answer.error_code, answer.entries) == (INVALID_REQUEST, None)
     answer = await described(client, ("group", 2, None))
     assert answer.error_code == UNSUPPORTED_VERSION
-    assert "no type of quota entity 'group'" in answer.error_message
+    assert "quota entity type 'group' is unknown" in answer.error_message
 
 
 # Produce
 
 
-async def test_a_producer_above_its_quota_is_told_and_not_read(
+async def test_a_producer_above_its_quota_is_throttled(
     broker: BrokerServer, client: WireClient, connect: Connect
 ) -> None:
     await client.create("t")
@@ -197,7 +197,7 @@ async def test_a_producer_that_wants_no_answers_is_not_read_either(
 
 
 async def test_the_rate_is_kept_by_a_client_that_does_not_wait(client: WireClient) -> None:
-    """Its requests stand in the socket's buffer."""
+    """Its requests are in the socket's buffer."""
     await client.create("t")
     await limit(client, "producer_byte_rate", 20_000)
     over = elapsed()
@@ -322,7 +322,7 @@ async def test_requests_above_their_share_of_time_wait(
 async def test_brokers_do_not_wait_for_each_other(
     broker: BrokerServer, client: WireClient, connect: Connect
 ) -> None:
-    """What leaders of partitions ask the coordinator is in no client's quota."""
+    """Verification requests between brokers are exempt from quotas."""
     await limit(client, "request_percentage", 0.0001)
     assert (await client.find("t")) != 0
     assert (await client.call("Metadata", 9, {"topics": []})).throttle_time.total_seconds() > 0
@@ -331,7 +331,11 @@ async def test_brokers_do_not_wait_for_each_other(
         answer = await peer.call("AddPartitionsToTxn", 5, {"transactions": []})
         assert answer.throttle_time.total_seconds() == 0
         await peer.call("WriteTxnMarkers", 1, {"markers": []})
-    assert not any(one.muted for one in broker._connections if one.client_port == port(peer))
+    assert not any(
+        connection.muted
+        for connection in broker._connections
+        if connection.client_port == port(peer)
+    )
 
 
 def port(client: WireClient) -> int:
@@ -370,7 +374,7 @@ async def test_new_clients_are_refused_more_partitions_than_they_may_create(
     over = elapsed()
     refused = await create(client, 6, "b", 1)
     assert refused.topics[0].error_code == THROTTLING_QUOTA_EXCEEDED
-    assert "controller_mutation_rate = 4 is used up" in refused.topics[0].error_message
+    assert "controller_mutation_rate = 4 is exceeded" in refused.topics[0].error_message
     assert refused.throttle_time.total_seconds() == 0.5
     assert "b" not in broker.cluster.image.topics
     clock.seconds += 0.5
@@ -411,7 +415,7 @@ async def test_new_connections_of_an_address_wait_their_turn(
     await limit(client, "connection_creation_rate", 2, ip="127.0.0.1")
     over = elapsed()
     clients = await asyncio.gather(*(connect(broker) for _ in range(4)))
-    await asyncio.gather(*(one.find("t") for one in clients))
+    await asyncio.gather(*(waiting.find("t") for waiting in clients))
     assert over() >= 0.9, "two at once, and two in the second after"
     assert over() < 25
     counts = {(sample.metric.name, sample.labels): sample.value for sample in broker.samples()}

@@ -1,4 +1,4 @@
-"""A disk that takes nothing any more, below one of three brokers."""
+"""A disk that rejects all writes, below one of three brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WRITES: Final = (
 async def test_a_disk_that_takes_nothing_any_more(
     tmp_path: Path, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others lead, also what is new and what nobody writes to; what is there is still read."""
+    """Others lead old, new and idle partitions; stored records stay readable."""
     cluster, disk = Cluster(tmp_path, postgres_url), FaultyFiles()
     cluster.files[1] = disk
     async with cluster.running(1, 2, 3):
@@ -70,4 +70,4 @@ async def test_a_disk_that_takes_nothing_any_more(
 
 def has_all(cluster: Cluster, name: str) -> bool:
     end = cluster.log(cluster.leader(name), name).copy.mark if cluster.leader(name) else 0
-    return end > 0 and all(has(cluster.log(one, name), end) for one in (1, 2, 3))
+    return end > 0 and all(has(cluster.log(broker_id, name), end) for broker_id in (1, 2, 3))

@@ -1,5 +1,7 @@
-"""Record times of any sign: what librdkafka sends is what both clients read, and ListOffsets finds
-what a plain search over all records finds."""
+"""Record times of any sign: both clients read what librdkafka sends.
+
+ListOffsets finds the same as a plain search over all records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics with three replicas on three brokers: what is acknowledged outlives any one of them."""
+"""Acknowledged records of topics with three replicas survive any one broker."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Cluster:
     def diskless(
         self, node_id: int, control: PostgresControlPlane, configs: TopicConfigs
     ) -> DisklessService | None:
-        """What serves diskless topics; nothing here."""
+        """Service of diskless topics; none here."""
         return None
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ class Cluster:
         await self.brokers.pop(node_id).stop()
 
     async def fall_silent(self, node_id: int) -> BrokerServer:
-        """As a process that hangs: no heartbeat, no link."""
+        """Simulate a hanging process: no heartbeat, no link."""
         server = self.brokers.pop(node_id)
         await self.clients.pop(node_id).close()
         assert server._liveness is not None
@@ -139,10 +139,10 @@ class Cluster:
         return found[0]
 
     async def whole(self, *topics: str) -> None:
-        """Wait until every copy takes part, but for those on disks that have failed.
+        """Wait until every replica takes part, except those on failed disks.
 
-        One that first hears of its topic when an epoch is open already is not told from one whose
-        disk was lost: while it is healed, the topic does not outlive its leader.
+        A replica that learns about its topic only after an epoch was opened looks like one with a
+        lost disk: until it is repaired, the topic does not survive its leader.
         """
         for topic in topics:
             for node_id in self.brokers:
@@ -163,7 +163,7 @@ class Cluster:
         return log.log.promised >= 0 and not log.copy.trouble
 
     def leader(self, topic: str = "t") -> int:
-        """Who leads in fact; 0 for nobody."""
+        """Return the actual leader; 0 without one."""
         for node_id in self.brokers:
             try:
                 log = self.log(node_id, topic)
@@ -196,7 +196,7 @@ class Cluster:
         answer = await client.call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})
         assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
         brokers = self.brokers.values()
-        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+        await until(lambda: all(topic in broker.cluster.image.topics for broker in brokers))
         await self.led(topic)
         await self.whole(topic)
         return await self.led(topic)
@@ -205,7 +205,7 @@ class Cluster:
         """Create a topic of one partition with one replica."""
         await next(iter(self.clients.values())).create(topic)
         brokers = self.brokers.values()
-        await until(lambda: all(topic in one.cluster.image.topics for one in brokers))
+        await until(lambda: all(topic in broker.cluster.image.topics for broker in brokers))
 
     async def led(self, topic: str = "t", *, by: int = 0) -> int:
         await until(lambda: self.leader(topic) == by if by else self.leader(topic) > 0)
@@ -227,7 +227,7 @@ class Cluster:
                 await asyncio.sleep(0.01)
 
     async def values(self, node_id: int, topic: str = "t", *, start: int = 0) -> bytes:
-        """What a consumer reads from an offset on, at a broker or at who leads after it."""
+        """Return what a consumer reads from an offset on, at a broker or its successor."""
         found, offset = b"", start
         async with asyncio.timeout(SECONDS):
             while True:
@@ -253,7 +253,7 @@ def has(log: ReplicatedLog, offset: int) -> bool:
 
 
 def everything(log: ReplicatedLog) -> bytes:
-    """All batches of a copy."""
+    """Return all batches of a replica."""
     found, offset = [], log.log.log_start_offset
     while offset < log.log.durable_offset:
         read = log.log.read(offset, max_bytes=1 << 20, end_offset=log.log.durable_offset)
@@ -294,13 +294,17 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     leader = await cluster.create()
     for number in range(10):
         await cluster.produce(b"before %d" % number)
-    client = Client([":".join(map(str, one.kafka_address)) for one in cluster.brokers.values()])
+    client = Client(
+        [":".join(map(str, broker.kafka_address)) for broker in cluster.brokers.values()]
+    )
     assert await asyncio.to_thread(client.list_offsets, "t") == {0: 10}
     await cluster.stop(leader)
     following = await cluster.led()
     assert following != leader
     assert await cluster.produce(b"after") == 10
-    assert await asyncio.to_thread(client.list_offsets, "t") == {0: 11}, "who leads is asked anew"
+    assert await asyncio.to_thread(client.list_offsets, "t") == {0: 11}, (
+        "the leader is looked up again"
+    )
     client.close()
     read = await cluster.values(following)
     assert all(b"before %d" % number in read for number in range(10))
@@ -313,29 +317,29 @@ async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
     assert everything(log).startswith(read)
 
 
-async def test_nobody_is_sent_to_a_leader_that_is_gone(
+async def test_clients_are_not_sent_to_a_leader_that_is_gone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await cluster.create()
-    first, second = [cluster.brokers[one] for one in (1, 2, 3) if one != leader]
+    first, second = [cluster.brokers[broker_id] for broker_id in (1, 2, 3) if broker_id != leader]
     replicas = first.replicas
     assert replicas is not None
     assert second.replicas is not None
     wanted = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
 
-    async def told() -> tuple[int, str]:
+    async def leader_and_error() -> tuple[int, str]:
         answer = await cluster.clients[first.node_id].call("Metadata", 9, wanted)
         partition = answer.topics[0].partitions[0]
         return partition.leader_id, partition.error_code.name
 
     with monkeypatch.context() as nobody_claims:
-        for one in (replicas, second.replicas):
-            nobody_claims.setattr(one.replication, "claim", lambda keys: None)
+        for part in (replicas, second.replicas):
+            nobody_claims.setattr(part.replication, "claim", lambda keys: None)
         silent = await cluster.fall_silent(leader)
         await until(lambda: leader in replicas.unreachable())
-        assert await told() == (-1, "leader_not_available")
-        monkeypatch.setattr(metadata, "LED_ANEW_SECONDS", SECONDS)
-        asked = asyncio.create_task(told())
+        assert await leader_and_error() == (-1, "leader_not_available")
+        monkeypatch.setattr(metadata, "NEW_LEADER_SECONDS", SECONDS)
+        asked = asyncio.create_task(leader_and_error())
         await until(lambda: first.cluster._next is not None)
     following = await cluster.led()
     assert await asked == (following, "none")
@@ -396,7 +400,7 @@ async def test_all_are_off_at_once_and_come_back(cluster: Cluster) -> None:
     assert all(b"value %d" % number in read for number in range(5))
 
 
-async def test_too_few_replicas_are_told(cluster: Cluster) -> None:
+async def test_too_few_replicas_are_reported(cluster: Cluster) -> None:
     leader = await cluster.create(minimum=3)
     await cluster.produce(b"with all")
     other = next(node_id for node_id in (1, 2, 3) if node_id != leader)

@@ -1,4 +1,4 @@
-"""A diskless topic gets three replicas, whoever is asked for it and whoever dies meanwhile."""
+"""A diskless topic becomes local with three replicas, despite failures of any broker."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AgainCluster(StoreCluster):
         answer = await self.clients[1].call("CreateTopics", 7, {"topics": [spec], "timeout": 5000})
         assert answer.topics[0].error_code.name == "none", answer.topics[0].error_message
         brokers = self.brokers.values()
-        await until(lambda: all("t" in one.cluster.image.topics for one in brokers))
+        await until(lambda: all("t" in broker.cluster.image.topics for broker in brokers))
 
     async def again(self, node_id: int) -> None:
         """Copied to brokers, and led."""
@@ -55,10 +55,10 @@ class AgainCluster(StoreCluster):
         await until(lambda: self.known_as(diskless=diskless))
 
     async def is_read(self, end: int) -> None:
-        """All copies have all of it, and are the same; consumers find it at who leads."""
+        """Check that all replicas are complete and equal, and readable from the leader."""
         for node_id in self.brokers:
             await until(partial(self._has, node_id, end))
-        logs = {everything(self.log(one)) for one in self.brokers}
+        logs = {everything(self.log(broker_id)) for broker_id in self.brokers}
         assert len(logs) == 1
         assert await self.offsets(self.leader(), end) == list(range(end))
 
@@ -77,7 +77,7 @@ class AgainCluster(StoreCluster):
 
     def filled(self) -> list[int]:
         """Brokers that have a log of the topic."""
-        return [node_id for node_id, one in self.brokers.items() if one.store.partitions]
+        return [node_id for node_id, broker in self.brokers.items() if broker.store.partitions]
 
 
 @pytest.fixture
@@ -98,7 +98,9 @@ async def test_all_that_is_acknowledged_is_in_all_copies(cluster: AgainCluster, 
     partition = cluster.brokers[cluster.leader()].partitions.with_log("t", 0)
     assert partition.log.epochs.entries[0] == (1, 0)
     assert partition.end_offset_for_epoch(0) == (0, 20), "consumers read it as of epoch 0"
-    assert all([everything(cluster.log(1)).count(b"value %d\0" % one) == 1 for one in range(20)])
+    assert all(
+        [everything(cluster.log(1)).count(b"value %d\0" % number) == 1 for number in range(20)]
+    )
     key = cluster.brokers[1].cluster.image.topics["t"].topic_id, 0
     assert await cluster.brokers[1].control.watermarks([key]) == [Watermarks(0, 0, 0)]
 
@@ -106,7 +108,7 @@ async def test_all_that_is_acknowledged_is_in_all_copies(cluster: AgainCluster, 
 async def test_idempotent_producers_are_known_on_the_other_side(cluster: AgainCluster) -> None:
     await cluster.create_diskless()
     first, again, third = [
-        bytes(numbered(1, producer_id=7, epoch=0, sequence=one)) for one in (0, 0, 1)
+        bytes(numbered(1, producer_id=7, epoch=0, sequence=sequence)) for sequence in (0, 0, 1)
     ]
     assert (await cluster.clients[1].produce("t", first, acks=-1)).base_offset == 0
     await cluster.again(1)
@@ -164,13 +166,15 @@ async def test_there_and_back_and_there_again(cluster: AgainCluster) -> None:
 
 
 async def test_all_that_is_acknowledged_meanwhile_is_there_once(cluster: AgainCluster) -> None:
-    """Idempotent producers go on through it."""
+    """Idempotent producers continue through it."""
     await cluster.create_diskless()
     stopped = asyncio.Event()
     sent = [0, 0, 0]
 
     async def produce(name: int) -> None:
-        clients = [await WireClient.connect(one.kafka_address) for one in cluster.brokers.values()]
+        clients = [
+            await WireClient.connect(broker.kafka_address) for broker in cluster.brokers.values()
+        ]
         while not stopped.is_set():
             sequence = sent[name]
             for client in clients:
@@ -193,7 +197,7 @@ async def test_all_that_is_acknowledged_meanwhile_is_there_once(cluster: AgainCl
     await cluster.is_read(sum(sent))
     headers = split_batches(everything(cluster.log(1)))
     for name in range(3):
-        sequences = [one.base_sequence for one in headers if one.producer_id == name]
+        sequences = [header.base_sequence for header in headers if header.producer_id == name]
         assert sequences == list(range(sent[name]))
 
 
@@ -230,11 +234,11 @@ async def test_a_replica_that_dies_before_the_commit_leaves_it_diskless(
     await until(lambda: not cluster.filled())
     refused = await cluster.switch(1, diskless=False)
     assert refused.error_code.name == "invalid_replication_factor"
-    assert "3 replicas, and the brokers that can hold them are [1, 2]" in refused.error_message
+    assert "3 replicas, but only brokers [1, 2] can hold them" in refused.error_message
     monkeypatch.undo()
     await cluster.start(3)
     await until(
-        lambda: all(len(one.cluster.image.brokers) == 3 for one in cluster.brokers.values())
+        lambda: all(len(broker.cluster.image.brokers) == 3 for broker in cluster.brokers.values())
     )
     assert await cluster.offsets(3, 6) == list(range(6))
     await cluster.again(3)
@@ -303,7 +307,7 @@ async def test_who_is_to_lead_dies_after_the_commit(
 
 
 async def test_who_was_away_meanwhile_gets_what_the_others_have(cluster: AgainCluster) -> None:
-    """Its log has a leader epoch of before, and nobody takes it for a copy."""
+    """Its old log has an earlier leader epoch, and does not become a replica."""
     leader = await cluster.create()
     away = leader % 3 + 1
     for number in range(5):
@@ -316,7 +320,7 @@ async def test_who_was_away_meanwhile_gets_what_the_others_have(cluster: AgainCl
     assert await cluster.produce(b"diskless") == 6
     await cluster.start(4)
     everyone = cluster.brokers.values()
-    await until(lambda: all(len(one.cluster.image.brokers) == 3 for one in everyone))
+    await until(lambda: all(len(broker.cluster.image.brokers) == 3 for broker in everyone))
     await cluster.again(leader)
     assert await cluster.produce(b"replicated") == 7
     topic = cluster.brokers[leader].cluster.image.topics["t"]
@@ -379,7 +383,7 @@ async def test_a_fence_ends_with_the_process_that_had_it(
 
 
 async def test_transactions_go_there_and_back(cluster: AgainCluster) -> None:
-    """What was aborted stays so, what is open is ended on the other side."""
+    """Aborted transactions stay aborted, open ones end after the switch."""
     await cluster.create_diskless()
     host, port = cluster.brokers[1].kafka_address
     servers = f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Replicas of compacted logs: each was compacted another way, one is gone, and they agree."""
+"""Replicas of compacted logs agree although each was compacted differently and one is lost."""
 
 from __future__ import annotations
 
@@ -89,8 +89,10 @@ async def test_copies_that_were_compacted_another_way_agree(
             await until(partial(has, copy, end))
         assert {copy.log.log_end_offset for copy in copies} == {end}
         chains = [dict(copy.log.epochs.entries) for copy in copies]
-        for one in chains:
-            assert all(one[epoch] == start for epoch, start in chains[0].items() if epoch in one)
+        for chain in chains:
+            assert all(
+                chain[epoch] == start for epoch, start in chains[0].items() if epoch in chain
+            )
 
 
 KEYS = 4
@@ -126,7 +128,7 @@ async def test_a_wiped_copy_of_a_compacted_topic_gets_the_newest_of_every_key(
 
     async def check(node_id: int) -> None:
         there = read(await cluster.values(node_id))
-        assert {one.key: (one.offset, one.value) for one in there} == newest
+        assert {record.key: (record.offset, record.value) for record in there} == newest
 
     async with cluster.running(1, 2, 3):
         await cluster.create(more=COMPACTED)

@@ -1,4 +1,4 @@
-"""Topics with three replicas where copies are far behind, and leaders not what the image says."""
+"""Topics with three replicas: followers far behind, and leaders that differ from the image."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def sent(number: int) -> bytes:
     return bytes(storage_batches.batch(producer_id=77, epoch=0, sequence=number))
 
 
-async def test_what_follows_a_refused_batch_is_not_told_that_it_is_out_of_order(
+async def test_batches_after_a_rejected_one_are_not_out_of_order(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """librdkafka would raise its epoch, and send again what an earlier leader may have stored."""
@@ -169,8 +169,8 @@ async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
     assert read.count(b"of one batch") == read.count(b"newest") == 1
 
 
-async def test_what_is_deleted_stays_so_whoever_leads_next(cluster: Cluster) -> None:
-    """The answer comes when the copies of all brokers that live have heard of it."""
+async def test_deleted_records_stay_deleted_under_any_leader(cluster: Cluster) -> None:
+    """The response waits for the replicas of all live brokers."""
     for server in cluster.brokers.values():
         assert server._liveness is not None
         server._liveness._timeout_ms = 60_000  # however slow the machine is
@@ -181,20 +181,20 @@ async def test_what_is_deleted_stays_so_whoever_leads_next(cluster: Cluster) -> 
     await until(lambda: has(cluster.log(other), 6))
     replicated = replication(cluster, other)
     hear = replicated.rows_came
-    replicated.rows_came = deaf  # type: ignore[method-assign]
+    replicated.rows_came = drop_requests  # type: ignore[method-assign]
     refused = await delete_records(cluster, leader, 3, timeout_ms=300)
     assert refused == ("request_timed_out", -1)
     assert cluster.log(third).log.log_start_offset == 3
     assert cluster.log(other).log.log_start_offset == 0
     replicated.rows_came = hear  # type: ignore[method-assign]
     assert await delete_records(cluster, leader, 4) == ("none", 4)
-    assert [cluster.log(one).log.log_start_offset for one in (other, third)] == [4, 4]
+    assert [cluster.log(broker_id).log.log_start_offset for broker_id in (other, third)] == [4, 4]
     await cluster.stop(third)  # who is off is not waited for
     assert await delete_records(cluster, leader, 5) == ("none", 5)
 
 
-def deaf(broker_id: int, rows: Iterable[Row]) -> None:
-    """As a broker that has no time for what comes, but for what it has asked for."""
+def drop_requests(broker_id: int, rows: Iterable[Row]) -> None:
+    """Drop all messages except responses."""
     for _ in rows:
         pass
 
@@ -334,8 +334,8 @@ async def test_a_leader_whose_disk_fails_lets_another_lead(
         disks[leader].fail = fail
         await cluster.produce(b"while it fails")
         assert failed
-        await until(lambda: any(leads(cluster.log(one)) for one in others(leader)))
-        following = next(one for one in others(leader) if leads(cluster.log(one)))
+        await until(lambda: any(leads(cluster.log(broker_id)) for broker_id in others(leader)))
+        following = next(broker_id for broker_id in others(leader) if leads(cluster.log(broker_id)))
         assert await cluster.produce(b"after") >= 2
         disks[leader].fail = lambda name, path: None
         read = await cluster.values(following)
@@ -345,10 +345,10 @@ async def test_a_leader_whose_disk_fails_lets_another_lead(
             await cluster.stop(node_id)
 
 
-async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
+async def test_a_broker_with_a_failed_disk_passes_on_idle_partitions(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the first to be told do not hear it."""
+    """It does so even if the first broker misses the message."""
     cluster = Cluster(tmp_path, postgres_url)
     disk = FaultyFiles()
     cluster.files[1] = disk
@@ -364,17 +364,19 @@ async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
         lost: list[int] = []
         inherit = Replication.inherit
 
-        def deaf(self: Replication, log: ReplicatedLog, epoch: int) -> None:
+        def ignore(self: Replication, log: ReplicatedLog, epoch: int) -> None:
             if len(lost) < 2 * len(mine):
                 lost.append(epoch)
             else:
                 inherit(self, log, epoch)
 
-        monkeypatch.setattr(Replication, "inherit", deaf)
+        monkeypatch.setattr(Replication, "inherit", ignore)
         disk.fail = lambda name, path: errno.EIO if name == "sync_file" else None
         await cluster.produce(b"with all", next(name for name in led if led[name] != 1))
         for name in mine:
-            await until(lambda name=name: any(leads(cluster.log(one, name)) for one in (2, 3)))  # type: ignore[misc]
+            await until(
+                lambda name=name: any(leads(cluster.log(broker_id, name)) for broker_id in (2, 3))  # type: ignore[misc]
+            )
         assert len(lost) == 2 * len(mine)
         disk.fail = lambda name, path: None
     finally:
@@ -382,7 +384,7 @@ async def test_a_broker_whose_disk_fails_passes_on_what_nobody_writes_to(
             await cluster.stop(node_id)
 
 
-async def test_a_leader_whose_disk_was_full_leads_again_when_the_heir_does_not(
+async def test_a_leader_with_a_full_disk_leads_again_if_the_successor_does_not(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Cluster(tmp_path, postgres_url)

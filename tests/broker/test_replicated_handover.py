@@ -1,4 +1,4 @@
-"""Leaders give their partitions away: brokers that stop in good order, and elections."""
+"""Leaders hand over their partitions: graceful shutdowns and elections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def in_sync(cluster: Cluster, topic: str = "t") -> bool:
     leading = cluster.log(leader, topic).leading if leader else None
     if leading is None:
         return False
-    others = [one for one in (1, 2, 3) if one != leader]
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     ends = {follower.durable for follower in leading.core.followers.values()}
     return all(map(leading.may_inherit, others)) and ends == {leading.core.end}
 
@@ -98,7 +98,7 @@ async def test_a_rolling_restart_shows_no_error(
     three: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await three.create()
-    addresses = [":".join(map(str, one.kafka_address)) for one in three.brokers.values()]
+    addresses = [":".join(map(str, broker.kafka_address)) for broker in three.brokers.values()]
     sending = Sending(addresses, "t")
     try:
         for node_id in (1, 2, 3):
@@ -113,7 +113,7 @@ async def test_a_rolling_restart_shows_no_error(
     assert sending.errors == []
     with capsys.disabled():
         print(f"longest time without an acknowledgement: {sending.pause_seconds():.3f} s")
-    assert sending.pause_seconds() < 30, "half a session: somebody was taken for dead"
+    assert sending.pause_seconds() < 30, "half a session: a broker was expired"
     leader = await three.led()
     end = three.log(leader).log.log_end_offset
     assert end == len(sending.acknowledged)
@@ -122,11 +122,11 @@ async def test_a_rolling_restart_shows_no_error(
         assert everything(three.log(node_id)) == everything(three.log(leader))
 
 
-async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
+async def test_a_successor_that_does_nothing_is_dropped(three: Cluster) -> None:
     leader = await three.create()
     await three.produce(b"before")
     await until(lambda: in_sync(three))
-    heir = next(one for one in (1, 2, 3) if one != leader)
+    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     replicas(three, heir).replication.inherit = _nothing  # type: ignore[method-assign]
     handing = asyncio.create_task(
         replicas(three, leader).hand_over({three.log(leader): heir}, seconds=1.0)
@@ -142,9 +142,9 @@ async def test_an_heir_that_does_nothing_is_forgotten(three: Cluster) -> None:
     assert three.leader() == leader
 
 
-async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
+async def test_the_successor_has_everything_in_flight(three: Cluster) -> None:
     leader = await three.create()
-    heir = next(one for one in (1, 2, 3) if one != leader)
+    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await three.produce(b"before")
     await until(lambda: in_sync(three))
     client = three.clients[leader]
@@ -161,8 +161,7 @@ async def test_the_heir_has_all_that_was_in_flight(three: Cluster) -> None:
     assert not former.claims or former.leading.heir == heir  # type: ignore[union-attr]
 
 
-def _nothing(log: ReplicatedLog, epoch: int) -> None:
-    """As a broker that has no time for it."""
+def _nothing(log: ReplicatedLog, epoch: int) -> None: ...
 
 
 # -- elections
@@ -190,7 +189,7 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
     await three.produce(b"before")
     assert await elect(three, asked, None) == {}
     (not_needed,) = (await elect(three, asked, {"t": [0]})).values()
-    assert not_needed == ("election_not_needed", f"t-0 is led by broker {preferred}")
+    assert not_needed == ("election_not_needed", f"broker {preferred} already leads t-0")
     # It is off, then behind, then in sync.
     await three.stop(preferred)
     await until(lambda: preferred not in row_of(three, asked).isr)
@@ -204,8 +203,8 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
         found = await elect(three, via, {"t": [0, 7], "none": [0]})
         assert found == {
             ("t", 0): ("none", None) if via == other else not_needed,
-            ("t", 7): ("unknown_topic_or_partition", "No such partition as t-7"),
-            ("none", 0): ("unknown_topic_or_partition", "No such topic as none"),
+            ("t", 7): ("unknown_topic_or_partition", "partition t-7 does not exist"),
+            ("none", 0): ("unknown_topic_or_partition", "topic 'none' does not exist"),
         }
         assert await three.led(by=preferred) == preferred
     assert await three.produce(b"after") == 1
@@ -214,7 +213,7 @@ async def test_the_preferred_replica_leads_again(three: Cluster) -> None:
 async def test_a_broker_without_a_part_in_it_has_the_leader_give_it_up(three: Cluster) -> None:
     leader = await three.create(factor=2, minimum=1)
     row = row_of(three, leader)
-    bystander = next(one for one in (1, 2, 3) if one not in row.replicas)
+    bystander = next(broker_id for broker_id in (1, 2, 3) if broker_id not in row.replicas)
     await three.produce(b"before")
     other = row.replicas[1]
     await until(lambda: three.log(leader).leading.may_inherit(other))  # type: ignore[union-attr]
@@ -244,7 +243,7 @@ def row_of(cluster: Cluster, node_id: int) -> Partition:
 async def test_a_leader_that_is_fenced_by_a_claim_that_was_dropped_leads_again(
     three: Cluster,
 ) -> None:
-    """Nobody else claims, and no news of the control plane has anybody look."""
+    """No other broker claims, and no notification triggers a check."""
     leader = await three.create()
     assert await three.produce(b"before") == 0
     other = leader % 3 + 1

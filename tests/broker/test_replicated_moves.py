@@ -1,4 +1,4 @@
-"""Other replicas for partitions: ordered, learnt, taken over, cancelled; and what goes wrong."""
+"""Reassignments: requested, copied, completed, cancelled; and their failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def via(cluster: Cluster) -> int:
 
 
 def row(cluster: Cluster, topic: str = "t") -> Partition:
-    """As the broker of the lowest id that is up has it."""
+    """Return the partition's row on the live broker with the lowest id."""
     return cluster.brokers[via(cluster)].cluster.image.topics[topic].partitions[0]
 
 
@@ -60,11 +60,12 @@ async def ordered(cluster: Cluster, topics: Any = None) -> dict[tuple[str, int],
     body = {"timeout": 10_000, "topics": topics}
     answer = await cluster.clients[via(cluster)].call("ListPartitionReassignments", 0, body)
     return {
-        (topic.name, one.partition_index): (
-            tuple(one.replicas), tuple(one.adding_replicas), tuple(one.removing_replicas)
+        (topic.name, partition.partition_index): (
+            tuple(partition.replicas), tuple(partition.adding_replicas),
+            tuple(partition.removing_replicas),
         )
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }  # fmt: skip
 
 
@@ -72,8 +73,10 @@ async def moved(cluster: Cluster, target: tuple[int, ...], topic: str = "t") -> 
     """Wait until a partition has these replicas, on all brokers; its leader."""
 
     def there() -> bool:
-        rows = [one.cluster.image.topics[topic].partitions[0] for one in cluster.brokers.values()]
-        return all(one.replicas == target and not one.move for one in rows)
+        rows = [
+            broker.cluster.image.topics[topic].partitions[0] for broker in cluster.brokers.values()
+        ]
+        return all(partition.replicas == target and not partition.move for partition in rows)
 
     await until(there)
     await until(lambda: cluster.leader(topic) in target)
@@ -81,7 +84,7 @@ async def moved(cluster: Cluster, target: tuple[int, ...], topic: str = "t") -> 
 
 
 def behind(cluster: Cluster, node_id: int) -> list[dict[str, Any]]:
-    """As `penstock cluster status` and the doctor have it."""
+    """Return the lag as shown by `penstock cluster status` and the doctor."""
     host, port = cluster.brokers[node_id].kafka_address
     with Client(f"{host}:{port}") as client:
         return list(troubled(client, client.metadata()))
@@ -92,7 +95,7 @@ def holds(cluster: Cluster, node_id: int, topic: str = "t") -> bool:
 
 
 async def check(cluster: Cluster, brokers: Sequence[int], count: int, topic: str = "t") -> None:
-    """All replicas have all records and nobody else has a copy."""
+    """Check that all replicas have all records, and other brokers none."""
     logs = [cluster.log(node_id, topic) for node_id in brokers]
     for log in logs:
         await until(partial(has, log, count))
@@ -104,7 +107,7 @@ async def check(cluster: Cluster, brokers: Sequence[int], count: int, topic: str
 async def test_a_replica_moves_to_another_broker(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
-    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     for number in range(20):
         await four.produce(b"value %d" % number)
     target = (leader, added, before[1])
@@ -125,7 +128,7 @@ async def test_a_replica_moves_to_another_broker(four: Cluster) -> None:
 async def test_all_replicas_may_be_others(four: Cluster) -> None:
     leader = await four.create(factor=2)
     before = row(four).replicas
-    target = tuple(one for one in (1, 2, 3, 4) if one not in before)
+    target = tuple(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     for number in range(5):
         await four.produce(b"value %d" % number)
     assert await order(four, target) == ("none", None)
@@ -137,7 +140,7 @@ async def test_all_replicas_may_be_others(four: Cluster) -> None:
 async def test_a_log_that_begins_above_zero_moves_as_well(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
-    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     for number in range(20):
         await four.produce(b"value %d" % number)
     rows = [{"partition_index": 0, "offset": 12}]
@@ -157,7 +160,7 @@ async def test_one_replica_becomes_three_and_one_again(four: Cluster) -> None:
     await four.create_single()
     [leader] = row(four).replicas
     assert [await four.produce(b"alone %d" % number) for number in range(3)] == [0, 1, 2]
-    others = [one for one in (1, 2, 3, 4) if one != leader]
+    others = [broker_id for broker_id in (1, 2, 3, 4) if broker_id != leader]
     target = (others[0], leader, others[1])
     assert await order(four, target) == ("none", None)
     await moved(four, target)
@@ -172,10 +175,10 @@ async def test_one_replica_becomes_three_and_one_again(four: Cluster) -> None:
     assert await four.produce(b"after a restart") == 5
 
 
-async def test_an_order_waits_for_who_is_off_and_is_cancelled(four: Cluster) -> None:
+async def test_a_reassignment_waits_for_a_stopped_broker_and_is_cancelled(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
-    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     await four.produce(b"before")
     target = (added, *before[:2])
     replicas(four, added).replication.rows_came = _nothing  # type: ignore[assignment,method-assign]
@@ -207,11 +210,11 @@ async def test_an_order_waits_for_who_is_off_and_is_cancelled(four: Cluster) -> 
 async def test_who_leads_next_goes_on_with_an_order(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
-    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     for number in range(5):
         await four.produce(b"value %d" % number)
     replicas(four, leader)._moves.go_on = _nothing  # type: ignore[method-assign]
-    staying = [one for one in before if one != leader]
+    staying = [broker_id for broker_id in before if broker_id != leader]
     target = (staying[0], added, staying[1])
     assert await order(four, target) == ("none", None)
     await until(lambda: holds(four, added))
@@ -228,7 +231,7 @@ async def test_who_does_not_learn_in_time_is_waited_for(
     """A claim for other replicas falls back to those that there are, and is made again."""
     leader = await four.create()
     before = row(four).replicas
-    added = next(one for one in (1, 2, 3, 4) if one not in before)
+    added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
     await four.produce(b"before")
     target = (leader, added)
     learner = replicas(four, added).replication
@@ -246,11 +249,10 @@ async def test_who_does_not_learn_in_time_is_waited_for(
     await check(four, target, 2)
 
 
-def _nothing(*_: Any) -> None:
-    """As a broker that has no time for it."""
+def _nothing(*_: Any) -> None: ...
 
 
-async def test_what_cannot_be_ordered(four: Cluster) -> None:
+async def test_invalid_reassignments_are_rejected(four: Cluster) -> None:
     await four.create()
     before = row(four).replicas
     for brokers, code, words in (
@@ -258,13 +260,13 @@ async def test_what_cannot_be_ordered(four: Cluster) -> None:
         ([1, 1], "invalid_replica_assignment", "a broker appears more than once"),
         ([1, 9], "invalid_replica_assignment", "broker 9 is not registered"),
         ([1], "invalid_replication_factor", "min.insync.replicas = 2"),
-        (None, "no_reassignment_in_progress", "t-0 is not reassigned"),
+        (None, "no_reassignment_in_progress", "t-0 has no reassignment in progress"),
     ):
         found, message = await order(four, brokers)
         assert found == code
         assert words in str(message)
     found, message = await order(four, [1, 2], change_factor=False)
-    assert (found, "t-0 would have 2 replicas, it has 3" in str(message)) == (
+    assert (found, "t-0 has 3 replicas, the request has 2" in str(message)) == (
         "invalid_replication_factor",
         True,
     )

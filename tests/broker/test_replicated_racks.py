@@ -1,4 +1,4 @@
-"""Consumers that say where they are read from the replica beside them, up to what is committed."""
+"""Consumers with a rack read committed records from the replica in it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def all_in_sync(cluster: Cluster, leader: int, end: int) -> None:
 
 async def test_a_consumer_reads_from_the_replica_in_its_rack(racks: Cluster) -> None:
     leader = await racks.create()
-    follower = next(one for one in (1, 2, 3) if one != leader)
+    follower = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     for number in range(5):
         await racks.produce(b"value %d" % number)
     await all_in_sync(racks, leader, 5)
@@ -81,12 +81,12 @@ async def test_a_consumer_reads_from_the_replica_in_its_rack(racks: Cluster) -> 
     told = answer.responses[0].partitions[0]
     assert told.error_code.name == "fenced_leader_epoch"
     assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (leader, epoch)
-    assert [one.node_id for one in answer.node_endpoints] == [leader]
+    assert [node_endpoint.node_id for node_endpoint in answer.node_endpoints] == [leader]
 
 
 async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster) -> None:
     leader = await racks.create()
-    follower = next(one for one in (1, 2, 3) if one != leader)
+    follower = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await racks.produce(b"first")
     await all_in_sync(racks, leader, 1)
     rack = f"rack-{follower}"
@@ -102,9 +102,9 @@ async def test_a_follower_answers_what_it_learns_to_be_committed(racks: Cluster)
     assert (await fetch(racks, leader, 40, "")).error_code.name == "offset_out_of_range"
 
 
-async def test_a_replica_that_is_off_is_shown_so_and_nobody_is_sent_to_it(racks: Cluster) -> None:
+async def test_clients_are_not_sent_to_an_offline_replica(racks: Cluster) -> None:
     leader = await racks.create()
-    follower = next(one for one in (1, 2, 3) if one != leader)
+    follower = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await racks.produce(b"first")
     await all_in_sync(racks, leader, 1)
     await racks.stop(follower)
@@ -123,7 +123,7 @@ async def test_members_are_assigned_what_lies_in_their_rack(racks: Cluster) -> N
 
 
 def members_read_in_their_racks(racks: Cluster) -> None:
-    places = [next(iter(one.identity.endpoints.values())) for one in racks.brokers.values()]
+    places = [next(iter(broker.identity.endpoints.values())) for broker in racks.brokers.values()]
     bootstrap = ",".join(f"{host}:{port}" for host, port in places)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic("alone", 9, 1)])["alone"].result(30)
@@ -144,10 +144,11 @@ def members_read_in_their_racks(racks: Cluster) -> None:
         for _ in range(600):
             for member in members.values():
                 member.poll(0.05)
-            found = {one: {p.partition for p in m.assignment()} for one, m in members.items()}
+            found = {name: {p.partition for p in m.assignment()} for name, m in members.items()}
             if sum(map(len, found.values())) == 9:
                 break
         rows = next(iter(racks.brokers.values())).cluster.image.topics["alone"].partitions
         assert found == {
-            one: {row.index for row in rows if row.replicas == (one,)} for one in racks.brokers
+            broker_id: {row.index for row in rows if row.replicas == (broker_id,)}
+            for broker_id in racks.brokers
         }

@@ -125,7 +125,7 @@ async def delete_records(client: WireClient, topic: str, offset: int, timeout: i
     return str(answer.topics[0].partitions[0].error_code.name)
 
 
-async def test_deletions_that_are_done_are_told_to_clients_that_do_not_wait(
+async def test_finished_deletions_are_reported_without_waiting(
     cluster: Cluster,
 ) -> None:
     """Apache Kafka looks once whether all replicas have deleted, whatever the timeout."""

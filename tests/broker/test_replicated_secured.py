@@ -1,4 +1,4 @@
-"""Three brokers that speak TLS and SASL to everybody, each other included, under an authoriser."""
+"""Three brokers with TLS and SASL for clients and each other, under an authoriser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password":
 
 
 class Heard:
-    """Who authenticated at one broker."""
+    """Audit sink that records the authentications at one broker."""
 
     def __init__(self) -> None:
         self.principals: set[tuple[str, str]] = set()
@@ -35,8 +35,7 @@ class Heard:
         if event.event == "authentication":
             self.principals.add((event.principal, event.outcome))
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 class SecuredCluster(Cluster):
@@ -66,7 +65,7 @@ async def three(tmp_path: Path, postgres_url: str) -> AsyncIterator[SecuredClust
 
 
 async def test_records_are_replicated_and_transactions_end(three: SecuredCluster) -> None:
-    addresses = [f"127.0.0.1:{one.bound['SASL_SSL'][1]}" for one in three.brokers.values()]
+    addresses = [f"127.0.0.1:{broker.bound['SASL_SSL'][1]}" for broker in three.brokers.values()]
     options = {
         **OPTIONS, "security.protocol": "SASL_SSL",
         "ssl.truststore.location": truststore(three.root),
@@ -90,10 +89,10 @@ async def test_records_are_replicated_and_transactions_end(three: SecuredCluster
             assert link._transport.get_extra_info("ssl_object") is not None
     answer = await three.brokers[1].peers.call(2, "DescribeLogDirs", {"topics": None})
     assert answer.error_code == 0
-    everybody = {found for one in three.heard.values() for found in one.principals}
+    everybody = {found for principals in three.heard.values() for found in principals.principals}
     assert ("Broker:cluster", "success") in everybody
     assert ("User:alice", "success") in everybody
-    assert not [one for one in everybody if one[1] != "success"]
+    assert not [principal for principal in everybody if principal[1] != "success"]
 
 
 def _whole(links: Links) -> bool:

@@ -1,4 +1,4 @@
-"""A topic with three replicas becomes diskless, whoever leads meanwhile."""
+"""A topic with three replicas becomes diskless, whichever broker leads meanwhile."""
 
 from __future__ import annotations
 
@@ -58,10 +58,12 @@ class StoreCluster(Cluster):
 
     def known_as(self, *, diskless: bool) -> bool:
         """Whether all brokers know of the topic as one of this kind."""
-        return all(one.partitions.topics["t"].diskless is diskless for one in self.brokers.values())
+        return all(
+            broker.partitions.topics["t"].diskless is diskless for broker in self.brokers.values()
+        )
 
     async def offsets(self, node_id: int, end: int) -> list[int]:
-        """Of all records below an offset, as a consumer at a broker gets them."""
+        """Return the offsets of all records below an end, as a consumer gets them."""
         found: list[int] = []
         async with asyncio.timeout(60):
             while not found or found[-1] + 1 < end:
@@ -93,14 +95,14 @@ async def test_all_that_is_acknowledged_becomes_diskless(cluster: StoreCluster, 
     for broker in cluster.brokers:
         assert await cluster.offsets(broker, 21) == list(range(21))
     servers = cluster.brokers.values()
-    await until(lambda: not any([one.store.partitions for one in servers]))
+    await until(lambda: not any([server.store.partitions for server in servers]))
     row = cluster.brokers[leader].cluster.image.topics["t"].partitions[0]
     assert row.leader_epoch > epoch
     batches = split_batches(await cluster.values(leader))
-    assert {one.partition_leader_epoch for one in batches} == {row.leader_epoch}, "none fell"
+    assert {batch.partition_leader_epoch for batch in batches} == {row.leader_epoch}, "none fell"
     key = cluster.brokers[leader].cluster.image.topics["t"].topic_id, 0
     assert await cluster.brokers[leader].control.partition_chains([key]) == {}
-    assert all([not one.replicas.replication.logs for one in servers if one.replicas])
+    assert all([not server.replicas.replication.logs for server in servers if server.replicas])
 
 
 async def test_idempotent_producers_are_known_on_the_other_side(cluster: StoreCluster) -> None:
@@ -127,7 +129,7 @@ def before_commit(monkeypatch: pytest.MonkeyPatch, step: Callable[[], Any]) -> N
 async def test_a_leader_that_was_opened_before_the_commit_refuses_it(
     cluster: StoreCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the next leader has acknowledged is not in the copy."""
+    """The copy lacks what the next leader has acknowledged."""
     leader = await cluster.create()
     for number in range(5):
         await cluster.produce(b"value %d" % number)

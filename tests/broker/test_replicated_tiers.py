@@ -1,4 +1,4 @@
-"""Replicas of tiered topics: a new one copies what its leader has on disk, and serves all of it."""
+"""New replicas of tiered topics copy what their leader has on disk, and serve everything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def brokers(tmp_path: Path, postgres_url: str) -> Iterator[dict[int, Broker]]:
 
 
 def copy_on(broker: Broker) -> LocalPartition | None:
-    """What a broker has of the topic, as leader or follower."""
+    """Return a broker's partition of the topic, as leader or follower."""
     assert broker.server is not None
     served = broker.server.partitions.topics.get("t")
     found = None if served is None else served.partitions[0] or served.followed[0]
@@ -48,12 +48,16 @@ def copy_on(broker: Broker) -> LocalPartition | None:
 
 
 def leader_of(brokers: dict[int, Broker]) -> int:
-    leads = [one for one in brokers if (copy := copy_on(brokers[one])) is not None and copy.leads]
+    leads = [
+        broker
+        for broker in brokers
+        if (copy := copy_on(brokers[broker])) is not None and copy.leads
+    ]
     return leads[0] if leads else 0
 
 
-def settled(brokers: dict[int, Broker]) -> LocalPartition | None:
-    """The leader's copy, once all that is closed lies in the archive and most nowhere else."""
+def archived(brokers: dict[int, Broker]) -> LocalPartition | None:
+    """Return the leader's partition once closed segments are archived and mostly deleted."""
     leader = leader_of(brokers)
     copy = copy_on(brokers[leader]) if leader else None
     if copy is None or copy.tiers is None or not copy.log.loaded:
@@ -86,11 +90,11 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     with brokers[1].client() as client:
         client.create_topic("t", 1, TIERED, replication_factor=3)
     sent = fill(brokers[1])
-    leader = wait_for(lambda: settled(brokers))
+    leader = wait_for(lambda: archived(brokers))
     first = leader_of(brokers)
-    holders = [one for one in brokers if copy_on(brokers[one]) is not None]
+    holders = [broker for broker in brokers if copy_on(brokers[broker]) is not None]
     (outside,) = brokers.keys() - set(holders)
-    wiped = next(one for one in holders if one != first)
+    wiped = next(holder for holder in holders if holder != first)
 
     brokers[wiped].stop()
     shutil.rmtree(brokers[wiped].directory)
@@ -102,11 +106,11 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     assert copy.log.size_bytes <= leader.log.size_bytes < 200_000
 
     # It leads, from the archive's start, and goes on where the rows end.
-    make_lead(brokers, [wiped, *(one for one in holders if one != wiped)])
+    make_lead(brokers, [wiped, *(holder for holder in holders if holder != wiped)])
     assert consumed(brokers[wiped], RECORDS) == sent
     tiered_end = leader.tiers.tiered_end
     sent += fill(brokers[wiped])
-    leader = wait_for(lambda: settled(brokers))
+    leader = wait_for(lambda: archived(brokers))
     assert leader.tiers.tiered_end > tiered_end
     assert leader.log_start_offset == 0
     assert consumed(brokers[first], 2 * RECORDS) == sent

@@ -1,4 +1,4 @@
-"""Transactions on partitions with replicas: their markers follow whoever leads."""
+"""Transactions on replicated partitions: markers are written by any leader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stable_end(cluster: Cluster) -> int:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_leader_goes_before_its_marker_is_written(cluster: Cluster, commit: bool) -> None:
     leader = await cluster.create()
-    addresses = [":".join(map(str, one.kafka_address)) for one in cluster.brokers.values()]
+    addresses = [":".join(map(str, broker.kafka_address)) for broker in cluster.brokers.values()]
     client = Client(addresses)
     producer = client.transactional("tx")
     await asyncio.to_thread(producer.begin)

@@ -1,4 +1,4 @@
-"""Brokers that are for some things only: what they are given, and what they are not."""
+"""Brokers with some roles only get the partitions and groups of their roles."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS = [f"group-{number}" for number in range(20)]
 
 
 class RoleCluster(StoreCluster):
-    """Brokers of which some are told what they are for."""
+    """Cluster of brokers, some of them with configured roles."""
 
     def __init__(self, root: Path, url: str) -> None:
         super().__init__(root, url)
@@ -34,7 +34,7 @@ class RoleCluster(StoreCluster):
         return await super().start(node_id)
 
     async def asked_for(self, **spec: Any) -> tuple[str, str]:
-        """How the creation of a topic ends."""
+        """Return the error of a topic's creation."""
         whole = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         body = {"topics": [{**whole, **spec}], "timeout": 5000}
         answer = await self.clients[1].call("CreateTopics", 7, body)
@@ -52,8 +52,8 @@ def in_sync(broker: BrokerServer, copies: int) -> bool:
 
 async def all_in_sync(cluster: RoleCluster, copies: int) -> None:
     """Wait until all brokers know that: before, the doctor ends with status 1."""
-    for one in cluster.brokers.values():
-        await until(partial(in_sync, one, copies))
+    for broker in cluster.brokers.values():
+        await until(partial(in_sync, broker, copies))
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ async def test_replicas_lie_where_they_are_to(cluster: RoleCluster) -> None:
     assert await cluster.produce(b"value") == 0
     assert (await cluster.asked_for(name="many", num_partitions=30))[0] == "none"
     [many] = (await cluster.topic("many")).topics
-    assert {one.leader_id for one in many.partitions} == {2, 3, 4}
+    assert {partition.leader_id for partition in many.partitions} == {2, 3, 4}
     refused = "broker 1 gets no replicas: its broker.roles is ingestion, without persistence"
     code, why = await cluster.asked_for(name="four", replication_factor=4)
     assert code == "invalid_replication_factor"
@@ -95,19 +95,19 @@ async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -
     made = await cluster.asked_for(name="d", num_partitions=20, configs=diskless)
     assert made[0] == "none"
     answer = await cluster.topic("d")
-    assert {one.leader_id for one in answer.topics[0].partitions} == {1, 4}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {1, 4}
     assert answer.controller_id == 1
-    assert {one.node_id for one in answer.brokers} == {1, 2, 3, 4}, "any may be asked"
-    images = [one.cluster.image for one in cluster.brokers.values()]
-    assert {owner_of(one, key).broker_id for one in images for key in GROUPS} == {1, 4}
+    assert {broker.node_id for broker in answer.brokers} == {1, 2, 3, 4}, "any may be asked"
+    images = [broker.cluster.image for broker in cluster.brokers.values()]
+    assert {owner_of(image, key).broker_id for image in images for key in GROUPS} == {1, 4}
     for gone in (1, 4):
         await cluster.stop(gone)
     left = list(cluster.brokers.values())
-    for one in left:
-        await until(partial(knows, one, 2))
+    for broker in left:
+        await until(partial(knows, broker, 2))
     assert {owner_of(left[0].cluster.image, key).broker_id for key in GROUPS} == {2, 3}
     answer = await cluster.topic("d")
-    assert {one.leader_id for one in answer.topics[0].partitions} == {2, 3}
+    assert {partition.leader_id for partition in answer.topics[0].partitions} == {2, 3}
 
 
 @pytest.mark.long
@@ -117,11 +117,11 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     cluster.roles[leader] = "ingestion"
     await cluster.stop(leader)
     await cluster.start(leader)
-    for one in cluster.brokers.values():
-        await until(partial(knows, one, 4))
+    for broker in cluster.brokers.values():
+        await until(partial(knows, broker, 4))
     await cluster.led()
     await all_in_sync(cluster, 2)
-    found = {one["broker"]: one for one in (await facts(cluster))["brokers"]}
+    found = {fact["broker"]: fact for fact in (await facts(cluster))["brokers"]}
     assert (found[leader]["roles"], found[leader]["copies"]) == (["ingestion"], 1)
     held = f"broker {leader} has broker.roles = ingestion, and replicas of 1 partition, as of t-0"
     assert held in await asked(cluster, "doctor")
@@ -130,7 +130,9 @@ async def test_a_broker_that_is_to_have_no_replicas_any_more(cluster: RoleCluste
     assert 1 not in move["to"]
     await ran(cluster, "broker", "drain", str(leader))
     [other] = {2, 3, 4} - {*move["replicas"]}
-    await moved(cluster, tuple(other if one == leader else one for one in move["replicas"]))
+    await moved(
+        cluster, tuple(other if replica == leader else replica for replica in move["replicas"])
+    )
     await all_in_sync(cluster, 2)
     assert held not in await asked(cluster, "doctor")
     assert await cluster.produce(b"goes on") == 1

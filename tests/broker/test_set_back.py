@@ -1,4 +1,4 @@
-"""Databases and directories that are older than what the others know: nobody goes by them."""
+"""Databases and directories that are older than the cluster's state are rejected."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def start_refused(cluster: Cluster, node_id: int, error: type[Exception], 
 
 @pytest.fixture
 async def backup(cluster: Cluster) -> Backup:
-    """Of a cluster with a topic; another one was made since, with records."""
+    """Make a backup of a cluster with a topic, after which another one was created."""
     await cluster.create("old")
     made = Backup(cluster.url)
     await made.make()
@@ -90,7 +90,7 @@ async def backup(cluster: Cluster) -> Backup:
 
 
 async def test_a_backup_of_yesterday_is_refused(cluster: Cluster, backup: Backup) -> None:
-    """Each time anew: what refuses leaves no trace in the database that would help it."""
+    """Repeated starts fail too, because a rejected one changes nothing in the database."""
     for node_id in (1, 2, 3):
         await cluster.stop(node_id)
     newest = Backup(cluster.url)
@@ -122,7 +122,7 @@ async def test_a_copy_that_others_went_on_with_is_refused_for_good(
         )
     await others.close()
     for _ in range(2):
-        why = "(of broker 1 twice|of broker 1 is|copies here have promised).*restore the newest"
+        why = "(of broker 1 twice|of broker 1 is|replicas here have promised).*restore the newest"
         await start_refused(cluster, 1, DatabaseSetBack, why)
 
 
@@ -156,7 +156,7 @@ async def test_an_older_copy_of_a_directory_does_not_help_to_forget(
     await cluster.create()
     await cluster.produce(b"first")
     old = 1 if cluster.leader() != 1 else 2
-    other = next(one for one in (1, 2, 3) if one not in (old, cluster.leader()))
+    other = next(broker_id for broker_id in (1, 2, 3) if broker_id not in (old, cluster.leader()))
     await cluster.stop(old)
     snapshot = cluster.root / "snapshot"
     shutil.copytree(cluster.root / str(old), snapshot)
@@ -180,7 +180,7 @@ async def test_an_older_copy_of_a_directory_does_not_help_to_forget(
     await until(lambda: "may have lost what they acknowledged" in caplog.text)
     assert cluster.leader() == 0, "two of three copies, which lack what was acknowledged"
     said = json.loads((await ran(cluster, "doctor", "--output", "json", status=1))[0])
-    (finding,) = [one for one in said if one["check"] == "copies"]
+    (finding,) = [row for row in said if row["check"] == "copies"]
     assert finding["cause"].startswith(f"broker {old}: t-0: it may lack what it acknowledged")
     await cluster.stop(old)  # it is noted: another start does not forget it
     await cluster.start(old)
@@ -194,4 +194,4 @@ async def test_an_older_copy_of_a_directory_does_not_help_to_forget(
 async def test_a_damaged_file_of_what_was_seen_is_refused(cluster: Cluster) -> None:
     await cluster.stop(1)
     (cluster.root / "1" / FILE).write_text("{}")
-    await start_refused(cluster, 1, CorruptFile, "does not say which database")
+    await start_refused(cluster, 1, CorruptFile, "is damaged and does not name")

@@ -1,4 +1,4 @@
-"""Brokers on one PostgreSQL: they see each other come, change things, fall silent and return."""
+"""Brokers on one PostgreSQL notice each other's start, changes, silence and return."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ async def test_acls_and_users_of_one_broker_hold_on_the_others(start: Start) -> 
 
 
 async def test_a_second_copy_is_not_promised(start: Start) -> None:
-    """Nobody copies a local log to another broker: an in-sync set of two would be a lie."""
+    """A local log has no follower, so a replication factor of 2 is rejected."""
     one, two = await start(1), await start(2)
     await until(lambda: known(one) == known(two) == [1, 2])
     host, port = one.kafka_address
 
     def create() -> None:
         with Client(f"{host}:{port}") as client:
-            with pytest.raises(PenstockError, match="several replicas need replication"):
+            with pytest.raises(PenstockError, match="is not set on broker"):
                 client.create_topic("copied", replication_factor=2)
             assert len(client.create_topic("single").partitions[0].replicas) == 1
 
@@ -172,4 +172,4 @@ async def test_a_second_process_of_one_id_ends_the_first(start: Start) -> None:
     assert known(second) == [1]
     assert not second.superseded.is_set()
     await second.cluster.refresh()
-    assert known(second) == [1], "the first takes nobody's registration along"
+    assert known(second) == [1], "the first takes no member's registration along"

@@ -1,4 +1,4 @@
-"""What a broker must not load before it is ready."""
+"""Modules that a broker must not load before it is ready."""
 
 from __future__ import annotations
 

@@ -83,11 +83,13 @@ async def test_subscriptions_are_config_resources(client: WireClient) -> None:
         },
     )
     (result,) = described.results
-    found = {one.name: (one.value, one.config_source) for one in result.configs}
+    found = {config.name: (config.value, config.config_source) for config in result.configs}
     assert found == {"interval.ms": ("5000", 7), "metrics": ("*", 7), "match": ("", 5)}
     for version in (0, 1):
         listed = await client.call("ListConfigResources", version, {"resource_types": [16]})
-        assert [one.resource_name for one in listed.config_resources] == ["all"]
+        assert [config_resource.resource_name for config_resource in listed.config_resources] == [
+            "all"
+        ]
     assert await subscribe(client, "all", metrics=None, interval_ms=None) == (0, "")
     listed = await client.call("ListConfigResources", 0, {})
     assert listed.config_resources == ()
@@ -99,7 +101,7 @@ async def test_subscriptions_that_cannot_be(client: WireClient) -> None:
     number, message = await subscribe(client, "s", match="colour=red")
     assert (number, "colour=red" in message) == (INVALID_CONFIG, True)
     number, message = await subscribe(client, "", metrics="*")
-    assert (number, "has a name" in message) == (INVALID_REQUEST, True)
+    assert (number, "must not be empty" in message) == (INVALID_REQUEST, True)
 
 
 async def test_a_client_is_asked_for_what_matches_it(client: WireClient) -> None:
@@ -140,7 +142,7 @@ async def test_pushes_are_shown(broker: BrokerServer, client: WireClient, codec:
     assert "penstock_client_metrics_series 2.0" in text
 
 
-async def test_what_is_wrong_with_a_push_is_said(broker: BrokerServer, client: WireClient) -> None:
+async def test_errors_of_a_push_are_returned(broker: BrokerServer, client: WireClient) -> None:
     await subscribe(client, "all", metrics="*", interval_ms="3600000")
     asked = await ask(client)
     assert await push(client, asked, client_instance_id=None) == INVALID_REQUEST
@@ -166,14 +168,14 @@ async def test_a_push_that_inflates_beyond_all_bounds_is_refused(client: WireCli
     assert await push(client, await ask(client), data, compression_type=1) == INVALID_RECORD
 
 
-async def test_who_is_asked_for_nothing_is_told_so(client: WireClient) -> None:
+async def test_a_client_without_subscription_gets_no_metrics(client: WireClient) -> None:
     asked = await ask(client)
     assert asked.requested_metrics == ()
     assert asked.push_interval.total_seconds() == 300
 
 
 def test_librdkafka_pushes_by_itself() -> None:
-    """Nothing is told to the client: it asks, compresses, pushes, and says when it ends."""
+    """It requests, compresses and pushes without configuration, and terminates."""
     with Broker() as broker, broker.client() as admin:
         admin.create_topic("t", 1)
         admin.alter_configs("client-metrics", "all", {"metrics": "*", "interval.ms": "200"})

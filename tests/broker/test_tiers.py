@@ -79,12 +79,12 @@ def test_which_configurations_a_tiered_topic_may_have(configs: dict[str, str], w
     assert bool(found) is bool(word)
 
 
-def test_where_brokers_are_not_told_of_tiers_no_topic_has_any() -> None:
+def test_brokers_without_tiers_reject_tiered_topics() -> None:
     assert "remote.log.storage.system.enable" in refusal(ON, enabled=False)
     assert refusal({**ON, "retention.ms": "5"}, ON, enabled=False) == ""
 
 
-def test_tiers_are_given_up_only_with_their_deletion() -> None:
+def test_tiers_are_disabled_only_with_their_deletion() -> None:
     assert "remote.log.delete.on.disable" in refusal({}, ON)
     assert refusal({"remote.log.delete.on.disable": "true"}, ON) == ""
 
@@ -100,7 +100,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def tiered() -> Iterator[Broker]:
-    """A broker whose topic `t` lies in the archive, for tests that change nothing."""
+    """Start a broker whose topic `t` is archived, for tests that change nothing."""
     with Broker(SETTINGS) as running:
         running.create_topic("t", 1, TIERED)
         fill(running)

@@ -1,4 +1,4 @@
-"""Plans of new topics and partitions: what is accepted, and every way to be refused."""
+"""Plans of new topics and partitions, and every way to be rejected."""
 
 from dataclasses import replace
 from typing import Any
@@ -86,11 +86,11 @@ def test_manual_assignment() -> None:
         (TopicSpec(name="t", partition_count=99), "policy_violation", "120"),
         (TopicSpec(name="t", replication_factor=0), "invalid_replication_factor", "0"),
         (TopicSpec(name="t", replication_factor=3), "invalid_replication_factor", "2 broker"),
-        (TopicSpec(name="t", replication_factor=2), "invalid_replication_factor", "1, 2 has none"),
+        (TopicSpec(name="t", replication_factor=2), "invalid_replication_factor", "on broker 1, 2"),
         (
             TopicSpec(name="t", assignments=((0, (1, 2)),)),
             "invalid_replication_factor",
-            "several replicas need replication.listener",
+            "replication.listener is not set on broker",
         ),
         (
             TopicSpec(name="t", assignments=((0, (1,)),), partition_count=1),
@@ -140,7 +140,9 @@ def test_a_broker_that_is_away_counts_if_it_has_copies_and_does_not_lead() -> No
         plan(spec, image(topic("alone", 1)))
     reachable = replace(
         known,
-        brokers=tuple(replace(one, endpoints=((REPLICATION, "h", 2),)) for one in known.brokers),
+        brokers=tuple(
+            replace(broker, endpoints=((REPLICATION, "h", 2),)) for broker in known.brokers
+        ),
     )
     made = plan(spec, reachable)
     assert all(sorted(replicas) == [1, 2, 3] for replicas in made.partitions)
@@ -165,7 +167,7 @@ def test_nothing_new_is_placed_on_a_broker_that_is_to_go() -> None:
         old, total_count=3, assignments=None, image=image(old), settings=SETTINGS, levels=levels
     )
     assert more == ((1,),)
-    with pytest.raises(PenstockError, match="'x': must be numbers of brokers"):
+    with pytest.raises(PenstockError, match="'x': must be broker ids"):
         check_broker_configs({"placement.excluded.brokers": "2,x"})
 
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit in all versions, whoever coordinates the group and whoever the transaction."""
+"""TxnOffsetCommit in all versions, with group and transaction coordinators on any broker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Producer:
         }
 
     async def add_group(self, group: str = "g") -> None:
-        """What producers do before versions that do it themselves."""
+        """Send AddOffsetsToTxn, as producers of older versions do."""
         if self.version < ADDS_GROUP:
             request = {**self.identity, "group_id": group}
             answer = await self.client.call("AddOffsetsToTxn", 3, request)
@@ -127,7 +127,7 @@ async def test_offsets_count_when_their_transaction_does(lone: WireClient, versi
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_what_is_wrong_is_said_for_each_partition(lone: WireClient, version: int) -> None:
+async def test_errors_are_returned_for_each_partition(lone: WireClient, version: int) -> None:
     producer = Producer(lone, version)
     await producer.begin()
     if version < ADDS_GROUP:
@@ -196,14 +196,15 @@ async def test_a_member_that_is_replaced_meanwhile_is_refused(
 
 @pytest.fixture
 async def pair(start: Start) -> AsyncIterator[dict[int, tuple[BrokerServer, WireClient]]]:
-    servers = {one: await start(one) for one in (1, 2)}
+    servers = {broker_id: await start(broker_id) for broker_id in (1, 2)}
     await until(lambda: all(known(server) == [1, 2] for server in servers.values()))
     clients = {
-        one: await WireClient.connect(server.kafka_address) for one, server in servers.items()
+        broker_id: await WireClient.connect(server.kafka_address)
+        for broker_id, server in servers.items()
     }
     await clients[1].create("t", partitions=2)
-    await until(lambda: all("t" in one.cluster.image.topics for one in servers.values()))
-    yield {one: (servers[one], clients[one]) for one in servers}
+    await until(lambda: all("t" in broker.cluster.image.topics for broker in servers.values()))
+    yield {broker_id: (servers[broker_id], clients[broker_id]) for broker_id in servers}
     for client in clients.values():
         await client.close()
 

@@ -54,7 +54,7 @@ def producer(broker: RunningBroker, name: str, **more: Any) -> Producer:
 
 
 def committed(broker: RunningBroker, topic: str, expected: int) -> list[bytes]:
-    """What a reader of committed records gets."""
+    """Return the values that a reader of committed records gets."""
     return committed_values(broker.bootstrap, topic, PARTITIONS, expected)
 
 
@@ -72,7 +72,7 @@ def test_librdkafka_commits_and_aborts(broker: RunningBroker, topic: str) -> Non
             made.abort_transaction(SECONDS)
         else:
             made.commit_transaction(SECONDS)
-    expected = sorted(f"{one}-{number}".encode() for one in (0, 2, 4) for number in range(4))
+    expected = sorted(f"{source}-{number}".encode() for source in (0, 2, 4) for number in range(4))
     assert committed(broker, topic, len(expected)) == expected
 
 
@@ -161,12 +161,7 @@ def test_many_transactions_of_many_producers(broker: RunningBroker, topic: str) 
             else:
                 made.abort_transaction(SECONDS)
     expected = sorted(
-        [
-            f"{number}.{one}".encode()
-            for number in range(4)
-            for one in range(10)
-            if (number + one) % 3
-        ]
+        [f"{number}.{n}".encode() for number in range(4) for n in range(10) if (number + n) % 3]
         * PARTITIONS
     )
     assert committed(broker, topic, len(expected)) == expected

@@ -1,4 +1,4 @@
-"""Batches of transactions on a broker: verified first, seen by readers of what is committed."""
+"""Transactional batches are verified first, and seen by readers of committed records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_the_first_batch_of_a_transaction_is_verified(place: Place) -> Non
     await end(place.partition, commit=True)
     for version in (9, 12, 12):
         row = await produce(place.client, sent(b"v", sequence=3), version=version, partition=1)
-    assert [one[3:] for one in place.verifier.asked[1:]] == [(["t-1"], False)]
+    assert [call[3:] for call in place.verifier.asked[1:]] == [(["t-1"], False)]
     await produce(place.client, sent(b"v", producer_id=8), version=12)
     assert place.verifier.asked[-1] == ("tx", 8, 0, ["t-0"], True)
 
@@ -79,7 +79,7 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place) -> 
     assert (partition.high_watermark, partition.last_stable_offset) == (5, 1)
     row = await fetch_committed(client)
     assert (row.high_watermark, row.last_stable_offset, aborted(row)) == (5, 1, [])
-    assert [one.next_offset for one in split_batches(bytes(row.records))] == [1]
+    assert [batch.next_offset for batch in split_batches(bytes(row.records))] == [1]
     assert [await list_offset(client, -1, level) for level in (0, 1)] == [5, 1]
     waiting = asyncio.create_task(fetch_committed(client, 1, max_wait=60_000))
     other = await WireClient.connect(place.broker.kafka_address)
@@ -88,11 +88,11 @@ async def test_readers_of_what_is_committed_see_decisions_only(place: Place) -> 
     assert (await end(partition, commit=False)).base_offset == 6
     row = await waiting
     assert aborted(row) == [(7, 1)]
-    assert [one.base_offset for one in split_batches(bytes(row.records))] == [1]
+    assert [batch.base_offset for batch in split_batches(bytes(row.records))] == [1]
     await end(partition, commit=True, producer_id=8)
     row = await fetch_committed(client, 1)
     assert (row.last_stable_offset, aborted(row)) == (8, [(7, 1)])
-    assert [one.base_offset for one in split_batches(bytes(row.records))] == [1, 3, 4, 5, 6, 7]
+    assert [batch.base_offset for batch in split_batches(bytes(row.records))] == [1, 3, 4, 5, 6, 7]
     row = await client.fetch("t", 1)
     assert aborted(row) is None
     assert aborted(await fetch_committed(client, 7)) == []
@@ -194,7 +194,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("code", TOLD)
-async def test_what_the_producer_is_told(place: Place, code: str) -> None:
+async def test_errors_of_the_producer(place: Place, code: str) -> None:
     for version, expected in zip((10, 11, 12), TOLD[code], strict=True):
         place.verifier.answers = [coordinator_said(code)] * 9
         row = await produce(place.client, sent(b"v"), version=version)
@@ -258,7 +258,10 @@ async def test_describe_producers_tells_of_transactions(place: Place) -> None:
     await end(place.partition, commit=True, producer_id=8, epoch=4, coordinator_epoch=3)
     request = {"topics": [{"name": "t", "partition_indexes": [0]}]}
     answer = await place.client.call("DescribeProducers", 0, request)
-    found = {one.producer_id: one for one in answer.topics[0].partitions[0].active_producers}
+    found = {
+        active_producer.producer_id: active_producer
+        for active_producer in answer.topics[0].partitions[0].active_producers
+    }
     assert (found[7].current_txn_start_offset, found[7].coordinator_epoch) == (1, -1)
     assert (found[8].current_txn_start_offset, found[8].coordinator_epoch) == (-1, 3)
     assert (found[8].producer_epoch, found[8].last_sequence) == (4, -1)
@@ -330,7 +333,9 @@ def by_confluent(servers: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition("t", 0, 0)])
     found: list[bytes] = []
     for _ in range(60):
-        found += [one.value() for one in consumer.consume(count + 1 - len(found), timeout=1.0)]
+        found += [
+            message.value() for message in consumer.consume(count + 1 - len(found), timeout=1.0)
+        ]
         if len(found) >= count:
             break
     consumer.close()
@@ -350,7 +355,7 @@ def by_python(servers: str, count: int) -> list[bytes]:
     consumer.seek_to_beginning(where)
     found: list[bytes] = []
     for _ in range(60):
-        found += [one.value for rows in consumer.poll(1000).values() for one in rows]
+        found += [record.value for rows in consumer.poll(1000).values() for record in rows]
         if len(found) >= count:
             break
     consumer.close()

@@ -1,4 +1,4 @@
-"""Transactions of two brokers: whoever coordinates, and whoever leads the partitions."""
+"""Transactions of two brokers: either coordinates, and either leads the partitions."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ class Cluster(NamedTuple):
 
 @pytest.fixture
 async def cluster(start: Start) -> AsyncIterator[Cluster]:
-    brokers = {one: await start(one) for one in (1, 2)}
+    brokers = {broker_id: await start(broker_id) for broker_id in (1, 2)}
     await until(lambda: all(known(broker) == [1, 2] for broker in brokers.values()))
     clients = {
-        one: await WireClient.connect(broker.kafka_address) for one, broker in brokers.items()
+        broker_id: await WireClient.connect(broker.kafka_address)
+        for broker_id, broker in brokers.items()
     }
     await clients[1].create("t", partitions=8)
-    await until(lambda: all("t" in one.cluster.image.topics for one in brokers.values()))
+    await until(lambda: all("t" in broker.cluster.image.topics for broker in brokers.values()))
     led: dict[int, list[int]] = {1: [], 2: []}
     for row in brokers[1].cluster.image.topics["t"].partitions:
         led[row.leader].append(row.index)
@@ -77,9 +78,9 @@ async def add(client: WireClient, name: str, began: Any, partitions: list[int]) 
         },
     )
     return {
-        one.partition_error_code.name
+        result.partition_error_code.name
         for topic in answer.results_by_topic_v3_and_below
-        for one in topic.results_by_partition
+        for result in topic.results_by_partition
     }
 
 
@@ -105,7 +106,7 @@ async def completed(client: WireClient, name: str) -> str:
 
 
 def ends(cluster: Cluster) -> list[int]:
-    """Where the partitions end, each at its leader."""
+    """Return the end offsets of the partitions, each from its leader."""
     found = {
         index: cluster.brokers[leader].partitions.partition("t", index).log_end_offset
         for leader, indexes in cluster.led.items()
@@ -166,8 +167,12 @@ async def test_a_new_producer_aborts_what_is_open(cluster: Cluster) -> None:
     assert (second.error_code, second.producer_epoch) == (0, 2)
     assert ends(cluster) == [1] * 8
     [marker] = {
-        Marker(one.producer_id, one.producer_epoch, one.coordinator_epoch, commit=False)
-        for one in await cluster.brokers[1].partitions.partition("t", cluster.led[1][0]).producers()
+        Marker(
+            producer.producer_id, producer.producer_epoch, producer.coordinator_epoch, commit=False
+        )
+        for producer in await cluster.brokers[1]
+        .partitions.partition("t", cluster.led[1][0])
+        .producers()
     }
     assert (marker.producer_id, marker.producer_epoch) == (began.producer_id, 1)
 
@@ -207,7 +212,9 @@ async def test_leaders_ask_whichever_broker_coordinates(cluster: Cluster, asking
     assert await ask(where[0], where[1], add=True) == ["", ""]
     assert await ask(*where) == ["", "", "transaction_abortable"]
     assert await ask(where[0], epoch=1) == ["producer_fenced"]
-    together = await asyncio.gather(*[ask(one, add=True) for one in where], ask(where[2]))
+    together = await asyncio.gather(
+        *[ask(partition, add=True) for partition in where], ask(where[2])
+    )
     assert together[:3] == [[""]] * 3
     ended = await end(client, name, began, commit=True)
     # As clients do: the answer to a commit may come before its markers are written.
@@ -243,7 +250,9 @@ async def test_transactions_are_listed(cluster: Cluster) -> None:
     async def listed(**filters: Any) -> list[str]:
         request = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1, **filters}
         answer = await client.call("ListTransactions", 1, request)
-        return [one.transactional_id for one in answer.transaction_states]
+        return [
+            transaction_state.transactional_id for transaction_state in answer.transaction_states
+        ]
 
     assert await listed() == [name]
     assert await listed(state_filters=("Ongoing",)) == [name]
@@ -275,7 +284,7 @@ async def test_another_broker_finishes_what_is_decided(cluster: Cluster, start: 
     assert (await end(client, name, began, commit=True)).error_code == 0
     assert (await described(client, name)).transaction_state == "PrepareCommit"
     third = await start(3)
-    await until(lambda: all(known(one) == [1, 2, 3] for one in cluster.brokers.values()))
+    await until(lambda: all(known(broker) == [1, 2, 3] for broker in cluster.brokers.values()))
     taker = await WireClient.connect(third.kafka_address)
     assert await completed(taker, name) == "CompleteCommit"
     assert [ends(cluster)[index] for index in cluster.led[1]] == [1] * len(cluster.led[1])

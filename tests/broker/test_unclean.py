@@ -1,4 +1,4 @@
-"""Two of three brokers are lost for ever: what is left leads where somebody chose that."""
+"""Two of three brokers are lost permanently: the remaining replica leads only by choice."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Positions = Mapping[int, ReadPosition]
 
 
 async def lose_two(four: Cluster) -> tuple[int, tuple[int, int], Positions]:
-    """Who is left, who is gone with records only they have, and where a reader of those stood."""
+    """Return the remaining broker, the lost leader, and a reader's position."""
     leader = await four.create()
-    gone = leader, next(one for one in row(four).replicas if one != leader)
-    left = next(one for one in row(four).replicas if one not in gone)
+    gone = leader, next(replica for replica in row(four).replicas if replica != leader)
+    left = next(replica for replica in row(four).replicas if replica not in gone)
     for number in range(5):
         await four.produce(b"everywhere %d" % number)
     await until(lambda: has(four.log(left), 5))
@@ -55,15 +55,14 @@ def read_to(bootstrap: str, offset: int, start: str | Positions = "earliest") ->
         return stream.positions
 
 
-def _nothing(*_: object) -> None:
-    """As a broker that has no time for it."""
+def _nothing(*_: object) -> None: ...
 
 
 async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> None:
     four.settings["admin.listener"] = f"127.0.0.1:{free_port()}"
     left, gone, _ = await lose_two(four)
     four.settings.clear()
-    via = next(one for one in four.brokers if one != left)
+    via = next(broker_id for broker_id in four.brokers if broker_id != left)
     before = row(four)
     (elected,) = await facts(four, "topic", "elect", "t", "--unclean", "--yes")
     assert elected["outcome"] == "elected"
@@ -89,7 +88,7 @@ async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> Non
         left,
     )
     said = json.loads((await ran(four, "doctor", "--output", "json", status=1))[0])
-    (finding,) = [one for one in said if one["check"] == "records given up"]
+    (finding,) = [row for row in said if row["check"] == "records given up"]
     assert finding["cause"].startswith(f"t-0 from offset 5 of epoch {before.leader_epoch} on, by")
     # Who was gone comes back, gives up what it had alone, and is a replica again.
     for node_id in gone:
@@ -98,7 +97,7 @@ async def test_an_unclean_election_records_what_it_gave_up(four: Cluster) -> Non
     assert await four.produce(b"after") == 5
     await check(four, before.replicas, 6)
     assert await elect(four, via, {"t": [0]}, kind=1) == {
-        ("t", 0): ("election_not_needed", f"t-0 is led by broker {four.leader()}")
+        ("t", 0): ("election_not_needed", f"broker {four.leader()} already leads t-0")
     }
 
 

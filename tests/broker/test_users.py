@@ -1,4 +1,4 @@
-"""Users and their SCRAM credentials, as the cluster keeps them."""
+"""Users and their SCRAM credentials in the control plane."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ async def alter(
         "upsertions": upsertions,
     }
     answer = await client.call("AlterUserScramCredentials", 0, request)
-    return [(one.user, one.error_code.name) for one in answer.results]
+    return [(result.user, result.error_code.name) for result in answer.results]
 
 
 async def described(client: WireClient, *users: str) -> dict[str, Any]:
     request = {"users": [{"name": name} for name in users] or None}
     answer = await client.call("DescribeUserScramCredentials", 0, request)
     return {
-        one.user: one.error_code.name
-        if one.error_code
-        else [(info.mechanism, info.iterations) for info in one.credential_infos]
-        for one in answer.results
+        result.user: result.error_code.name
+        if result.error_code
+        else [(info.mechanism, info.iterations) for info in result.credential_infos]
+        for result in answer.results
     }
 
 

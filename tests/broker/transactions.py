@@ -1,4 +1,4 @@
-"""What tests of transactions send, and a coordinator that answers as it is told."""
+"""Requests of transaction tests, and a coordinator with scripted responses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 60.0
 
 
 class Verifier:
-    """Says yes, unless it was told something else; remembers what it was asked."""
+    """Verifier that accepts everything unless scripted otherwise, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int, int, list[str], bool]] = []
@@ -66,7 +66,7 @@ class Verifier:
         partitions: Sequence[TopicPartition],
         add: bool,
     ) -> Sequence[PenstockError | None]:
-        names = [str(one) for one in partitions]
+        names = [str(partition) for partition in partitions]
         self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
         return [self.answers.pop(0) if self.answers else None for _ in partitions]
 
@@ -127,11 +127,14 @@ def aborted(row: Any) -> list[tuple[int, int]] | None:
     """The aborted transactions of a partition's part of an answer."""
     if row.aborted_transactions is None:
         return None
-    return [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
+    return [
+        (aborted_transaction.producer_id, aborted_transaction.first_offset)
+        for aborted_transaction in row.aborted_transactions
+    ]
 
 
 def committed_values(bootstrap: str, topic: str, partitions: int, expected: int = 0) -> list[bytes]:
-    """What a reader of committed records gets up to the ends, in the order of its bytes.
+    """Return the values of committed records up to the ends, in log order.
 
     It waits until there are as many as expected.
     """

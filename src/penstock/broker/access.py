@@ -1,12 +1,9 @@
-"""What a request may not do is taken out of it before its handler runs, by the table of API keys.
+"""Authorisation of requests: removes what a caller may not access before the handler runs.
 
-`wire/kafka/apis.py` says for each API what is asked. What is asked of the `whole` request fails
-it; of `each` element, takes those out that are refused, and puts their errors into the answer,
-where they stood in the request; what is `listed` is left out of the answer. So a handler sees
-nothing that its caller must not touch, and cannot forget to ask. Only where it depends on what the
-handler knows does it ask itself, by `context.rights`: the rows that say `asked`.
-
-A topic that is named by its id is looked up; an id that nobody has is the handler's business.
+`wire/kafka/apis.py` lists the checks of each API. A check of the `whole` request rejects it; a
+check of `each` element removes the refused elements and puts their errors into the response, in
+request order; a `listed` check filters the response. Handlers call `context.rights` themselves only
+for rows that say `asked`, where the check depends on the handler's state.
 
 Source: Kafka's `KafkaApis`, `ControllerApis` and `AuthHelper`.
 """
@@ -36,25 +33,22 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "config": ("resources",),
 }  # fmt: skip
-"""Where requests have their resources: text, or elements that are text or have one of `NAMES`."""
+"""Request fields that hold resources: text, or elements that are text or have one of `NAMES`."""
 
 NAMES: Final = ("name", "topic", "topic_name", "group_id", "transactional_id")
 
 CONFIG_TYPES: Final = {2: "topic", 4: "cluster", 8: "cluster", 16: "cluster", 32: "group"}
-"""What the types of config resources are to the authoriser; of others handlers know nothing."""
+"""Authoriser's resource type by Kafka's config resource type."""
 
 TopicName = Callable[[bytes], str | None]
-"""The name of the topic of an id; None if there is none."""
+"""Look up the name of a topic by its id; None if there is none."""
 Resource = tuple[str, str]
-"""Its type, and its name."""
+"""Resource type and name."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Granted:
-    """What is left of a request, and what its answer must get, or lose.
-
-    `refused` are the answers of elements, by their places in the request, in the array `field`.
-    """
+    """Granted part of a request. `refused` are the answers of elements, by index in `field`."""
 
     request: Any
     field: str = ""
@@ -63,7 +57,7 @@ class Granted:
     nothing_left: bool = False
 
     def complete(self, answer: Mapping[str, Any], rights: Rights) -> Mapping[str, Any]:
-        """The answer with what was refused, or without what must not be seen."""
+        """Return the answer with the refused elements added and the invisible ones removed."""
         if self.refused:
             elements: list[Any] = []
             others = iter(answer.get(self.field) or ())
@@ -74,7 +68,7 @@ class Granted:
         if self.listed is not None:
             check = self.listed
             answer = {
-                name: [one for one in value if _is_seen(one, check, rights)]
+                name: [element for element in value if _is_seen(element, check, rights)]
                 if isinstance(value, list | tuple)
                 else value
                 for name, value in answer.items()
@@ -90,11 +84,7 @@ def _is_seen(element: Any, check: Check, rights: Rights) -> bool:
 
 
 def granted(context: RequestContext, request: Any, topic_name: TopicName) -> Granted | None:
-    """Ask what the table says of the request's API and version; None if all of it is granted.
-
-    Raises:
-        AuthorisationFailed: the request is refused as a whole.
-    """
+    """Apply the API's checks; None if all is granted. Raises AuthorisationFailed for the whole."""
     answer = None
     for check in context.api.checks:
         if not check.asked_of(context.version) or _is_free(check, context.rights):
@@ -120,7 +110,7 @@ def _ask_all(context: RequestContext, check: Check, request: Any) -> None:
 
 
 def names_of(resource: str, request: Any) -> Iterator[str]:
-    """The resources of a type that a request names."""
+    """Return the names of a request's resources of one type."""
     for field in _fields_of(resource, request.__class__):
         value = getattr(request, field)
         if isinstance(value, str):
@@ -131,14 +121,12 @@ def names_of(resource: str, request: Any) -> Iterator[str]:
 
 @cache
 def _fields_of(resource: str, kind: type[Any]) -> tuple[str, ...]:
-    """Where a kind of request has its resources of a type."""
     return tuple([field for field in FIELDS[resource] if hasattr(kind, field)])
 
 
 def _sift(
     context: RequestContext, check: Check, request: Any, topic_name: TopicName
 ) -> Granted | None:
-    """Part the elements of a request into those that are left, and the answers of the others."""
     kind, operation, allows = check.resource, check.operation, context.rights.allows
     array = _fields_of(kind, request.__class__)[0]
     elements = getattr(request, array) or ()
@@ -152,16 +140,16 @@ def _sift(
         gone.add(place)
         error = error_of(context.refusal(check.operation, *resource))
         field, answers = element_answers(context.api, context.version, [element], *error)
-        refused += [(place, one) for one in answers]
+        refused += [(place, answer) for answer in answers]
     if not gone:
         return None
-    kept = tuple([one for place, one in enumerate(elements) if place not in gone])
+    kept = tuple([element for index, element in enumerate(elements) if index not in gone])
     left = dataclasses.replace(request, **{array: kept})
     return Granted(left, field, refused, nothing_left=not kept)
 
 
 def resource_of(kind: str, element: Any, topic_name: TopicName) -> Resource | None:
-    """What an element of a request is about; None where there is nothing that can be asked."""
+    """Return the type and name of an element's resource; None if it has none to check."""
     if kind == "config":
         found = CONFIG_TYPES.get(element.resource_type)
         if found is None:
@@ -183,5 +171,4 @@ def _text(element: Any) -> str:
 
 @cache
 def _name_of(kind: type[Any]) -> str:
-    """What the name is called in a kind of element."""
     return next((name for name in NAMES if hasattr(kind, name)), "")

@@ -1,8 +1,4 @@
-"""Warnings about what comes from an address, so few that a flood of it cannot flood the log.
-
-Of each address and kind the first is worth a line, then one in `WARNING_SECONDS`, which says how
-many were left out since. Every one is counted in `penstock_kafka_connections_rejected_total`.
-"""
+"""Rate-limited warnings about client addresses: one per address and kind in `WARNING_SECONDS`."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ from penstock.broker.limits import WARNED_ADDRESSES_MAX, WARNING_SECONDS
 
 
 class AddressWarnings:
-    """When each address was last warned about, longest ago first."""
+    """Time of the last warning by address and kind, oldest first."""
 
     __slots__ = ("_last",)
 
@@ -18,11 +14,7 @@ class AddressWarnings:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def left_out(self, host: str, kind: str, now: float) -> int | None:
-        """How many warnings were left out before the one that is due; None if none is due.
-
-        `now` is monotonic seconds. Beyond `WARNED_ADDRESSES_MAX` the address that was warned
-        about longest ago is forgotten.
-        """
+        """Return the number of suppressed warnings, or None if no warning is due at `now`."""
         at, count = self._last.get((host, kind), (now - WARNING_SECONDS, 0))
         if now - at < WARNING_SECONDS:
             self._last[host, kind] = (at, count + 1)

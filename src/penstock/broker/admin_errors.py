@@ -1,7 +1,4 @@
-"""Errors of administrative requests, by the Kafka error that each one becomes.
-
-Messages name the topic or resource, the limit and the value that was asked for.
-"""
+"""Errors of administrative requests, each with its Kafka error code."""
 
 from __future__ import annotations
 
@@ -11,37 +8,27 @@ from penstock.base.errors import InvalidError
 
 
 class BadRequest(InvalidError):
-    """The request contradicts itself or names something that cannot be."""
-
     code: ClassVar[str] = "invalid_request"
 
 
 class InvalidPartitions(InvalidError):
-    """A number of partitions that is not positive, too large, or no increase."""
-
     code: ClassVar[str] = "invalid_partitions"
 
 
 class InvalidReplicationFactor(InvalidError):
-    """A number of replicas that is not positive or above the number of brokers."""
-
     code: ClassVar[str] = "invalid_replication_factor"
 
 
 class InvalidReplicaAssignment(InvalidError):
-    """A manual placement that no set of brokers can hold."""
-
     code: ClassVar[str] = "invalid_replica_assignment"
 
 
 class InvalidConfig(InvalidError):
-    """A configuration that is unknown or out of its bounds."""
-
     code: ClassVar[str] = "invalid_config"
 
 
 class PolicyViolation(InvalidError):
-    """A limit of this cluster forbids what was asked for."""
+    """A request exceeds a limit of this cluster."""
 
     code: ClassVar[str] = "policy_violation"
 

@@ -1,8 +1,7 @@
-"""Settings of Apache Kafka's broker that have no effect here, and why.
+"""Apache Kafka broker settings that have no effect here, with the reason.
 
-A configuration that was written for Apache Kafka names them, and so do clients that alter the
-configuration of any broker. They are accepted with a warning. Settings whose neglect would make a
-broker less secure, or less durable, are not among them: they are rejected as unknown.
+Configurations written for Apache Kafka and AlterConfigs requests name them; they are accepted with
+a warning. Settings whose neglect would reduce security or durability are rejected as unknown.
 
 Source: Kafka's `KafkaConfig`, `DynamicBrokerConfig` (which of them AlterConfigs may change).
 """
@@ -18,7 +17,7 @@ from penstock.base.settings import Kind, NoEffect, SettingInfo, render
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Idle:
-    """Settings without effect for one reason. A name that ends in a dot stands for all below it."""
+    """Settings without effect for one reason. A name that ends in a dot is a prefix."""
 
     names: Sequence[str]
     why: str
@@ -26,7 +25,6 @@ class Idle:
     """Whether Apache Kafka lets AlterConfigs change them."""
 
     def has(self, name: str) -> bool:
-        """Return whether a setting is one of these."""
         return any(
             name.startswith(own) and name != own if own.endswith(".") else name == own
             for own in self.names
@@ -97,7 +95,7 @@ IDLE: Final = (
             "log.flush.start.offset.checkpoint.interval.ms", "log.initial.task.delay.ms",
             "log.message.format.version",
         ),
-        why="the journal and its checkpoints take their place",
+        why="the journal and its checkpoints replace it",
     ),
     Idle(
         names=(
@@ -110,7 +108,7 @@ _ANY: Final = Kind("text", render)
 
 
 def idle_setting(name: str) -> SettingInfo | None:
-    """Return the declaration of a setting of Apache Kafka that has no effect here; else None."""
+    """Return the declaration of an Apache Kafka setting without effect here; else None."""
     group = _group(name)
     if group is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether the brokers that are registered can hold what a client asks for: pure checks."""
+"""Pure checks of replication factors and replica assignments against the registered brokers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ from penstock.replication.placement import Replicas
 
 
 def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[int] = ()) -> int:
-    """Return a replication factor if there are as many brokers, without those `excluded`.
-
-    Raises:
-        InvalidReplicationFactor: not positive, or above the number of brokers.
-    """
+    """Return a valid replication factor; raises InvalidReplicationFactor without enough brokers."""
     if replication_factor < 1:
         raise InvalidReplicationFactor(
             f"replication factor {replication_factor}: must be at least 1, or -1 for the default"
@@ -39,12 +35,7 @@ def check_assignment(
     partition: int,
     replication_factor: int | None,
 ) -> Replicas:
-    """Return a manual assignment if these brokers can hold it.
-
-    Raises:
-        InvalidReplicaAssignment: empty, an unknown or repeated broker, or another number of
-            replicas than `replication_factor`.
-    """
+    """Return a manual assignment that the brokers can hold; raises InvalidReplicaAssignment."""
     known = {broker.broker_id for broker in brokers}
     if not replicas:
         raise InvalidReplicaAssignment(f"partition {partition}: the replica list is empty")
@@ -68,15 +59,11 @@ def check_assignment(
 def check_roles(
     placed: Sequence[Replicas], image: MetadataImage, holding: Collection[int] = ()
 ) -> None:
-    """Refuse replicas on brokers that are to have none, unless they are `holding` some already.
-
-    Raises:
-        InvalidReplicaAssignment: a broker has not the role for it.
-    """
-    named = {one for replicas in placed for one in replicas}.difference(holding)
-    for one in image.brokers:
-        if one.broker_id in named and PERSISTENCE not in one.roles:
+    """Reject new replicas on brokers without the role; raises InvalidReplicaAssignment."""
+    named = {broker for replicas in placed for broker in replicas}.difference(holding)
+    for broker in image.brokers:
+        if broker.broker_id in named and PERSISTENCE not in broker.roles:
             raise InvalidReplicaAssignment(
-                f"broker {one.broker_id} gets no replicas: its broker.roles is"
-                f" {','.join(one.roles)}, without {PERSISTENCE}"
+                f"broker {broker.broker_id} gets no replicas: its broker.roles is"
+                f" {','.join(broker.roles)}, without {PERSISTENCE}"
             )

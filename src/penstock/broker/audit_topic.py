@@ -1,17 +1,17 @@
-"""The audit log as records of a topic: the value is the line, the key who it is of.
+"""Audit log sink that writes lines as records of a topic: key principal, value the line.
 
     offered ─▶ waiting ─▶ sending, one batch ─▶ appended ─▶ the next batch
-       │ full: dropped       ▲   │ it may pass: the same batch again, by the same producer
-       ▼                     └───┤ it may not: by a new producer
+       │ full: dropped       ▲   │ retriable: the same batch again, by the same producer
+       ▼                     └───┤ other errors: by a new producer
     counted                      ▼ at stop, after `STOP_SECONDS`: dropped
 
-Lines are written behind what they tell of: a broker that is killed loses those that waited. Each is
-there once, unless the topic refused a batch for good after it was appended. What the broker does
-here is in no line but for its login, which its connection has one of: so lines make no lines.
+Lines are written after the event that they describe, so a broker that is killed loses the waiting
+lines. Each line is written exactly once, unless the topic permanently rejects a batch after
+appending it. The broker's own writes are not audited, except for its login.
 
-The topic is made when the first line comes, and made again when it was deleted: one partition,
-replicas as `default.replication.factor` says, internal, so that nobody but brokers writes to it. If
-somebody else has made it, it is as they made it; a broker's lines are in one partition.
+The topic is created with the first line, and again after a deletion: one partition,
+`default.replication.factor` replicas, internal, so that only brokers write to it. An existing topic
+is used as it is; each broker writes to one of its partitions.
 """
 
 from __future__ import annotations
@@ -45,18 +45,16 @@ CLIENT_ID: Final = "penstock-audit"
 BATCH_LINES_MAX: Final = 1000
 BATCH_BYTES_MAX: Final = 1 << 20
 APPEND_TIMEOUT_MS: Final = 30_000
-"""How long one append is tried before a pause."""
+"""Timeout of one append before a pause."""
 STOP_SECONDS: Final = 5.0
-"""How long a broker that stops goes on writing what waits."""
+"""Longest time that a stopping broker writes waiting lines."""
 _RECORD_BYTES: Final = 64
-"""Of a record, besides key and value, at most."""
+"""Upper bound of a record's bytes besides key and value."""
 _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditTopicParts:
-    """What the topic's writer uses of a broker."""
-
     node_id: int
     cluster: ClusterMetadata
     topic_admin: TopicAdmin
@@ -69,7 +67,7 @@ class AuditTopic:
     name = "topic"
 
     def __init__(self, topic: str, *, lines_max: int) -> None:
-        """Take lines for a topic from now on, `lines_max` at most until `start`."""
+        """Buffer up to `lines_max` lines for a topic until `start`."""
         self._topic = topic
         self._lines_max = lines_max
         self._waiting: deque[Line] = deque()
@@ -87,15 +85,13 @@ class AuditTopic:
         self._waiting.append(line)
         self._came.set()
 
-    def close(self) -> None:
-        """Nothing is left to do: `stop` has written what it could."""
+    def close(self) -> None: ...
 
     def start(self, parts: AuditTopicParts) -> None:
-        """Write what waits, and what comes."""
         self._task = asyncio.get_running_loop().create_task(self._run(parts))
 
     async def stop(self) -> None:
-        """Write what waits, for a moment at most, and take nothing more. Idempotent."""
+        """Write waiting lines for up to `STOP_SECONDS`, and accept no more. Idempotent."""
         self._stopping = True
         self._came.set()
         if self._task is None:
@@ -106,7 +102,7 @@ class AuditTopic:
         await asyncio.gather(task, return_exceptions=True)
         if left := len(self._waiting) + len(self._sending):
             self.dropped += left
-            logger.error("%d audit events did not get to topic %s", left, self._topic)
+            logger.error("discarded %d audit events for topic %s at shutdown", left, self._topic)
 
     async def _run(self, parts: AuditTopicParts) -> None:
         client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=APPEND_TIMEOUT_MS)
@@ -133,10 +129,9 @@ class AuditTopic:
         if not isinstance(error, PenstockError):
             logger.exception("writing audit events to topic %s failed", self._topic)
         elif failures == 1:
-            logger.error("audit events wait for topic %s: %s", self._topic, error)
+            logger.error("retrying to write audit events to topic %s: %s", self._topic, error)
 
     async def _write(self, parts: AuditTopicParts, client: OwnAppender) -> None:
-        """Write one batch; raises PenstockError."""
         partition, bytes_max = await self._place(parts)
         if not self._sending:
             self._sending = self._next(bytes_max - HEADER_BYTES)
@@ -150,7 +145,7 @@ class AuditTopic:
         self._sending = []
 
     async def _place(self, parts: AuditTopicParts) -> tuple[int, int]:
-        """This broker's partition of the topic, and how large a batch may be."""
+        """Return this broker's partition of the topic, and the largest batch in bytes."""
         admin, topics = parts.topic_admin, parts.cluster.image.topics
         if self._topic not in topics:
             spec = TopicSpec(
@@ -168,7 +163,6 @@ class AuditTopic:
         return parts.node_id % len(topic.partitions), min(config.max_message_bytes, BATCH_BYTES_MAX)
 
     def _next(self, room: int) -> list[Line]:
-        """The lines of the next batch; one that never fits is dropped."""
         lines: list[Line] = []
         while self._waiting and len(lines) < BATCH_LINES_MAX:
             size = len(self._waiting[0].text) + len(self._waiting[0].principal) + _RECORD_BYTES
@@ -177,7 +171,7 @@ class AuditTopic:
             line = self._waiting.popleft()
             if size > room:
                 self.dropped += 1
-                logger.error("an audit event of %d bytes is too large for %s", size, self._topic)
+                logger.error("audit event of %d bytes is too large for topic %s", size, self._topic)
                 continue
             lines.append(line)
             room -= size
@@ -185,7 +179,7 @@ class AuditTopic:
 
 
 def encoded(lines: Sequence[Line], producer: ProducerIdentity, sequence: int) -> list[EncodedBatch]:
-    """Lines as records; the same lines are the same records."""
+    """Encode lines as records, deterministically."""
     import pyarrow as pa
 
     from penstock.records.columnar import encode_batches
@@ -193,7 +187,7 @@ def encoded(lines: Sequence[Line], producer: ProducerIdentity, sequence: int) ->
     texts, times, principals = zip(*lines, strict=True)
     records = pa.table(
         {
-            "key": pa.array([one or None for one in principals], pa.binary()),
+            "key": pa.array([principal or None for principal in principals], pa.binary()),
             "value": pa.array([text[:-1] for text in texts], pa.binary()),
             "timestamp": pa.array(times, pa.int64()),
         }

@@ -1,8 +1,7 @@
-"""What of Kafka requests is audited: those that are refused, and those that change something.
+"""Audit log of Kafka requests: records every rejected request and every request that changes state.
 
-Which ones change something is what the table of API keys says: those that are asked for create,
-delete, alter or alter configs. A line names what the request names, and each error of its answer;
-it has no values, which may be secrets.
+The table of API keys defines changes: create, delete, alter, alter configs. A line contains the
+names in the request and the errors of its answer, but no values, which may be secrets.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _is_change(check: Check) -> bool:
-    """Metadata, whose handler asks for create, changes nothing that a client asks for."""
+    """Return whether a check marks a change. Metadata's check for create does not."""
     if check.operation == "create":
         return check.scope != "asked"
     return check.operation in ("delete", "alter", "alter_configs")
@@ -35,34 +34,31 @@ NAMES: Final = (
     "name", "topic", "topic_id", "group_id", "transactional_id", "resource_name", "entity_type",
     "entity_name", "principal",
 )  # fmt: skip
-"""Fields of requests that are names; what has several, as an ACL, is named by all of them."""
+"""Request fields that are names. An element with several, such as an ACL, is named by all."""
 
 
 class RequestAudit:
-    """The audit of one broker's Kafka requests."""
-
     def __init__(self, audit: Audit) -> None:
         self._record = audit.record
 
     def refused(self, context: RequestContext) -> None:
-        """Some of what a request asks for was refused, which is told once."""
         refused, context.refused = context.refused, []
-        names = sorted({one.name for one in refused})
+        names = sorted({error.name for error in refused})
         kind = refused[0].resource_type
         self._record(_event(context, "denial", "denied", names, str(refused[0]), kind))
 
     def changed(self, context: RequestContext, request: Any, answer: Any) -> None:
-        """A request of `CHANGES` was answered, and not refused in all of its elements."""
+        """Record a request of `CHANGES` that was answered and not refused entirely."""
         if getattr(request, "validate_only", False):
             return
         errors = sorted(set(_errors(answer)))
-        if context.refused and all(one.endswith("_AUTHORIZATION_FAILED") for one in errors):
+        if context.refused and all(error.endswith("_AUTHORIZATION_FAILED") for error in errors):
             return
         outcome: Outcome = "failure" if errors else "success"
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))
 
     def failed(self, context: RequestContext, request: Any, error: Exception) -> None:
-        """A request of `CHANGES` was not carried out; refusals are told by `refused`."""
+        """Record a request of `CHANGES` that failed; `refused` records authorisation failures."""
         if isinstance(error, AuthorisationFailed) or getattr(request, "validate_only", False):
             return
         code = getattr(error, "code", "unknown_server_error")
@@ -92,12 +88,11 @@ def _event(
 
 
 def named(value: Any) -> Iterator[str]:
-    """What a request names, in its order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):
-        for one in value:
-            yield from named(one)
+        for item in value:
+            yield from named(item)
     elif is_dataclass(value):
         own = [str(found) for name in NAMES if (found := getattr(value, name, None))]
         if own:
@@ -110,7 +105,6 @@ def named(value: Any) -> Iterator[str]:
 
 
 def _errors(answer: Any) -> Iterator[str]:
-    """The names of the errors in an answer."""
     if isinstance(answer, Mapping):
         for name, value in answer.items():
             if name == "error_code":
@@ -119,5 +113,5 @@ def _errors(answer: Any) -> Iterator[str]:
             else:
                 yield from _errors(value)
     elif isinstance(answer, (list, tuple)):
-        for one in answer:
-            yield from _errors(one)
+        for item in answer:
+            yield from _errors(item)

@@ -1,15 +1,10 @@
 """Configurations by level: topic over broker over cluster over file over default.
 
-A value of a topic is looked for in this order, and DescribeConfigs shows the whole chain as
-synonyms: the topic itself; this broker's dynamic values; the cluster's dynamic values; the
-broker's settings file; the default. Broker-side names differ from the topic's (`log.` prefixes)
-and some come in several units; `TOPIC_SYNONYMS` is that table.
+A topic's value comes from the first level that sets it. DescribeConfigs returns the chain as
+synonyms; `TOPIC_SYNONYMS` maps topic names to broker names (`log.` prefixes) and their units.
 
-Everything here is a pure function of `Levels`, which the handlers build from the settings and
-the metadata image.
-
-Source: Kafka's `ConfigHelper`, `ServerTopicConfigSynonyms`, `ConfigAdminManager`; KIP-226,
-KIP-339, KIP-569.
+Source: Kafka's `ConfigHelper`, `ServerTopicConfigSynonyms`, `ConfigAdminManager`; KIP-226, KIP-339,
+KIP-569.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from penstock.storage.config import LogConfig
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as DescribeConfigs numbers it."""
+    """Source of a value, numbered as in DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -57,7 +52,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """The type of a value, as DescribeConfigs numbers it."""
+    """Type of a value, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     BOOLEAN = 1
@@ -70,7 +65,7 @@ class ConfigType(IntEnum):
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to one value."""
+    """Operations of IncrementalAlterConfigs on one value."""
 
     SET = 0
     DELETE = 1
@@ -80,8 +75,6 @@ class Operation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigSynonym:
-    """One level's value of a configuration."""
-
     name: str
     value: str
     source: ConfigSource
@@ -89,7 +82,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """A configuration as DescribeConfigs answers it; `value` is None when unset or secret."""
+    """Configuration in a DescribeConfigs response; `value` is None when unset or secret."""
 
     name: str
     value: str | None
@@ -103,8 +96,6 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One operation on one configuration."""
-
     name: str
     operation: Operation
     value: str | None
@@ -112,7 +103,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """The levels below the topic. `file` are settings objects, the broker's own first."""
+    """Levels below the topic. `file` holds settings objects, the broker's own first."""
 
     file: tuple[Any, ...]
     cluster: Mapping[str, str]
@@ -131,12 +122,12 @@ def _synonyms() -> dict[str, tuple[tuple[str, int], ...]]:
 
 
 TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = _synonyms()
-"""By a topic's name: the broker's names and the factors from their units, in their order."""
+"""Broker names and unit factors by the topic's name, in order of precedence."""
 
 DYNAMIC_BROKER_NAMES: Final = frozenset(
     {EXCLUDED_BROKERS, *(info.name for info in describe(TopicDefaults))}
 )
-"""Broker configurations that AlterConfigs may change: what new topics are like, read per image."""
+"""Broker configurations that AlterConfigs may change: defaults of new topics, read per image."""
 
 _SECRET_WORDS: Final = ("password", "secret")
 
@@ -145,11 +136,7 @@ _SECRET_WORDS: Final = ("password", "secret")
 
 
 def topic_config(levels: Levels, topic: Mapping[str, str]) -> LogConfig:
-    """The configuration that a topic's partitions run with.
-
-    Raises:
-        InvalidSetting: an unknown name or a value out of its bounds.
-    """
+    """Return the configuration in effect for a topic's partitions; raises InvalidSetting."""
     values: dict[str, object] = dict(_inherited(levels))
     values.update(topic)
     config = load(LogConfig, values)
@@ -161,30 +148,29 @@ def topic_config(levels: Levels, topic: Mapping[str, str]) -> LogConfig:
 def describe_topic(
     levels: Levels, topic: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every configuration of a topic (or those in `names`) with its chain of synonyms."""
-    wanted = None if names is None else set(names)
+    """Return all configurations of a topic (or those in `names`) with their synonyms."""
+    selected = None if names is None else set(names)
     return [
         _topic_entry(info, levels, topic)
         for name, info in sorted(by_name(LogConfig).items())
-        if wanted is None or name in wanted
+        if selected is None or name in selected
     ]
 
 
 def describe_broker(levels: Levels, names: Iterable[str] | None = None) -> list[ConfigEntry]:
-    """Every configuration of this broker (or those in `names`) with its chain of synonyms."""
-    wanted = None if names is None else set(names)
+    """Return all configurations of this broker (or those in `names`) with their synonyms."""
+    selected = None if names is None else set(names)
     return sorted(
         (
             _broker_entry(info, tuple(_broker_synonyms(levels, info.name)))
             for info in _declared(levels)
-            if wanted is None or info.name in wanted
+            if selected is None or info.name in selected
         ),
         key=lambda entry: entry.name,
     )
 
 
 def _declared(levels: Levels) -> Iterator[SettingInfo]:
-    """The broker's settings, and those without effect that AlterConfigs has set."""
     for settings in levels.file:
         yield from by_name(type(settings)).values()
     for name in {**levels.cluster, **levels.broker}:
@@ -196,15 +182,15 @@ def _declared(levels: Levels) -> Iterator[SettingInfo]:
 def describe_cluster_defaults(
     levels: Levels, names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """The dynamic values that hold for all brokers: what the empty broker name describes."""
-    wanted = None if names is None else set(names)
+    """Return the dynamic values of all brokers, described by the empty broker name."""
+    selected = None if names is None else set(names)
     return [
         _broker_entry(
             info,
             (ConfigSynonym(name=name, value=value, source=ConfigSource.DYNAMIC_DEFAULT_BROKER),),
         )
         for name, value in sorted(levels.cluster.items())
-        if (info := _broker_info(name)) is not None and (wanted is None or name in wanted)
+        if (info := _broker_info(name)) is not None and (selected is None or name in selected)
     ]
 
 
@@ -213,7 +199,7 @@ def _broker_info(name: str) -> SettingInfo | None:
 
 
 def _inherited(levels: Levels) -> Iterator[tuple[str, str]]:
-    """What a topic gets from the broker, in the topic's names and units."""
+    """Return a topic's values from the broker, in the topic's names and units."""
     for name, chain in TOPIC_SYNONYMS.items():
         for broker_name, factor in chain:
             value = next((s.value for s in _broker_synonyms(levels, broker_name)), None)
@@ -223,12 +209,12 @@ def _inherited(levels: Levels) -> Iterator[tuple[str, str]]:
 
 
 def _scaled(value: str, factor: int) -> str:
-    """A time in the unit of the topic's name; negative numbers mean 'for ever' in any unit."""
+    """Convert a time to the unit of the topic's name; negative values are unlimited in any unit."""
     return value if factor == 1 or value.startswith("-") else str(int(value) * factor)
 
 
 def _broker_synonyms(levels: Levels, name: str) -> Iterator[ConfigSynonym]:
-    """The values of one broker name from the level that wins down to the default."""
+    """Return the values of a broker setting, highest precedence first."""
     for values, source in (
         (levels.broker, ConfigSource.DYNAMIC_BROKER),
         (levels.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -287,7 +273,7 @@ def _is_dynamic(name: str) -> bool:
 
 
 def type_of(info: SettingInfo) -> ConfigType:
-    """The type of a setting's values, as DescribeConfigs numbers it."""
+    """Return the type of a setting's values, numbered as in DescribeConfigs."""
     if info.type_name == "int":
         return ConfigType.INT if (info.maximum or INT_MAX + 1) <= INT_MAX else ConfigType.LONG
     return {
@@ -307,8 +293,8 @@ def check_topic_configs(
     """Return a topic's configurations if all are known and within their bounds.
 
     Raises:
-        InvalidConfig: the message names the topic, the configuration, the rule and the value;
-            also of one that has no effect and would be a promise.
+        InvalidConfig: an unknown name, a value out of its bounds, or one whose missing effect
+            would mislead the caller. The message has topic, configuration, rule and value.
     """
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
@@ -323,12 +309,7 @@ def check_topic_configs(
 
 
 def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return dynamic broker configurations if they may be changed and are within bounds.
-
-    Raises:
-        BadRequest: a configuration that only a restart can change.
-        InvalidConfig: unknown, or out of its bounds.
-    """
+    """Return dynamic broker configurations if valid; raises BadRequest, InvalidConfig."""
     infos = by_name(BrokerSettings)
     given: dict[str, str] = {}
     for name, value in configs.items():
@@ -347,23 +328,19 @@ def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def excluded_brokers(levels: Levels) -> frozenset[int]:
-    """The brokers that get no new replicas unless they are named by hand."""
+    """Return the ids of brokers that get no new replicas except by manual assignment."""
     settings, dynamic = levels.file[0], {**levels.cluster, **levels.broker}.get(EXCLUDED_BROKERS)
     words = settings.placement_excluded_brokers if dynamic is None else parse_list(dynamic)
     return frozenset([int(word) for word in words])
 
 
 def idle_topic_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each configuration of a topic that is taken and has no effect yet.
-
-    Raises:
-        InvalidSetting: one that is not taken.
-    """
+    """Return a warning for each topic configuration without effect; raises InvalidSetting."""
     return _idle(by_name(LogConfig).get, configs)
 
 
 def idle_broker_configs(configs: Mapping[str, str]) -> tuple[str, ...]:
-    """As `idle_topic_configs`, of a broker's dynamic configurations."""
+    """Return a warning for each dynamic broker configuration without effect."""
     return _idle(_broker_info, configs)
 
 
@@ -378,12 +355,7 @@ def _idle(
 def apply_topic_changes(
     levels: Levels, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """A topic's configurations after `changes`; lists grow from the value in effect.
-
-    Raises:
-        BadRequest: a name twice, or no value where one is needed.
-        InvalidConfig: APPEND or SUBTRACT on a configuration that is not a list.
-    """
+    """Return a topic's configurations after `changes`; raises BadRequest, InvalidConfig."""
     inherited = dict(_inherited(levels))
     return apply_changes(by_name(LogConfig), inherited, current, changes)
 
@@ -391,11 +363,7 @@ def apply_topic_changes(
 def apply_broker_changes(
     levels: Levels, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """A broker's or the cluster's dynamic configurations after `changes`.
-
-    Raises:
-        BadRequest, InvalidConfig: as `apply_topic_changes`.
-    """
+    """Return a broker's or the cluster's dynamic configurations; see `apply_topic_changes`."""
     below = {
         change.name: next((s.value for s in _broker_synonyms(levels, change.name)), "")
         for change in changes
@@ -409,7 +377,7 @@ def apply_changes(
     current: Mapping[str, str],
     changes: Sequence[Change],
 ) -> dict[str, str | None]:
-    """Configurations after `changes`; `below` is what lists grow from that are not set yet."""
+    """Return configurations after `changes`; unset lists grow from their values in `below`."""
     check_unique(change.name for change in changes)
     result: dict[str, str | None] = dict(current)
     for change in changes:
@@ -442,7 +410,7 @@ def _changed_list(info: SettingInfo | None, change: Change, old: str) -> str:
 
 
 def check_unique(names: Iterable[str]) -> None:
-    """Raise `BadRequest` if a configuration is named twice."""
+    """Raise `BadRequest` if a configuration is given twice."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -1,18 +1,15 @@
-"""One client connection: bytes to frames, answers to bytes, in order and within bounds.
+"""Client connection: parses frames and writes responses in order and within bounds.
 
-Receiving. All connections of a loop share one scratch buffer, because the loop fills it and
-hands it over in one step. Frames that arrived whole are handled in it; a Produce frame is
-copied out first, since the storage may keep views of it. A frame that did not arrive whole gets
-a buffer of its own size, and the rest of it is received straight into that.
+Receiving. All connections of a loop share one scratch buffer, because the loop fills it and passes
+it on in one step. Complete frames are handled in it; a Produce frame is copied first, since storage
+may retain views of it. An incomplete frame gets its own buffer, into which the rest is received.
 
-Order. Answers leave in the order of the requests, whatever order they are ready in. While an
-`async` handler runs, later requests of the connection wait, unread; hot requests (Produce,
-Fetch) run side by side, up to `queued.max.requests`.
+Order. Responses leave in the order of the requests. Later requests of the connection wait unread
+while an `async` handler runs; Produce and Fetch run concurrently, up to `queued.max.requests`.
 
-Back-pressure. Reading pauses while too many requests are in the works, while the client does
-not read its answers, while an `async` handler runs, while the client is muted because of its
-quotas, and while all connections together hold too much received memory. What was received but not
-yet handled is bounded by the scratch buffer.
+Back-pressure. Reading pauses while too many requests are in flight, the client does not read its
+responses, an `async` handler runs, quotas throttle the client, or all connections together hold too
+much received memory. The scratch buffer bounds what was received but not yet handled.
 """
 
 from __future__ import annotations
@@ -57,23 +54,19 @@ Buffers = Sequence[Buffer]
 
 
 class Expiring(Protocol):
-    """A request that waits for its records to be kept as their topics promise."""
+    """Request that waits until its records are replicated or stored."""
 
     deadline: float
 
-    def expire(self) -> None:
-        """Answer that it took too long."""
+    def expire(self) -> None: ...
 
 
 class RequestContext:
-    """One request between its frame and its answer.
+    """Request from its frame to its response.
 
-    `api`, `version`, `correlation_id` and `client_id` come from the request's header;
-    `started` is monotonic seconds. `connection` knows the peer: `connection.client_host`,
-    `connection.listener`, `connection.principal`. `abandon` is what to call if the peer goes
-    before the answer; a request that waits for long sets it. `rights` is what the peer may do;
-    `granted` what the answer must get for what was taken out of the request (`access.Granted`);
-    `refused` what is to be audited.
+    `started` is monotonic seconds. `abandon` is called if the peer disconnects before the response.
+    `rights` are the caller's permissions, `granted` the changes to the response for refused
+    elements (`access.Granted`), `refused` the errors to audit.
     """
 
     __slots__ = (
@@ -105,7 +98,7 @@ class RequestContext:
         self.abandon: Callable[[], None] | None = None
 
     def reply(self, buffers: Buffers) -> None:
-        """Answer with a whole frame in pieces; it leaves when those before it have left."""
+        """Respond with a whole frame in pieces, after all earlier responses have left."""
         self.answer = buffers
         self.connection.answered(self)
 
@@ -114,14 +107,14 @@ class RequestContext:
         return self.connection.client_host
 
     def refusal(self, operation: str, resource_type: str, name: str) -> AuthorisationFailed:
-        """The error of what the peer may not do; it is noted for the audit."""
+        """Return the error of a forbidden operation, and record it for the audit."""
         error = refusal(operation, resource_type, name, self.connection.principal)
         self.refused.append(error)
         return error
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its server."""
+    """Interface that a connection uses of its server."""
 
     scratch: memoryview
     pool: ReceivePool
@@ -138,34 +131,32 @@ class ConnectionOwner(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object of one accepted socket."""
-
     __slots__ = (
-        "_backlog", "_closing", "_door", "_filled", "_frame", "_frame_deadline", "_head",
-        "_head_filled", "_held", "_lease", "_muted", "_pending", "_reading", "_task", "_transport",
-        "_writable", "authentication", "client_host", "client_port", "fetch_errors",
-        "last_request", "listener", "principal", "software",
+        "_backlog", "_closing", "_filled", "_frame", "_frame_deadline", "_head", "_head_filled",
+        "_held", "_lease", "_muted", "_owner", "_pending", "_reading", "_task", "_transport",
+        "_writable", "authentication", "client_host", "client_port", "fetch_errors", "last_request",
+        "listener", "principal", "software",
     )  # fmt: skip
 
-    def __init__(self, door: ConnectionOwner, listener: str) -> None:
-        self._door = door
+    def __init__(self, owner: ConnectionOwner, listener: str) -> None:
+        self._owner = owner
         self.listener = listener
         self.principal = ANONYMOUS
         self.authentication: Authentication | None = None
-        """How far it is with saying who it is, where it has to."""
+        """State of the authentication, if the listener requires one."""
         self.client_host = ""
         self.client_port = 0
         self.software = ("unknown", "unknown")
-        """Name and version of the client's software, as its ApiVersions request says."""
+        """Name and version of the client's software, from its ApiVersions request."""
         self.last_request = 0.0
         self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
-        """What fetches without a session were told (`fetch.sessions.Told`)."""
+        """Errors already reported to fetches without a session (`fetch.sessions.Reported`)."""
         self._transport: Any = None
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
         self._muted: asyncio.TimerHandle | None = None
         self._held = False
-        """Whether there is one of these two."""
+        """Whether an `async` handler runs or the connection is muted."""
         self._backlog: memoryview | None = None
         self._head = bytearray(4)
         self._head_filled = 0
@@ -184,23 +175,23 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.client_host, self.client_port = str(peer[0]), int(peer[1])
-        self.last_request = self._door.now()
+        self.last_request = self._owner.now()
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
-        if not self._door.connected(self):
+        if not self._owner.connected(self):
             self._closing = True
             transport.close()
 
-    def enter(self, door: ConnectionOwner) -> None:
-        """From the next request on, somebody else owns the connection."""
-        self._door = door
+    def enter(self, owner: ConnectionOwner) -> None:
+        """Change the owner of the connection from the next request on."""
+        self._owner = owner
 
     def peer_certificate(self) -> bytes | None:
-        """The certificate (DER) that the peer has shown in TLS; it has been verified."""
+        """Return the peer's verified TLS certificate (DER)."""
         encrypted = self._transport.get_extra_info("ssl_object")
         return None if encrypted is None else encrypted.getpeercert(binary_form=True)
 
     def size_buffers(self, send_bytes: int, receive_bytes: int) -> None:
-        """Set the sizes of the kernel's buffers; negative ones are left as they are."""
+        """Set the sizes of the kernel's buffers; negative sizes leave them unchanged."""
         opened = self._transport.get_extra_info("socket")
         for option, size in ((socket.SO_SNDBUF, send_bytes), (socket.SO_RCVBUF, receive_bytes)):
             if opened is not None and size >= 0:
@@ -212,8 +203,8 @@ class Connection(asyncio.BufferedProtocol):
         self._abandon_pending()
         self._backlog = None
         self._drop_frame()
-        self._door.pool.forget(self._resume)
-        self._door.disconnected(self)
+        self._owner.pool.forget(self._resume)
+        self._owner.disconnected(self)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -227,10 +218,10 @@ class Connection(asyncio.BufferedProtocol):
             return self._frame[self._filled : self._filled + RECEIVE_BYTES_MAX]
         if self._head_filled:
             return memoryview(self._head)[self._head_filled :]
-        return self._door.scratch
+        return self._owner.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._door.bytes_in += nbytes
+        self._owner.bytes_in += nbytes
         if self._closing:
             return
         try:
@@ -242,27 +233,26 @@ class Connection(asyncio.BufferedProtocol):
                     self._head_filled = 0
                     self._begin(_LENGTH.unpack(self._head)[0], b"")
             else:
-                self._parse(self._door.scratch[:nbytes])
+                self._parse(self._owner.scratch[:nbytes])
         except (UntrustworthyFrame, MalformedRequest) as error:
-            self._door.rejected(self, error)
+            self._owner.rejected(self, error)
             self.close(str(error))
         except Exception as error:
             logger.exception("connection of %s: receiving failed", self.client_host)
-            self._door.rejected(self, error)
+            self._owner.rejected(self, error)
             self.close("an internal error")
 
     # Frames
 
     def _parse(self, data: memoryview) -> None:
-        """Handle the frames in `data`, and begin the one that is cut off at its end."""
         position, size = 0, len(data)
-        door = self._door
+        owner = self._owner
         while size - position >= 4:
             if self._must_wait():
                 break
             (length,) = _LENGTH.unpack_from(data, position)
-            if not 10 <= length <= door.frame_bytes_max:
-                check_length(length, door.frame_bytes_max)
+            if not 10 <= length <= owner.frame_bytes_max:
+                check_length(length, owner.frame_bytes_max)
             start, end = position + 4, position + 4 + length
             if end > size:
                 self._begin(length, data[start:])
@@ -280,7 +270,6 @@ class Connection(asyncio.BufferedProtocol):
         self._keep(data[position:])
 
     def _keep(self, data: memoryview) -> None:
-        """Keep what could not be handled: too little for a length, or it must wait."""
         rest = len(data)
         if rest and self._must_wait():
             self._backlog = memoryview(bytes(data))
@@ -288,24 +277,23 @@ class Connection(asyncio.BufferedProtocol):
         elif rest:
             self._head[:rest] = data
             self._head_filled = rest
-            self._frame_deadline = self._door.now() + FRAME_GRACE_SECONDS
+            self._frame_deadline = self._owner.now() + FRAME_GRACE_SECONDS
         elif self._must_wait():
             self._pause()
 
     def _begin(self, length: int, received: memoryview | bytes) -> None:
-        """Provide the buffer of a frame of which only a part has arrived."""
-        door = self._door
-        check_length(length, door.frame_bytes_max)
+        owner = self._owner
+        check_length(length, owner.frame_bytes_max)
         self._filled = len(received)
         self._frame_deadline = (
-            door.now() + FRAME_GRACE_SECONDS + length / FRAME_BYTES_PER_SECOND_MIN
+            owner.now() + FRAME_GRACE_SECONDS + length / FRAME_BYTES_PER_SECOND_MIN
         )
         if length <= SMALL_FRAME_BYTES:
             self._frame = memoryview(bytearray(length))
         else:
-            self._lease = door.pool.take(length)
+            self._lease = owner.pool.take(length)
             self._frame = self._lease.view[:length]
-            if not door.pool.received(self._lease, self._filled):
+            if not owner.pool.received(self._lease, self._filled):
                 self._wait_for_memory()
         self._frame[: self._filled] = received
 
@@ -314,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         if frame is None:
             return
         self._filled += count
-        if lease is not None and not self._door.pool.received(lease, count):
+        if lease is not None and not self._owner.pool.received(lease, count):
             self._wait_for_memory()
         if self._filled < len(frame):
             if count == RECEIVE_BYTES_MAX and len(frame) > POOLED_BUFFER_BYTES:
@@ -332,18 +320,17 @@ class Connection(asyncio.BufferedProtocol):
             self._pause()
 
     def _handle_leased(self, frame: memoryview) -> None:
-        """A Produce frame that is worth a recycled buffer rather than fresh memory."""
         length = len(frame)
-        lease = self._door.pool.take(length)
+        lease = self._owner.pool.take(length)
         lease.view[:length] = frame
-        self._door.pool.received(lease, length)
+        self._owner.pool.received(lease, length)
         try:
             self._handle(lease.view[:length], lease)
         finally:
             lease.release()
 
     def _handle(self, frame: memoryview, lease: Lease | None) -> None:
-        self._door.request(self, frame, lease)
+        self._owner.request(self, frame, lease)
 
     def _drop_frame(self) -> None:
         self._frame = None
@@ -354,7 +341,7 @@ class Connection(asyncio.BufferedProtocol):
     # Back-pressure
 
     def _must_wait(self) -> bool:
-        return self._held or not self._writable or len(self._pending) >= self._door.in_flight_max
+        return self._held or not self._writable or len(self._pending) >= self._owner.in_flight_max
 
     def _pause(self) -> None:
         if self._reading:
@@ -362,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def mute(self, seconds: float) -> None:
-        """Read nothing for so long, from now on; of several times the one that ends last counts."""
+        """Stop reading for this many seconds; the latest end of several mutes applies."""
         if self._closing or seconds <= 0:
             return
         loop = asyncio.get_running_loop()
@@ -376,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         self._muted = None
         self._held = self._task is not None
-        self.last_request = self._door.now()
+        self.last_request = self._owner.now()
         self._frame_deadline = self.last_request + FRAME_GRACE_SECONDS
         if self._frame is not None:
             self._frame_deadline += len(self._frame) / FRAME_BYTES_PER_SECOND_MIN
@@ -389,11 +376,10 @@ class Connection(asyncio.BufferedProtocol):
             self._held = self._task is not None
 
     def _wait_for_memory(self) -> None:
-        self._door.pool.wait(self._resume)
+        self._owner.pool.wait(self._resume)
         self._pause()
 
     def _resume(self) -> None:
-        """Go on with what was received, then with reading, as far as the limits allow."""
         if self._closing or self._reading or self._must_wait():
             return
         if self._backlog is not None:
@@ -401,12 +387,12 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 self._parse(backlog)
             except (UntrustworthyFrame, MalformedRequest) as error:
-                self._door.rejected(self, error)
+                self._owner.rejected(self, error)
                 self.close(str(error))
             if self._closing or self._backlog is not None or self._must_wait():
                 return
-        if self._lease is not None and not self._door.pool.may_read(self._lease):
-            self._door.pool.wait(self._resume)
+        if self._lease is not None and not self._owner.pool.may_read(self._lease):
+            self._owner.pool.wait(self._resume)
             return
         self._reading = True
         self._transport.resume_reading()
@@ -414,18 +400,16 @@ class Connection(asyncio.BufferedProtocol):
     # Requests and answers
 
     def opened(self, request: RequestContext) -> None:
-        """A request takes the next place in the order of answers."""
         self.last_request = request.started
         self._pending.append(request)
 
     def dropped(self, request: RequestContext) -> None:
-        """A request that gets no answer gives its place up."""
         if request in self._pending:
             self._pending.remove(request)
             self._drain()
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """Later requests wait until an `async` handler has ended."""
+        """Delay later requests until an `async` handler has ended."""
         self._task = task
         self._held = True
         task.add_done_callback(self._task_done)
@@ -436,7 +420,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def answered(self, request: RequestContext) -> None:
-        """An answer is ready; write it, and those behind it that waited for it."""
+        """Write a response that is ready, and those queued behind it."""
         pending = self._pending
         if pending and pending[0] is request:
             self._drain()
@@ -446,7 +430,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             pending.clear()
             return
-        was_full = len(pending) >= self._door.in_flight_max
+        was_full = len(pending) >= self._owner.in_flight_max
         while pending:
             buffers = pending[0].answer
             if buffers is None:
@@ -458,11 +442,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write(self, buffers: Buffers) -> None:
         if len(buffers) == 1:
-            self._door.bytes_out += len(buffers[0])
+            self._owner.bytes_out += len(buffers[0])
             self._transport.write(buffers[0])
             return
         size = sum(map(len, buffers))
-        self._door.bytes_out += size
+        self._owner.bytes_out += size
         if size <= JOIN_BYTES:
             self._transport.write(b"".join(buffers))
         else:
@@ -476,16 +460,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def muted(self) -> bool:
-        """Whether nothing is read because of quotas."""
         return self._muted is not None
 
     @property
     def closing(self) -> bool:
-        """Whether answers would reach nobody."""
         return self._closing
 
     def overdue(self, now: float, idle_seconds: float) -> str | None:
-        """Why the connection should be closed for its slowness, if it should."""
+        """Return the reason to close the connection for its slowness, or None."""
         partial = self._frame is not None or self._head_filled
         if partial and self._reading and now > self._frame_deadline:
             return "a frame took too long to arrive"
@@ -495,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def close(self, reason: str) -> None:
-        """Close after what was written has left; nothing more is read."""
+        """Close after pending writes have left; read nothing more."""
         if self._closing:
             return
         self._closing = True
@@ -508,24 +490,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def cancel_handler(self, *, waiting_only: bool = False) -> None:
-        """Cancel the `async` handler that runs, because the broker stops.
-
-        `waiting_only` spares those that do not wait for other clients.
-        """
+        """Cancel the `async` handler, with `waiting_only` only if it waits for clients."""
         if self._task is None:
             return
         if not waiting_only or (self._pending and self._pending[-1].api.key in WAITING_APIS):
             self._task.cancel()
 
     def _abandon_pending(self) -> None:
-        """Nobody is there for the answers any more: what waits for long need not."""
         pending, self._pending = self._pending, deque()
         for request in pending:
             if request.abandon is not None:
                 request.abandon()
 
     def abort(self) -> None:
-        """Close at once."""
         self._closing = True
         self._end_mute()
         self._transport.abort()

@@ -1,9 +1,9 @@
-"""Which partitions this broker leads in vain, while others may reach each other. No I/O.
+"""Resigns leadership of partitions whose quorum this broker cannot reach. No I/O.
 
-Who reaches fewer copies than must acknowledge refuses writes, and nobody takes its place while it
-is registered. So after a while it has the next of the replicas lead, in the order of their list
-and from the last to the first: who of them does not reach enough does the same. None is asked
-where those that are registered would be too few without this broker: then waiting is as good.
+A leader that reaches fewer replicas than must acknowledge rejects writes, and keeps leadership
+while it is registered. After `patience_seconds` it therefore hands leadership to the next live
+replica of the list, cyclically; a replica without a quorum does the same. It does not resign where
+too few live replicas would remain without this broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CutOff:
-    """See the module's text. `patience_seconds` is how long links may be lost before."""
+    """Partitions with lost quorums. `patience_seconds` is the wait before a resignation."""
 
     def __init__(self, node_id: int, patience_seconds: float) -> None:
         self._node_id = node_id
@@ -37,27 +37,23 @@ class CutOff:
         live: Container[int],
         row_of: Callable[[ReplicatedLog], PartitionRow | None],
     ) -> dict[ReplicatedLog, Resignation]:
-        """What to give up now, at most as much as one call takes.
-
-        `now` are monotonic seconds, `live` the registered brokers; `row_of` says what the image has
-        of a partition.
-        """
+        """Return due resignations, one call's worth. `now` is monotonic seconds."""
         before, self._since = self._since, {}
         found: dict[ReplicatedLog, Resignation] = {}
         for log in logs:
             row = row_of(log)
-            heir = None if row is None else self._heir(log, row, live)
-            if row is None or heir is None:
+            successor = None if row is None else self._successor(log, row, live)
+            if row is None or successor is None:
                 continue
             since = self._since[log] = before.get(log, now)
             late = now - since >= self._patience_seconds
             if late and len(found) < EPOCH_PARTITIONS_PER_CALL_MAX:
                 topic_id, number = log.key
-                found[log] = Resignation(UUID(bytes=topic_id), number, row.leader_epoch, heir)
+                found[log] = Resignation(UUID(bytes=topic_id), number, row.leader_epoch, successor)
         return found
 
-    def _heir(self, log: ReplicatedLog, row: PartitionRow, live: Container[int]) -> int | None:
-        """Who should try to lead instead; None while this broker can, or nobody else could."""
+    def _successor(self, log: ReplicatedLog, row: PartitionRow, live: Container[int]) -> int | None:
+        """Return the broker that should lead instead; None to keep leading."""
         leading, own = log.leading, self._node_id
         if row.leader != own or leading is None or leading.core.phase is Phase.STOPPED:
             return None
@@ -66,5 +62,5 @@ class CutOff:
             return None
         place = row.replicas.index(own) + 1 if own in row.replicas else 0
         ordered = row.replicas[place:] + row.replicas[:place]
-        others = [one for one in ordered if one != own and one in live]
+        others = [broker_id for broker_id in ordered if broker_id != own and broker_id in live]
         return others[0] if len(others) >= acks else None

@@ -1,13 +1,12 @@
-"""Which topics are diskless, and which broker a client is sent to for their partitions.
+"""Diskless topics, and the broker that a client is sent to for their partitions.
 
-A topic is diskless if its own `diskless.enable` is set, when it is created or later (`migration`):
-`log.diskless.enable` is written into a topic when it is created, and does not change it later.
+A topic is diskless if its own `diskless.enable` is set, at creation or later (`migration`).
+`log.diskless.enable` only sets the value of new topics.
 
 Every broker serves every diskless partition, so metadata may name any of them as leader. A client
-that says where it is (`diskless_az=<rack>` within its client id) is sent to a broker of its rack.
-The same partition goes to the same broker of a rack, whose cache then has its newest objects: by
-the highest weight (`replication/placement.py`), so that a broker that comes or goes moves only its
-own share. A consumer with `client.rack` is shown the one of its rack as preferred read replica.
+with `diskless_az=<rack>` in its client id is sent to a broker of its rack. Rendezvous hashing
+(`replication/placement.py`) sends a partition to the same broker of a rack, which caches its newest
+objects. A consumer with `client.rack` gets the broker of its rack as preferred read replica.
 
 Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392.
 """
@@ -32,18 +31,13 @@ RACK_IN_CLIENT_ID: Final = re.compile(r"(?:^|[,;\s])diskless_az=([^,;\s]+)")
 
 
 def is_diskless(topic: Topic) -> bool:
-    """Whether a topic's records lie in the object store."""
     return topic.configs.get(DISKLESS_CONFIG) == "true"
 
 
 def configs_of_new(
     configs: Mapping[str, str], effective: LogConfig, *, default: bool
 ) -> dict[str, str]:
-    """The configurations that a new topic is stored with.
-
-    `effective` is what the topic would run with, `default` the broker's `log.diskless.enable`,
-    by which compacted topics do not go.
-    """
+    """Return the configurations to store for a new topic; `default` is `log.diskless.enable`."""
     if DISKLESS_CONFIG in configs:
         return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
     diskless = default and "compact" not in effective.cleanup_policy
@@ -51,7 +45,7 @@ def configs_of_new(
 
 
 def check_local(name: str, configs: Mapping[str, str]) -> None:
-    """Refuse a new diskless topic where there is no object store; raises InvalidConfig."""
+    """Reject a new diskless topic without an object store; raises InvalidConfig."""
     if configs.get(DISKLESS_CONFIG) == "true":
         raise InvalidConfig(
             f"topic {name!r}: {DISKLESS_CONFIG} = true needs an object store that all brokers"
@@ -59,19 +53,15 @@ def check_local(name: str, configs: Mapping[str, str]) -> None:
         )
 
 
-def kept(wanted: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
-    """A whole new configuration that does not name `diskless.enable`, with what the topic has."""
-    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in wanted:
-        return {**wanted, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
-    return dict(wanted)
+def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return a new configuration that retains the topic's `diskless.enable` if it names none."""
+    if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in changed:
+        return {**changed, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
+    return dict(changed)
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
-    """The configurations that a topic is changed to; it may become diskless, or local.
-
-    Raises:
-        InvalidConfig: it would cease to be diskless without a word.
-    """
+    """Return the configurations of a changed topic; raises InvalidConfig."""
     if is_diskless(topic) and DISKLESS_CONFIG not in configs:
         raise InvalidConfig(
             f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted; set it to"
@@ -86,7 +76,7 @@ def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig)
 
 
 def rack_of(client_id: str | None, image: MetadataImage) -> str:
-    """The rack that a client id names, if there is a broker of it; else empty."""
+    """Return the rack that a client id names if a broker has it; else an empty string."""
     if client_id is None or "diskless_az=" not in client_id:
         return ""
     found = RACK_IN_CLIENT_ID.search(client_id)
@@ -95,12 +85,12 @@ def rack_of(client_id: str | None, image: MetadataImage) -> str:
 
 
 class Placement:
-    """Who leads diskless partitions, as clients of one rack are told; of one image."""
+    """Leaders of diskless partitions for clients of one rack, by one image."""
 
     __slots__ = ("_brokers", "_hashes", "_racks")
 
     def __init__(self, brokers: Sequence[Broker], rack: str) -> None:
-        """`rack` is the client's, empty for any."""
+        """Place partitions for a client's `rack`; empty for any."""
         near = [broker for broker in brokers if rack and broker.rack == rack]
         self._brokers = [broker.broker_id for broker in near or brokers]
         racks: dict[str, list[int]] = {}
@@ -111,10 +101,7 @@ class Placement:
         self._hashes = {broker.broker_id: broker_hash(broker.broker_id) for broker in brokers}
 
     def replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
-        """The brokers that a client is told of: the leader, then one of every other rack.
-
-        Empty while there is no broker.
-        """
+        """Return a partition's leader, then one broker per other rack; empty without brokers."""
         if not self._brokers:
             return ()
         key = partition_hash(topic_id, partition)
@@ -123,7 +110,7 @@ class Placement:
         return (leader, *others)
 
     def partitions(self, topic: Topic) -> tuple[Partition, ...]:
-        """The partitions of a diskless topic as a client sees them, all in sync."""
+        """Return the partitions of a diskless topic for a client, all in sync."""
         shown = []
         for index, partition in enumerate(topic.partitions):
             replicas = self.replicas(topic.topic_id, index)
@@ -146,7 +133,7 @@ class Placement:
 
 
 def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, int]) -> int:
-    """The broker that a consumer of a rack should read a partition from; -1 for the one asked."""
+    """Return the broker from which a rack's consumer should read; -1 for this broker."""
     own = image.broker(node_id)
     if own is not None and own.rack == rack:
         return -1

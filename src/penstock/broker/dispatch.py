@@ -1,4 +1,4 @@
-"""From a request frame to its handler, and from the handler's answer or error to a frame.
+"""Dispatcher that routes request frames to handlers, and encodes their answers and errors.
 
 The contract of a handler
 -------------------------
@@ -8,10 +8,10 @@ the module is imported at the first request of the API. A handler is
     def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
     async def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
 
-- `parts` has the parts of the broker that its module uses, and names as the fields of its `Parts`
+- `parts` has the parts of the broker that the module declares as the fields of its `Parts`
   (`broker/parts.py`). A module without `Parts` uses none, and its handlers begin with `context`.
 - `context` (`broker/connection.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
-- `request` is kio's own dataclass of that API and version, read by our guarded decoder. Fields
+- `request` is kio's dataclass of that API and version, read by the guarded decoder. Fields
   that the version lacks are absent: `getattr(request, "name", default)`. Durations are
   `timedelta` (`wire.kafka.primitives.milliseconds` turns them into an int), a zero UUID is None.
 - `Answer` is a plain mapping by kio's field names of the *response*, nested likewise:
@@ -20,22 +20,19 @@ the module is imported at the first request of the API. A handler is
   the schema's default (`error_code` and `throttle_time`: 0, nullable ones: null). Durations and
   times are ints in ms, error codes ints or kio's ErrorCode, UUIDs are `UUID`, 16 bytes or None.
   A handler may also return `bytes`: the response body, already encoded for this version; or a list
-  of buffers with records, which together are the body, and are sent as they are: it begins with the
-  time that the client has to wait.
-- What the table of API keys asks `whole`, of `each` element or of what is `listed` is asked before
-  a handler runs (`broker/access.py`), and `request` has what is granted. Where the table says
-  `asked` the handler asks `context.rights`.
+  of buffers with records, which together are the body and begin with the throttle time.
+- `broker/access.py` applies the `whole`, `each` and `listed` checks of the table of API keys before
+  the handler runs; `request` contains what is granted. For `asked` rows the handler calls
+  `context.rights`.
 - Errors: raise a `PenstockError` to fail the whole request; the dispatcher answers in the
   response's own shape, with the error at its top level or, where it has none, on every topic,
   partition, group or resource that the request names (`broker/error_answers.py`). Errors of one
-  element belong into the answer: `error_of(exception)` in `broker/errors.py` gives
-  `(number, message)`. Anything else that is raised reads UNKNOWN_SERVER_ERROR and is logged.
-- A plain function answers within the event loop's turn and must not block. An `async` handler
-  holds back later requests of its own connection, as Kafka does, and may wait as long as it
-  likes. It runs to its end also when the connection is lost (`context.connection.closing`), and
-  is cancelled when the broker stops and `shutdown.timeout.ms` has passed. One of `SIDE_BY_SIDE`
-  holds nothing back, so that the end of its connection is noticed while it waits; it ends by itself
-  when the broker stops.
+  element are part of the answer: `error_of(exception)` in `broker/errors.py` gives
+  `(number, message)`. Other exceptions are logged and become UNKNOWN_SERVER_ERROR.
+- A plain function must not block. An `async` handler delays later requests of its connection, as
+  in Kafka, and may wait. It finishes even if the connection is lost (`context.connection.closing`),
+  and is cancelled `shutdown.timeout.ms` after the broker begins to stop. Handlers of `SIDE_BY_SIDE`
+  delay nothing, so that a lost connection is noticed; they end by themselves when the broker stops.
 
 Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
 
@@ -90,7 +87,7 @@ HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
 
 
 def handler_of(api: Api, broker: object) -> Callable[..., Any]:
-    """Import an API's handler, and give it the parts that its module names."""
+    """Import an API's handler, and bind the parts that its module declares."""
     name, _, function = api.handler.partition(":")
     module = import_module(f"{HANDLERS_PACKAGE}.{name}")
     handler: Callable[..., Any] = getattr(module, function)
@@ -98,8 +95,6 @@ def handler_of(api: Api, broker: object) -> Callable[..., Any]:
 
 
 class Dispatcher:
-    """Routes the requests of all connections of a broker."""
-
     def __init__(
         self,
         broker: object,
@@ -111,7 +106,7 @@ class Dispatcher:
         partitions: PartitionRegistry,
         audit: Audit = NO_AUDIT,
     ) -> None:
-        """`broker` has the parts that handlers name; `authoriser` is asked before each of them."""
+        """Route to handlers with parts of `broker`; `authoriser` checks each request first."""
         self._broker = broker
         self._rights = authoriser.rights
         self._asks = authoriser.refuses
@@ -126,7 +121,7 @@ class Dispatcher:
     def timed_request(
         self, connection: Connection, frame: memoryview, lease: Lease | None
     ) -> RequestContext:
-        """As `request`, and charge the time that it takes."""
+        """Handle one frame, and charge its duration to the request quota."""
         began = self._monotonic()
         context = self.request(connection, frame, lease)
         self._quotas.charge(context, self._monotonic() - began)
@@ -135,15 +130,11 @@ class Dispatcher:
     def request(
         self, connection: Connection, frame: memoryview, lease: Lease | None
     ) -> RequestContext:
-        """Handle one frame (without its length). Never raises for what a client sent.
-
-        Raises:
-            MalformedRequest: not even the header can be read; the connection must be closed.
-        """
+        """Handle one frame without its length; raises MalformedRequest for unreadable headers."""
         header = read_request_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
-            raise MalformedRequest(f"there is no API key {header.api_key}")
+            raise MalformedRequest(f"API key {header.api_key} is unknown")
         context = RequestContext(
             api=api,
             version=header.api_version,
@@ -178,18 +169,18 @@ class Dispatcher:
 
     def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
         api = context.api
-        # What follows the request is ignored, as Apache Kafka ignores it: librdkafka 2.16 asks for
-        # all topics with a null array of four bytes where a compact one has one.
+        # Trailing bytes are ignored as in Apache Kafka: librdkafka 2.16 encodes the null array of
+        # all topics in four bytes where the compact form has one.
         request, _ = decoder(api.name, context.version, "request")(frame, offset)
         try:
             left = request
             if self._asks and api.checks:
-                one = granted(context, request, self._topic_name)
-                if one is not None:
-                    if one.nothing_left:
-                        self.answer(context, one.complete({}, context.rights))
+                grant = granted(context, request, self._topic_name)
+                if grant is not None:
+                    if grant.nothing_left:
+                        self.answer(context, grant.complete({}, context.rights))
                         return
-                    left, context.granted = one.request, one
+                    left, context.granted = grant.request, grant
             answer = (self._handlers.get(api.key) or self._handler(api))(context, left)
             if inspect.iscoroutine(answer):
                 self._await(context, request, answer)
@@ -216,7 +207,9 @@ class Dispatcher:
             answer = await (self._quotas.timed(context, coroutine) if timing else coroutine)
             self._done(context, request, answer)
         except asyncio.CancelledError:
-            self.fail(context, request, ShuttingDown("the broker stops"))
+            self.fail(
+                context, request, ShuttingDown("the broker is stopping; retry on another broker")
+            )
         except Exception as error:
             self.fail(context, request, error)
 
@@ -227,7 +220,6 @@ class Dispatcher:
         self.answer(context, answer)
 
     def answer(self, context: RequestContext, answer: Answer) -> None:
-        """Send a handler's answer."""
         api, version = context.api, context.version
         if context.refused:
             self._audit.refused(context)
@@ -244,7 +236,6 @@ class Dispatcher:
         self._metrics.answered(context, self._monotonic())
 
     def _throttled(self, context: RequestContext, answer: Answer) -> Answer:
-        """Have the client wait as its quotas say, and say so in the answer."""
         if isinstance(answer, list):
             throttled_records(answer, self._quotas.fetched(context, sum(map(len, answer))))
             return answer
@@ -256,7 +247,7 @@ class Dispatcher:
         return throttled(context.version, answer, throttle_ms) if is_metadata else answer
 
     def fail(self, context: RequestContext, request: Any, error: Exception) -> None:
-        """Answer with an error in the shape of the API's response, or close the connection."""
+        """Respond with an error in the shape of the API's response, or close the connection."""
         if not isinstance(error, PenstockError):
             logger.error(
                 "%s v%d from %s failed",
@@ -276,20 +267,20 @@ class Dispatcher:
             answer = error_answer(context.api, context.version, request, number, message)
             self.answer(context, answer)
         except Exception:
-            logger.exception("%s v%d: no error answer", context.api.name, context.version)
-            context.connection.close("an error answer could not be written")
+            logger.exception(
+                "%s v%d: could not encode an error response", context.api.name, context.version
+            )
+            context.connection.close("an error response could not be encoded")
 
     def _topic_name(self, topic_id: bytes) -> str | None:
-        """The name of the topic of an id, as this broker knows it."""
         found = self._topics.topics_by_id.get(topic_id)
         return None if found is None else found.topic.name
 
     def _refuse_version(self, context: RequestContext, frame: memoryview, offset: int) -> None:
-        """Answer a version that is not served: ApiVersions in version 0 (KIP-511), Produce
-        0 to 2 in its own version, others in the nearest version that is served."""
+        """Respond in a version that the client can read: KIP-511, or the nearest supported one."""
         api, asked = context.api, context.version
         error = UnsupportedVersion(
-            f"{api.name} version {asked} is not served, only {api.served_from} to {api.maximum}"
+            f"{api.name} version {asked} is not supported, only {api.served_from} to {api.maximum}"
         )
         context.connection.opened(context)
         try:

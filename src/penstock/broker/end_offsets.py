@@ -1,8 +1,4 @@
-"""Ends of partitions for consumers, whichever broker leads them.
-
-A broker knows the ends of the partitions that it leads, and of diskless ones. It asks the leaders
-of the others by ListOffsets, all leaders at the same time.
-"""
+"""End offsets of partitions for consumers; those of other leaders by concurrent ListOffsets."""
 
 from __future__ import annotations
 
@@ -25,14 +21,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 3.0
-"""Longest wait for the answers of other leaders; the ends of their partitions are unknown then."""
+"""Timeout of ListOffsets to other leaders; unanswered end offsets are unknown."""
 
 RECENT_SECONDS: Final = 15.0
-"""Age up to which `recent` repeats what other leaders have answered, failures included."""
+"""Age up to which `recent` returns earlier answers of other leaders, failures included."""
 
 
 class EndOffsets:
-    """Looks up the ends of partitions, here and at other brokers. Belongs to the event loop."""
+    """Look-up of end offsets, here and at other brokers. Belongs to the event loop."""
 
     def __init__(
         self, node_id: int, cluster: ClusterMetadata, partitions: PartitionRegistry, peers: Peers
@@ -46,39 +42,34 @@ class EndOffsets:
         self._asked_at = -math.inf
 
     async def recent(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the ends of partitions; those of other leaders as of `RECENT_SECONDS` ago at most.
-
-        Metrics ask for the same partitions again and again. The other leaders are asked when their
-        answers are too old, or when a partition is new.
-        """
-        wanted = frozenset(places)
-        elsewhere = frozenset(self._elsewhere(wanted))
+        """Return end offsets; those of other leaders are up to `RECENT_SECONDS` old."""
+        requested = frozenset(places)
+        elsewhere = frozenset(self._elsewhere(requested))
         now = asyncio.get_running_loop().time()
         if now - self._asked_at >= RECENT_SECONDS or not elsewhere <= self._asked:
             self._asked, self._asked_at = elsewhere, now
             self._reported = await self.of(elsewhere)
-        return self._here(wanted) | {
+        return self._here(requested) | {
             place: end for place, end in self._reported.items() if place in elsewhere
         }
 
     async def of(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the ends of partitions, without those that no leader reports in time."""
-        wanted = frozenset(places)
-        found = self._here(wanted)
+        """Return end offsets, without those that no leader reports in time."""
+        requested = frozenset(places)
+        found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
-        for place, leader in self._elsewhere(wanted).items():
+        for place, leader in self._elsewhere(requested).items():
             led.setdefault(leader, []).append(place)
         for ends in await asyncio.gather(*[self._ask(*asked) for asked in led.items()]):
             found |= ends
         return found
 
     def _here(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends that this broker knows itself."""
         ends = [(place, self._end(place)) for place in places]
         return {place: end for place, end in ends if end is not None}
 
     def _elsewhere(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the leaders of the partitions whose ends only other brokers know."""
+        """Return the leaders of the partitions whose end offsets only other brokers have."""
         leaders = [(place, self._leader(place)) for place in places if self._end(place) is None]
         return {
             place: leader
@@ -113,7 +104,9 @@ class EndOffsets:
             async with asyncio.timeout(ASK_SECONDS):
                 answer: Any = await self._peers.call(leader, "ListOffsets", body)
         except (PenstockError, TimeoutError) as error:
-            logger.warning("broker %d did not report the ends of its partitions: %s", leader, error)
+            logger.warning(
+                "broker %d did not report the end offsets of its partitions: %s", leader, error
+            )
             return {}
         return {
             TopicPartition(topic.name, int(row.partition_index)): int(row.offset)

@@ -1,10 +1,8 @@
-"""An error answer in the shape of any API's response, made from the schemas alone.
+"""Error responses in the shape of any API's response, built from the schemas.
 
-Kafka's responses carry errors where it pleased their authors: at the top, or on each topic,
-partition, group or resource. `error_answer` walks the response's schema: a struct that has an
-`error_code` gets the error and empty arrays; an array whose elements carry error codes gets one
-element for each element of the request's array that corresponds to it, with the fields that both
-share by name.
+A struct with an `error_code` gets the error and empty arrays; an array whose elements carry error
+codes gets one element for each element of the corresponding request array, with the fields that
+both share by name.
 
 Source: the `getErrorResponse` methods of Kafka's `org.apache.kafka.common.requests`.
 """
@@ -21,19 +19,20 @@ from penstock.wire.kafka.schema import MISSING, Field, Struct, load_struct
 
 _NUMBERS: Final = frozenset({"int32", "int64"})
 _EVERYWHERE: Final = ("ElectLeaders",)
-"""Whose elements have the error of the whole as well: Apache Kafka's clients look at no other."""
+"""APIs whose elements also carry the error of the whole, because Kafka's clients ignore the top
+one."""
 _USERS: Final = {"deletions", "upsertions"}
 _CODES: Final = ("error_code", "partition_error_code")
 _TEXT_NAMES: Final = ("name", "key", "topic", "group_id", "transactional_id")
-"""What an element of a request that is a text is called in the answer."""
+"""Response fields that receive the text of a request element that is a text."""
 _PARTITION_NAMES: Final = ("partition_index", "partition", "index", "partition_id")
 _NAMES_OF: Final = {**dict.fromkeys(_PARTITION_NAMES, _PARTITION_NAMES), "user": ("name",)}
-"""What a field of an answer may be called in the request, where that is not the same."""
+"""Request names of a response field, where they differ."""
 _ZERO: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 
 
 def error_answer(api: Api, version: int, request: Any, number: int, message: str) -> dict[str, Any]:
-    """The response to a request that failed as a whole; `request` is None if it was unreadable."""
+    """Return the response to a failed request; `request` is None if it was unreadable."""
     schema = load_struct(api.name, version, "response")
     return _fill(schema, request, number, message, everywhere=api.name in _EVERYWHERE)
 
@@ -41,11 +40,13 @@ def error_answer(api: Api, version: int, request: Any, number: int, message: str
 def element_answers(
     api: Api, version: int, elements: Sequence[Any], number: int, message: str
 ) -> tuple[str, list[dict[str, Any]]]:
-    """The answers of elements that failed, and the name of the response's array that has them."""
+    """Return the name of the response's array of errors, and the answers of failed elements."""
     schema = load_struct(api.name, version, "response")
     for field in schema.fields:
         if field.array and field.struct is not None and _carries_error(field.struct):
-            return field.name, [_fill(field.struct, one, number, message) for one in elements]
+            return field.name, [
+                _fill(field.struct, element, number, message) for element in elements
+            ]
     raise BugError(f"the response of {api.name} version {version} has no errors of elements")
 
 
@@ -75,10 +76,9 @@ def _elements(field: Field, source: Any, *, number: int, message: str) -> list[d
 
 
 def _counterpart(field: Field, source: Any) -> Any:
-    """The request's array that the response's array answers: by name, else the first one."""
     slots = getattr(type(source), "__slots__", ())
     if {*slots} >= _USERS:
-        return tuple([one for name in slots if name in _USERS for one in getattr(source, name)])
+        return tuple([user for name in slots if name in _USERS for user in getattr(source, name)])
     if field.name in slots and isinstance(getattr(source, field.name), tuple):
         return getattr(source, field.name)
     for name in slots:

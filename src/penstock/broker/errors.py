@@ -1,9 +1,4 @@
-"""The one mapping from errors to Kafka's error codes, and errors of the broker's own.
-
-Every `PenstockError` carries the name of its Kafka error in `code`; what is not a
-`PenstockError` is a fault of ours and reads UNKNOWN_SERVER_ERROR to the client, while the log
-has the traceback.
-"""
+"""Mapping of errors to Kafka's error codes (`PenstockError.code`), and the broker's errors."""
 
 from __future__ import annotations
 
@@ -23,13 +18,11 @@ NONE: Final = 0
 
 
 class UnknownTopicOrPartition(RetriableError):
-    """A topic or partition that this cluster does not have."""
-
     code: ClassVar[str] = "unknown_topic_or_partition"
 
 
 class InternalTopic(InvalidError):
-    """What brokers write for themselves is changed by nobody else (Kafka's `Topic.isInternal`)."""
+    """A client tried to change a topic that only brokers write (Kafka's `Topic.isInternal`)."""
 
     code: ClassVar[str] = "invalid_topic_exception"
 
@@ -38,13 +31,11 @@ class InternalTopic(InvalidError):
 
 
 class UnknownTopicId(RetriableError):
-    """A topic id that this cluster does not have."""
-
     code: ClassVar[str] = "unknown_topic_id"
 
 
 class NotLeader(FencedError):
-    """Another broker leads this partition; `leader` says which, in which epoch, if it is known."""
+    """Another broker leads this partition; `leader` is its id and leader epoch, if known."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -54,44 +45,36 @@ class NotLeader(FencedError):
 
 
 class FencedLeaderEpoch(FencedError):
-    """The client's leader epoch is older than the partition's."""
-
     code: ClassVar[str] = "fenced_leader_epoch"
 
 
 class UnknownLeaderEpoch(RetriableError):
-    """The client's leader epoch is newer than the partition's."""
-
     code: ClassVar[str] = "unknown_leader_epoch"
 
 
 class ElectionNotNeeded(InvalidError):
-    """The partition has the leader that an election would give it."""
+    """The partition already has the leader that an election would choose."""
 
     code: ClassVar[str] = "election_not_needed"
 
 
 class PreferredLeaderNotAvailable(RetriableError):
-    """The first replica is not in sync, or cannot be reached."""
+    """The first replica is not in sync, or not reachable."""
 
     code: ClassVar[str] = "preferred_leader_not_available"
 
 
 class EligibleLeadersNotAvailable(RetriableError):
-    """No replica may lead the partition without losing what is acknowledged."""
+    """No replica can lead the partition without losing acknowledged records."""
 
     code: ClassVar[str] = "eligible_leaders_not_available"
 
 
 class NoObjectStore(UnavailableError):
-    """A diskless topic on a broker without an object store."""
-
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class InvalidRequiredAcks(InvalidError):
-    """`acks` is none of 0, 1 and -1."""
-
     code: ClassVar[str] = "invalid_required_acks"
 
 
@@ -102,13 +85,13 @@ class InvalidGroupId(InvalidError):
 
 
 class ShuttingDown(RetriableError):
-    """The broker is stopping; another one, or this one after its restart, will serve."""
+    """The broker is stopping; the client must retry on another broker."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 def error_number(name: str) -> int:
-    """Kafka's number of an error by its lower-case name, as in `PenstockError.code`."""
+    """Return Kafka's number of an error by its lower-case name, as in `PenstockError.code`."""
     codes = error_codes()
     try:
         return int(codes[name])
@@ -117,7 +100,6 @@ def error_number(name: str) -> int:
 
 
 def error_name(number: int) -> str:
-    """Kafka's upper-case name of an error number."""
     try:
         return str(error_codes()(number).name).upper()
     except ValueError:
@@ -125,7 +107,7 @@ def error_name(number: int) -> str:
 
 
 def error_of(error: BaseException) -> tuple[int, str]:
-    """The error code and the message that a client gets for an exception."""
+    """Return the error code and message that a client gets for an exception."""
     if isinstance(error, PenstockError):
         return error_number(error.code), str(error)
-    return UNKNOWN_SERVER_ERROR, "the broker failed on this request; its log has the cause"
+    return UNKNOWN_SERVER_ERROR, "the broker failed to handle this request; its log has the cause"

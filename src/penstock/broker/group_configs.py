@@ -1,6 +1,6 @@
-"""What can be set for one group, over what the broker says of all.
+"""Configurations of single groups, which override the broker's settings for all groups.
 
-Stored as text, by the group's id, whether or not there is such a group yet, and part of the image.
+They are stored as text by group id, whether or not the group exists, and are part of the image.
 
 Source: Kafka's `GroupConfig`, `ShareGroupAutoOffsetResetStrategy`; KIP-848, KIP-932, KIP-1106
 (durations), KIP-1240.
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 GROUP_KIND: Final = "group"
-"""The kind of these configs among those of entities."""
+"""Kind of groups' configs among those of entities."""
 
 READ_COMMITTED: Final = "read_committed"
 DURATION: Final = re.compile(
@@ -49,27 +49,24 @@ DURATION: Final = re.compile(
     r"(?:([0-9]{1,10}(?:\.[0-9]{1,9})?)S)?)?(?<!P)"
 )
 KNOWN_MAX: Final = 10_000
-"""Groups whose configs are kept as they were read."""
+"""Groups whose parsed configs are cached."""
 
 LOCK: Final = "share.record.lock.duration.ms"
 _BROKER: Final = by_name(BrokerSettings)
 
 
 def _of_broker(name: str) -> Any:
-    """A config whose default is the broker's setting of all groups."""
     return like(_BROKER[f"group.{name}"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfigs:
-    """What a group is set to."""
-
     consumer_session_timeout_ms: int = _of_broker("consumer.session.timeout.ms")
     consumer_heartbeat_interval_ms: int = _of_broker("consumer.heartbeat.interval.ms")
     consumer_assignment_interval_ms: int = _of_broker("consumer.assignment.interval.ms")
     share_auto_offset_reset: str = setting(
-        "latest", "Where a share group begins in a partition that it has not read: earliest,"
-        " latest, or by_duration:<ISO 8601>, so long ago.",
+        "latest", "Start of a share group in a partition that it has not read: earliest, latest,"
+        " or by_duration:<ISO 8601>, the records of that duration before now.",
         pattern=f"earliest|latest|{DURATION.pattern}",
     )  # fmt: skip
     share_isolation_level: str = setting(
@@ -82,14 +79,15 @@ class GroupConfigs:
     share_delivery_count_limit: int = _of_broker("share.delivery.count.limit")
     share_partition_max_record_locks: int = _of_broker("share.partition.max.record.locks")
     share_renew_acknowledge_enable: bool = setting(
-        True, "Let members of a share group renew the locks of records that they have."
+        True, "Let members of a share group renew the locks of records that they hold."
     )
     errors_deadletterqueue_topic_name: str = setting(
-        "", "Topic that what a share group gives up is copied to before it is settled; empty: it is"
-        " not copied."
+        "", "Dead letter topic to which records that a share group archives without acceptance are"
+        " copied first; empty: no copy."
     )  # fmt: skip
     errors_deadletterqueue_copy_record_enable: bool = setting(
-        True, "Copy key, value and headers to the dead letter topic, not only where they lie."
+        True,
+        "Copy key, value and headers to the dead letter topic, not only the record's position.",
     )
 
 
@@ -97,16 +95,11 @@ _KNOWN: Final = by_name(GroupConfigs)
 
 
 def group_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> GroupConfigs:
-    """What a group runs with: its own configs over the broker's settings.
-
-    Raises:
-        InvalidSetting: an unknown name or a value out of its bounds.
-    """
+    """Return a group's own configs over the broker's settings; raises InvalidSetting."""
     return load(GroupConfigs, {**_below(settings), **configs})
 
 
 def _below(settings: BrokerSettings) -> dict[str, object]:
-    """What the broker's settings say of all groups, by the names of groups' configs."""
     return {
         "consumer.session.timeout.ms": settings.group_consumer_session_timeout_ms,
         "consumer.heartbeat.interval.ms": settings.group_consumer_heartbeat_interval_ms,
@@ -120,7 +113,7 @@ def _below(settings: BrokerSettings) -> dict[str, object]:
 
 
 class ConfigsOfGroups:
-    """What groups run with, by the newest image; belongs to one event loop."""
+    """Configurations in effect for groups, by the newest image. Belongs to one event loop."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -128,7 +121,7 @@ class ConfigsOfGroups:
         self._known: dict[str, GroupConfigs] = {}
 
     def of(self, configs: EntityConfigs, group_id: str) -> GroupConfigs:
-        """Those of a group; what is stored and cannot be read is as if it were not set."""
+        """Return the configs of a group; stored values that cannot be read count as not set."""
         if configs is not self._image:
             self._image, self._known = configs, {}
         found = self._known.get(group_id)
@@ -143,7 +136,7 @@ class ConfigsOfGroups:
 
 
 def duration_ms(reset: str) -> int | None:
-    """How long before now a group begins; None where that is not what is set."""
+    """Return the milliseconds of a `by_duration` reset; None for other resets."""
     found = DURATION.fullmatch(reset)
     if found is None:
         return None
@@ -154,12 +147,12 @@ def duration_ms(reset: str) -> int | None:
 def describe_group(
     settings: BrokerSettings, configs: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every config of a group (or those in `names`) with its chain of synonyms."""
-    wanted = None if names is None else set(names)
+    """Return all configs of a group (or those in `names`) with their synonyms."""
+    selected = None if names is None else set(names)
     return [
         _entry(info, settings, configs)
         for name, info in sorted(_KNOWN.items())
-        if wanted is None or name in wanted
+        if selected is None or name in selected
     ]
 
 
@@ -169,9 +162,9 @@ def _entry(info: SettingInfo, settings: BrokerSettings, configs: Mapping[str, st
         own = render(parse(info, configs[info.name]))
         chain.append(ConfigSynonym(name=info.name, value=own, source=ConfigSource.DYNAMIC_GROUP))
     if info.like:
-        told = _below(settings)[info.name]
-        source = ConfigSource.DEFAULT if told == info.default else ConfigSource.STATIC_BROKER
-        chain.append(ConfigSynonym(name=info.like, value=str(told), source=source))
+        inherited = _below(settings)[info.name]
+        source = ConfigSource.DEFAULT if inherited == info.default else ConfigSource.STATIC_BROKER
+        chain.append(ConfigSynonym(name=info.like, value=str(inherited), source=source))
     else:
         chain.append(
             ConfigSynonym(name=info.name, value=render(info.default), source=ConfigSource.DEFAULT)
@@ -189,11 +182,7 @@ def _entry(info: SettingInfo, settings: BrokerSettings, configs: Mapping[str, st
 def check_group_configs(
     settings: BrokerSettings, group_id: str, configs: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Return a group's configs if all are known and within their bounds.
-
-    Raises:
-        InvalidConfig: the message names the group, the config, the rule and the value.
-    """
+    """Return a group's configs if all are known and within bounds; raises InvalidConfig."""
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
         raise InvalidConfig(f"group {group_id!r}: no value given for {', '.join(missing)}")
@@ -217,7 +206,7 @@ def check_group_configs(
 
 
 def check_heartbeats(effective: GroupConfigs) -> None:
-    """Raise InvalidSetting where members would expire between two heartbeats."""
+    """Raise InvalidSetting if members would expire between two heartbeats."""
     interval = effective.consumer_heartbeat_interval_ms
     timeout = effective.consumer_session_timeout_ms
     if interval >= timeout:
@@ -229,7 +218,7 @@ def check_heartbeats(effective: GroupConfigs) -> None:
 
 
 def check_letter_topic(settings: BrokerSettings, name: str) -> None:
-    """Raise InvalidSetting where a group's dead letters may not go to a topic of this name."""
+    """Raise InvalidSetting if a topic of this name cannot be a group's dead letter topic."""
     if not name:
         return
     prefix = settings.errors_deadletterqueue_topic_name_prefix
@@ -246,7 +235,7 @@ def check_letter_topic(settings: BrokerSettings, name: str) -> None:
 def _bounds(
     settings: BrokerSettings, effective: GroupConfigs
 ) -> Iterable[tuple[str, int, int, int]]:
-    """The configs that the broker's settings bound: name, value, least and most."""
+    """Return the configs that broker settings bound: name, value, minimum and maximum."""
     return (
         (
             "consumer.session.timeout.ms",
@@ -290,5 +279,5 @@ def _bounds(
 def apply_group_changes(
     settings: BrokerSettings, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """A group's configs after `changes`; raises BadRequest, InvalidConfig."""
+    """Return a group's configs after `changes`; raises BadRequest, InvalidConfig."""
     return apply_changes(_KNOWN, to_mapping(group_configs(settings, {})), current, changes)

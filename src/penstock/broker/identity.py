@@ -1,4 +1,4 @@
-"""Who this broker is to its clients."""
+"""Identity of this broker, and addresses of brokers, for its clients."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ if TYPE_CHECKING:
 
 
 class Identity:
-    """The broker's id, and what clients of each listener are told; known once it listens."""
+    """Broker id, and the advertised addresses of each listener; complete once it listens."""
 
     __slots__ = ("admin_port", "as_client", "endpoints", "listener", "node_id")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.endpoints: dict[str, tuple[str, int]] = {}
-        """Host and port by the listener's name."""
+        """Host and port by listener name."""
         self.admin_port: int | None = None
-        """The bound port of the admin interface; None while there is none."""
+        """Bound port of the admin interface; None without one."""
         self.listener = ""
-        """The listener by which brokers call each other, and this one itself."""
+        """Listener that brokers use to connect to each other, and to themselves."""
         self.as_client: Callable[[], ClientSecurity] = lambda: NO_SECURITY
-        """What it needs for that."""
+        """Client security settings for this listener."""
 
 
 def endpoints_of(image: MetadataImage, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
-    """The addresses of some brokers for clients that came by a listener, as far as they live."""
-    found = [image.broker(one) for one in sorted(set(broker_ids))]
-    return [(one.broker_id, *one.endpoint(listener), one.rack) for one in found if one is not None]
+    """Return the addresses of registered brokers for clients of a listener."""
+    found = [image.broker(broker_id) for broker_id in sorted(set(broker_ids))]
+    return [
+        (broker.broker_id, *broker.endpoint(listener), broker.rack)
+        for broker in found
+        if broker is not None
+    ]
 
 
 def replication_address(broker: Broker) -> tuple[str, int] | None:
-    """Where other brokers reach a broker for replicated partitions; None if it has none."""
+    """Return the address of a broker's replication listener; None if it has none."""
     for name, host, port in broker.endpoints:
         if name == REPLICATION:
             return host, port
@@ -46,12 +50,12 @@ def replication_address(broker: Broker) -> tuple[str, int] | None:
 
 
 def address_of(broker: Broker, listener: str) -> dict[str, Any]:
-    """Where clients that came by a listener reach a broker, as answers have it."""
+    """Return the address of a broker for clients of a listener, as a response contains it."""
     host, port = broker.endpoint(listener)
     return {"host": host, "port": port}
 
 
 def own_address(identity: Identity) -> str:
-    """Where this broker is its own client."""
+    """Return the address by which this broker connects to itself."""
     host, port = identity.endpoints[identity.listener]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,12 +1,9 @@
-"""Which replicas keep up, of the partitions that this broker leads. No I/O.
+"""In-sync replicas of the partitions that this broker leads. No I/O.
 
-A replica is in sync if it had all of the leader's log not long ago, `replica.lag.time.max.ms`, and
-its broker is registered. It had all at the time of a look if it has everything durably that the log
-had then, now or later: a replica that is always a little behind keeps up. It does so as well where
-looks are farther apart than that time, for it is short or the broker held up.
-
-Only partitions about which something was heard or appended since the last look are looked at, and
-those of which time alone may change the answer: an idle one costs nothing.
+A replica is in sync if its broker is registered and it had the leader's whole log at some time
+within `replica.lag.time.max.ms`. It counts as caught up at the time of a check once it durably has
+everything that the log had at that check, so a replica that is always slightly behind stays in
+sync, even if checks are farther apart. Idle partitions are not examined.
 
 Source: `Replica.updateFetchStateOrThrow` and `isCaughtUp` of Kafka.
 """
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Seen:
-    """A partition as of the last look: the log's end, and when each replica had all of it."""
+    """Partition at the last check: the log's end, and when each replica had all of it."""
 
     __slots__ = ("caught_up_ms", "end", "epoch", "looked_ms")
 
@@ -39,7 +36,7 @@ class _Seen:
 
 
 class InSync:
-    """See the module's text. `lag_ms` is how long a replica may be behind."""
+    """In-sync state of led partitions. `lag_ms` is the longest lag of an in-sync replica."""
 
     def __init__(self, lag_ms: int) -> None:
         self._lag_ms = lag_ms
@@ -55,11 +52,7 @@ class InSync:
         live: Container[int],
         row_of: Callable[[ReplicatedLog], PartitionRow | None],
     ) -> list[InSyncReplicas]:
-        """What is to be stored, at most as much as one call takes.
-
-        `touched` are the partitions of which anything may be new, `live` the registered brokers;
-        `row_of` says what the image has of a partition, None where this broker has no part in it.
-        """
+        """Return changed in-sync replicas of `touched` and waiting partitions."""
         changes: list[InSyncReplicas] = []
         behind, self._behind = self._behind, {}
         for log in {**behind, **dict.fromkeys(touched)}:
@@ -74,7 +67,7 @@ class InSync:
             seen = self._seen.get(log)
             if seen is None or seen.epoch != core.epoch:
                 seen = self._seen[log] = _Seen(core.epoch, core.end, now_ms, row.isr)
-            elif log not in behind:  # nothing was new until the last look: all was as before
+            elif log not in behind:  # nothing changed before the last check
                 seen.looked_ms = self._looked_ms
                 seen.caught_up_ms = dict.fromkeys(row.isr, self._looked_ms)
             found, waits = self._found(core, seen, now_ms, live)
@@ -83,7 +76,7 @@ class InSync:
             own = log.broker_id
             if set(found) != set(row.isr) and own in found:
                 topic_id, partition = log.key
-                ordered = tuple([one for one in row.replicas if one in found])
+                ordered = tuple([replica for replica in row.replicas if replica in found])
                 changes.append(InSyncReplicas(UUID(bytes=topic_id), partition, core.epoch, ordered))
         self._looked_ms = now_ms
         return changes
@@ -91,7 +84,6 @@ class InSync:
     def _found(
         self, core: Epoch, seen: _Seen, now_ms: int, live: Container[int]
     ) -> tuple[list[int], bool]:
-        """Who is in sync, and whether time alone may change that."""
         found, waits = [], False
         caught_up_ms = seen.caught_up_ms
         for replica, follower in core.followers.items():

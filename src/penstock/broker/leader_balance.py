@@ -1,9 +1,8 @@
-"""Leaders that go back to the preferred replicas of their partitions, a few at a time.
+"""Gradual return of leadership to the preferred replicas of partitions.
 
-The first replica of a partition is the preferred leader. After a broker restarts, others lead what
-it led before. Each broker looks at what it leads itself: a partition goes back once its preferred
-replica has the whole log, if more than `leader.imbalance.per.broker.percentage` of the partitions
-that prefer that broker are led by others.
+The first replica of a partition is the preferred leader. A broker returns a partition that it leads
+once the preferred replica has the whole log, if other brokers lead more than
+`leader.imbalance.per.broker.percentage` of the partitions that prefer that replica's broker.
 
 Source: `ReplicationControlManager.maybeBalancePartitionLeaders` of Apache Kafka, and its settings.
 """
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from penstock.replication.service import ReplicatedLog
 
 BATCH_MAX: Final = 10
-"""Partitions that one broker hands back at a time: each has no leader for a moment."""
+"""Partitions that one broker returns at a time; each is briefly without a leader."""
 BATCH_SECONDS: Final = 1.0
-"""Between two batches, while there are more to hand back."""
+"""Pause between two batches."""
 
 
 class LeaderBalance:
-    """Decides which partitions a broker hands back, and when it looks again."""
+    """Schedule and choice of the partitions that a broker returns."""
 
     def __init__(self, settings: BrokerSettings, now: float) -> None:
         self._enabled = settings.auto_leader_rebalance_enable
@@ -42,22 +41,21 @@ class LeaderBalance:
         image: MetadataImage | None,
         led: Iterable[tuple[ReplicatedLog, Partition | None]],
     ) -> Mapping[ReplicatedLog, int]:
-        """Return the partitions to hand back at `now`, with the brokers that are to lead them."""
+        """Return the partitions to return at `now`, with the brokers that are to lead them."""
         if not self._enabled or image is None or now < self._next:
             return {}
         self._next = now + self._interval
         ready = {log: row.replicas[0] for log, row in led if row and _can_go_back(log, row)}
         if not ready:
             return {}
-        wanted = imbalanced(image, self._percentage)
-        chosen = [log for log, preferred in ready.items() if preferred in wanted]
+        preferring = imbalanced(image, self._percentage)
+        chosen = [log for log, preferred in ready.items() if preferred in preferring]
         if len(chosen) > BATCH_MAX:
             self._next = now + BATCH_SECONDS
         return {log: ready[log] for log in chosen[:BATCH_MAX]}
 
 
 def _can_go_back(log: ReplicatedLog, row: Partition) -> bool:
-    """Return whether the preferred replica does not lead, and can without losing a record."""
     leading, preferred = log.leading, row.replicas[0]
     if leading is None or not leading.leads or leading.heir is not None or row.move:
         return False
@@ -65,7 +63,7 @@ def _can_go_back(log: ReplicatedLog, row: Partition) -> bool:
 
 
 def imbalanced(image: MetadataImage, percentage: int) -> frozenset[int]:
-    """Return the brokers that others lead too many partitions for."""
+    """Return the brokers of which other brokers lead too many preferred partitions."""
     preferred: Counter[int] = Counter()
     elsewhere: Counter[int] = Counter()
     for topic in image.topics.values():

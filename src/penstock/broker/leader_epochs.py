@@ -1,4 +1,4 @@
-"""The checks of what a client knows of leader epochs against a partition (KIP-320, KIP-595)."""
+"""Checks of a client's leader epoch against a partition (KIP-320, KIP-595)."""
 
 from __future__ import annotations
 
@@ -15,30 +15,18 @@ if TYPE_CHECKING:
 
 
 def serving_epoch(topic: Topic, row: PartitionRow) -> int:
-    """Return the leader epoch of a partition for clients.
-
-    Clients get the epoch that the leader of a new partition is about to open, so that it does not
-    change under them when the leader has opened it.
-    """
+    """Return the epoch for clients: that of a new partition is the one about to be opened."""
     return FIRST_EPOCH + 1 if is_unopened(topic, row) else row.leader_epoch
 
 
 def is_unopened(topic: Topic, row: PartitionRow) -> bool:
-    """Return whether a partition has several replicas, and no leader yet.
-
-    It is in the epoch in which it was created, which no leader serves.
-    """
+    """Return whether a partition has several replicas and is in its initial, leaderless epoch."""
     created = row.leader_epoch == FIRST_EPOCH and len(row.replicas) > 1
     return created and not is_diskless(topic)
 
 
 def check_epoch(partition: Partition, epoch: int) -> None:
-    """Compare the leader epoch that a client knows; -1 means it does not say.
-
-    Raises:
-        FencedLeaderEpoch: the client's is older.
-        UnknownLeaderEpoch: the client's is newer.
-    """
+    """Check the client's leader epoch; raises FencedLeaderEpoch, UnknownLeaderEpoch."""
     if epoch < 0 or epoch == partition.leader_epoch:
         return
     known = partition.leader_epoch
@@ -47,14 +35,14 @@ def check_epoch(partition: Partition, epoch: int) -> None:
 
 
 def parts_from(partition: Partition, epoch: int, offset: int) -> tuple[int, int] | None:
-    """Where a partition's log parts from one whose record before `offset` is of an epoch.
+    """Return the point where a partition's log diverges from a client's log.
 
-    As the largest epoch not above that one, and where it ends; None if it does not part from it, as
-    far as is known. An epoch of -1 means that the client does not say. Diskless partitions are
-    never cut.
+    The client's record before `offset` has leader epoch `epoch`; -1 means that the client sends
+    none. The result is the largest epoch not above it and that epoch's end offset; None if no
+    divergence is known. Diskless partitions are never truncated.
 
     Raises:
-        NotLeading: what this broker has says nothing, as it does not lead the partition.
+        NotLeading: this broker does not lead the partition.
     """
     if epoch < 0 or partition.everywhere:
         return None

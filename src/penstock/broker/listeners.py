@@ -1,8 +1,7 @@
-"""Listeners, as Kafka writes them: `NAME://host:port`, IPv6 hosts in brackets.
+"""Listeners in Kafka's notation: `NAME://host:port`, IPv6 hosts in brackets.
 
-A listener has a name, by which `listener.security.protocol.map` gives it a protocol. Each is
-advertised by itself: clients are told the addresses of the listener that they came by, those of
-`advertised.listeners` where it has its name.
+`listener.security.protocol.map` maps listener names to protocols. Clients receive the addresses of
+the listener to which they connected, from `advertised.listeners` if it contains that name.
 
 Source: KIP-103 (several listeners), KIP-291; Kafka's `SocketServerConfigs`.
 """
@@ -25,15 +24,15 @@ PROTOCOLS: Final = "listener.security.protocol.map"
 
 Address = tuple[str, int]
 REPLICATION: Final = "REPLICATION"
-"""The name under which a broker's address for other brokers is registered."""
+"""Listener name under which a broker's replication address is registered."""
 ADMIN: Final = "ADMIN"
-"""The admin interface's name, of its settings `listener.name.admin.…`."""
+"""Listener name of the admin interface, in its settings `listener.name.admin.…`."""
 ADMIN_LISTENER: Final = "admin.listener"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One address; port 0 asks for a free one, an empty host for every interface."""
+    """Address of a listener; port 0 picks a free port, an empty host binds every interface."""
 
     name: str
     host: str
@@ -50,87 +49,70 @@ class Listener:
 
     @property
     def secured(self) -> bool:
-        """Whether clients are not simply anybody."""
+        """Whether the listener encrypts or authenticates."""
         return self.protocol != PLAINTEXT
 
 
 def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[Listener]:
-    """Read listener addresses, and the map from their names to protocols.
-
-    Raises:
-        InvalidSetting: no name, a name without a protocol, one that is not served, or no port.
-    """
+    """Parse listener addresses with their protocols; raises InvalidSetting."""
     known = _parse_protocols(protocols)
     found = []
     for text in texts:
         listener = _parse(LISTENERS, text)
         protocol = known.get(listener.name)
         if protocol not in SERVED:
-            said = f"has protocol {protocol}" if protocol else f"has no entry in {PROTOCOLS}"
+            fault = f"has protocol {protocol}" if protocol else f"has no entry in {PROTOCOLS}"
             raise InvalidSetting(
-                LISTENERS, listener.name, f"{said}; protocols are {', '.join(SERVED)}"
+                LISTENERS, listener.name, f"{fault}; protocols are {', '.join(SERVED)}"
             )
         found.append(replace(listener, protocol=protocol))
     return found
 
 
 def admin_listener(text: str, protocol: str) -> Listener:
-    """The admin interface's address, as a listener: it takes names and passwords, or tokens.
-
-    Raises:
-        InvalidSetting: the text is no address.
-    """
+    """Return the admin interface's address as a listener with SASL; raises InvalidSetting."""
     host, port = parse_address(text, setting=ADMIN_LISTENER)
     secured = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
     return Listener(name=ADMIN, host=host, port=port, protocol=secured)
 
 
 def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:
-    """The listener by which brokers call each other: by its name, its protocol, or the first one.
-
-    Raises:
-        InvalidSetting: there is none of this name or protocol.
-    """
+    """Return the inter-broker listener by name or protocol; raises InvalidSetting."""
     found = [
-        one
-        for one in listeners
-        if (one.name == name.upper() if name else protocol in ("", one.protocol))
+        listener
+        for listener in listeners
+        if (listener.name == name.upper() if name else protocol in ("", listener.protocol))
     ]
     if not found:
         setting = "inter.broker.listener.name" if name else "security.inter.broker.protocol"
-        known = ", ".join([f"{one.name} ({one.protocol})" for one in listeners])
-        raise InvalidSetting(setting, name or protocol, f"there is no such listener, only {known}")
+        known = ", ".join([f"{listener.name} ({listener.protocol})" for listener in listeners])
+        raise InvalidSetting(setting, name or protocol, f"no such listener; listeners are {known}")
     return found[0]
 
 
 def advertised(
     texts: Iterable[str], listeners: Iterable[Listener], bound: Mapping[str, Address]
 ) -> dict[str, Address]:
-    """What clients of each listener are told, by its name.
+    """Return the advertised addresses by listener name; raises InvalidSetting.
 
-    `bound` has the addresses that were bound. A port 0 is told as the one that was bound, a host
-    that stands for every interface as localhost.
-
-    Raises:
-        InvalidSetting: no listener has the name.
+    Port 0 is advertised as the bound port, a wildcard host as localhost.
     """
-    told: dict[str, Address] = {}
+    addresses: dict[str, Address] = {}
     for listener in listeners:
         host = "localhost" if listener.host in ("", "0.0.0.0", "::") else listener.host  # noqa: S104  (compared, not bound)
-        told.setdefault(listener.name, (host, bound[listener.name][1]))
+        addresses.setdefault(listener.name, (host, bound[listener.name][1]))
     named: dict[str, Address] = {}
     for text in texts:
-        one = _parse(ADVERTISED, text)
-        if one.name not in told:
+        entry = _parse(ADVERTISED, text)
+        if entry.name not in addresses:
             raise InvalidSetting(
-                ADVERTISED, text, f"there is no listener {one.name}, only {', '.join(told)}"
+                ADVERTISED, text, f"no listener {entry.name}; listeners are {', '.join(addresses)}"
             )
-        named.setdefault(one.name, (one.host, one.port or bound[one.name][1]))
-    return told | named
+        named.setdefault(entry.name, (entry.host, entry.port or bound[entry.name][1]))
+    return addresses | named
 
 
 def shown(name: str, address: Address) -> str:
-    """An address as the settings have it."""
     host, port = address
     return f"{name}://[{host}]:{port}" if ":" in host else f"{name}://{host}:{port}"
 

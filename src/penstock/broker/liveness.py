@@ -1,26 +1,21 @@
-"""A broker's registration: renewed while it lives, given up where it is lost.
-
-Every `broker.heartbeat.interval.ms` the broker renews its registration at the control plane, whose
-clock counts. What comes of it:
+"""Liveness of a broker: renews its registration every `broker.heartbeat.interval.ms`.
 
 | the renewal                     | then                                                         |
 |---------------------------------|--------------------------------------------------------------|
 | succeeds                        | brokers silent for `broker.session.timeout.ms` are expired   |
-| fails for the session's length  | others may own its groups: it refuses group requests         |
-| finds the broker expired        | it registers anew, in a higher epoch                         |
-| finds a newer incarnation       | another process has its id: it stops for good                |
+| fails for the session's length  | others may own its groups: it rejects group requests         |
+| finds the broker expired        | it registers again, in a higher epoch                        |
+| finds a newer incarnation       | another process has its id: this process stops               |
 
-Whatever a broker believes of itself, the control plane's fences decide: writes name the membership
-or the incarnation by which they are made. Refusing early spares clients the wait.
+The control plane's fences decide, by its own clock: writes name the membership or incarnation that
+makes them. Early rejection only spares clients the wait. Any broker expires the others.
 
-After the control plane was away, or slow, nobody expires anybody until one session has passed: the
-others could not renew either. That a gap may last half a session, from one renewal to the answer to
-the next, leaves them time for one renewal and its retries. Silent is who was renewed a session
-before the one that looks, so that a control plane that stands still makes nobody silent.
+After the control plane was unavailable or slow, no broker expires others until one session has
+passed, because the others could not renew either. A gap of up to half a session between renewals is
+allowed, for one renewal and its retries. A broker is silent if its renewal is a session older than
+that of the broker that checks, so a stalled control plane makes none silent.
 
-Any broker expires the others; at worst several try at once, and one of them does it.
-
-Source: Kafka's broker heartbeats (KIP-631), of which these settings have their names.
+Source: Kafka's broker heartbeats (KIP-631) and their settings.
 """
 
 from __future__ import annotations
@@ -48,8 +43,6 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessParts:
-    """What a registration touches."""
-
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -61,7 +54,7 @@ class LivenessParts:
 
 
 class Session:
-    """How sure a broker may be of its registration; seconds of a monotonic clock."""
+    """State of a registration, in seconds of a monotonic clock."""
 
     def __init__(self, timeout_seconds: float, now: float) -> None:
         self._timeout = timeout_seconds
@@ -69,27 +62,24 @@ class Session:
         self._unbroken_since = now
 
     def renewed(self, asked: float, now: float) -> None:
-        """A renewal that was asked for at that time has succeeded now."""
+        """Record that the renewal requested at `asked` has succeeded at `now`."""
         if now - self._renewed > self._timeout / 2:
             self._unbroken_since = now
         self._renewed = max(self._renewed, asked)
 
     def over(self, now: float) -> bool:
-        """Whether others may have taken this broker for dead."""
         return now - self._renewed >= self._timeout
 
     def may_expire_others(self, now: float) -> bool:
-        """Whether those that are silent have had the time to be heard."""
+        """Return whether silent brokers have had time for a renewal."""
         return not self.over(now) and now - self._unbroken_since >= self._timeout
 
 
 class Liveness:
-    """The shell: beats by the loop's timers, one beat at a time.
+    """Heartbeat of a registration by the loop's timers, one at a time.
 
     `register` registers the broker's own incarnation; it is called again after an expiry.
-    `on_superseded` is called once, when the broker must stop: it is to end the process, since
-    its id is another's. `BrokerServer` makes this object after its first registration, calls
-    `start`, and `stop` before it unregisters.
+    `on_superseded` is called once, and must end the process, since another has its id.
     """
 
     def __init__(
@@ -114,11 +104,9 @@ class Liveness:
         self._stopped = False
 
     def start(self) -> None:
-        """Begin to beat."""
         self._timer = asyncio.get_running_loop().call_later(self._interval_seconds, self._tick)
 
     async def stop(self) -> None:
-        """Beat no more. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -137,17 +125,12 @@ class Liveness:
             self._beat = loop.create_task(self.beat())
 
     def session_over(self) -> bool:
-        """Whether others may have taken this broker for dead."""
         return self._session.over(self._monotonic())
 
     async def beat(self) -> None:
-        """Renew once, and do what comes of it; then look for topics that become diskless.
-
-        A failure of either is logged, and tried at the next beat. So is what takes longer than a
-        session: a connection that a network has cut may be waited for in vain when others work.
-        """
-        await self._in_time("renew itself", self._renew)
-        await self._in_time("look for switches", self._parts.migrations.look)
+        """Renew the registration, then check for topics that become diskless."""
+        await self._in_time("renew its registration", self._renew)
+        await self._in_time("check for topics that become diskless", self._parts.migrations.look)
 
     async def _in_time(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         node_id = self._parts.node_id
@@ -173,7 +156,9 @@ class Liveness:
         expired = await parts.control.expire_brokers(self._timeout_ms, by=parts.node_id)
         if expired:
             logger.warning(
-                "brokers %s have not renewed themselves for %d ms", expired, self._timeout_ms
+                "expired brokers %s, which did not renew their registration for %d ms",
+                expired,
+                self._timeout_ms,
             )
             await parts.cluster.refresh()
 
@@ -181,18 +166,19 @@ class Liveness:
         parts = self._parts
         self._suspend()
         if stale.registered:
-            logger.error("%s: this process stops; two processes must not have one node.id", stale)
+            logger.error("%s; stopping this process: node.id must be unique in the cluster", stale)
             self._stopped = True
             self._on_superseded()
             return
-        logger.warning("broker %d was taken for dead, and registers anew", parts.node_id)
+        logger.warning(
+            "the registration of broker %d had expired; registering again", parts.node_id
+        )
         await self._register()
         self._session.renewed(asked, self._monotonic())
         await self._resume()
 
     async def _resume(self) -> None:
-        """Coordinate again, by an image of after the renewal."""
-        suspended = [one for one in self._coordinators if one.suspended]
+        suspended = [coordinator for coordinator in self._coordinators if coordinator.suspended]
         if suspended:
             await self._parts.cluster.refresh()
         for coordinator in suspended:

@@ -1,8 +1,4 @@
-"""Metrics of the broker: plain counters on the request path, samples at scrape time.
-
-Names follow kafka_exporter where it has one, so that existing dashboards work; the rest begin
-with `penstock_`.
-"""
+"""Metrics of the broker, under kafka_exporter's names where it has one."""
 
 from __future__ import annotations
 
@@ -20,13 +16,13 @@ if TYPE_CHECKING:
 REQUESTS: Final = Metric(
     name="penstock_kafka_request_duration_seconds",
     kind="histogram",
-    doc="Time from a request's frame to its answer, long polls and syncs included.",
+    doc="Time from a request's frame to its response, including long polls and syncs.",
     labels=("api",),
 )
 ERRORS: Final = Metric(
     name="penstock_kafka_request_errors_total",
     kind="counter",
-    doc="Requests and partitions of requests that were answered with an error.",
+    doc="Requests, and partitions of requests, that returned an error.",
     labels=("api", "error"),
 )
 BYTES_IN: Final = Metric(
@@ -43,24 +39,24 @@ CONNECTIONS: Final = Metric(
 CONNECTIONS_MUTED: Final = Metric(
     name="penstock_kafka_connections_muted",
     kind="gauge",
-    doc="Kafka connections that are not read for a time because of quotas.",
+    doc="Kafka connections from which reading is paused because of quotas.",
 )
 CONNECTIONS_REJECTED: Final = Metric(
     name="penstock_kafka_connections_rejected_total",
     kind="counter",
-    doc="Connections closed because of their number, their bytes or their slowness.",
+    doc="Connections closed because of connection limits, invalid bytes or slowness.",
     labels=("reason",),
 )
 RECEIVE_BUFFER_BYTES: Final = Metric(
     name="penstock_kafka_receive_buffer_bytes",
     kind="gauge",
-    doc="Bytes of large request frames that are received or still being written to the log.",
+    doc="Bytes of large request frames that are being received or written to the log.",
 )
 LONG_POLLS: Final = Metric(
     name="penstock_fetch_long_polls", kind="gauge", doc="Fetch requests that wait for records."
 )
 FETCH_SESSIONS: Final = Metric(
-    name="penstock_fetch_sessions", kind="gauge", doc="Incremental fetch sessions held."
+    name="penstock_fetch_sessions", kind="gauge", doc="Incremental fetch sessions."
 )
 TRANSACTIONAL_IDS: Final = Metric(
     name="penstock_transactional_ids",
@@ -71,7 +67,7 @@ TRANSACTIONAL_IDS: Final = Metric(
 TRANSACTIONS_UNMARKED: Final = Metric(
     name="penstock_transactions_unmarked",
     kind="gauge",
-    doc="Transactions that are decided, of which not all partitions have the marker yet.",
+    doc="Committed or aborted transactions whose markers are not yet written to all partitions.",
 )
 BROKERS: Final = Metric(name="kafka_brokers", kind="gauge", doc="Brokers in the cluster.")
 TOPIC_PARTITIONS: Final = Metric(
@@ -89,7 +85,7 @@ CURRENT_OFFSET: Final = Metric(
 OLDEST_OFFSET: Final = Metric(
     name="kafka_topic_partition_oldest_offset",
     kind="gauge",
-    doc="First offset of a partition that this broker leads.",
+    doc="Log start offset of a partition that this broker leads.",
     labels=("topic", "partition"),
 )
 
@@ -101,19 +97,17 @@ SWITCHES_RUNNING: Final = Metric(
 SWITCH_COPIED_BYTES: Final = Metric(
     name="penstock_topic_switch_copied_bytes_total",
     kind="counter",
-    doc="Bytes of local topics that were copied into the object store.",
+    doc="Bytes of local topics copied to the object store to make the topics diskless.",
 )
 SWITCHES: Final = Metric(
     name="penstock_topic_switches_total",
     kind="counter",
-    doc="Local topics that were to become diskless, by what came of it.",
+    doc="Finished switches of local topics to diskless, by outcome.",
     labels=("outcome",),
 )
 
 
 class RequestMetrics:
-    """Counters of the request path; one object per broker."""
-
     __slots__ = ("errors", "latency", "rejected")
 
     def __init__(self) -> None:
@@ -144,7 +138,7 @@ class RequestMetrics:
 
 
 def log_samples(cluster: ClusterMetadata, partitions: PartitionRegistry) -> Iterator[Sample]:
-    """What kafka_exporter would say of this broker."""
+    """Yield the samples that kafka_exporter would report for this broker."""
     image = cluster.loaded
     if image is None:
         return
@@ -160,7 +154,6 @@ def log_samples(cluster: ClusterMetadata, partitions: PartitionRegistry) -> Iter
 def migration_samples(
     running: int, copied_bytes: int, outcomes: Mapping[str, int]
 ) -> Iterator[Sample]:
-    """Topics on their way from the broker's log to the object store."""
     yield Sample(SWITCHES_RUNNING, running)
     yield Sample(SWITCH_COPIED_BYTES, copied_bytes)
     for outcome, count in outcomes.items():

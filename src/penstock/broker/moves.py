@@ -1,17 +1,17 @@
-"""How this broker carries out orders for other replicas of partitions that it leads.
+"""Reassignment of the replicas of partitions that this broker leads.
 
-| a leader finds                         | then                                         |
-|----------------------------------------|----------------------------------------------|
-| brokers that are to become replicas    | they learn the log                           |
-| not all of them hold what is committed | it waits                                     |
-| they do, and it is to stay             | it claims an epoch with the replicas ordered |
-| it is to go, and not all replicas are  | one that stays shall lead, and do the rest   |
-| it is to go, as all replicas are       | it claims one with those ordered and itself  |
+| a leader finds                             | then                                              |
+|--------------------------------------------|---------------------------------------------------|
+| adding replicas                            | they copy the log                                 |
+| not all of them have all committed records | it waits                                          |
+| they have, and the leader stays            | it claims an epoch with the target replicas       |
+| the leader goes, target not all replicas   | a staying replica becomes leader and does the rest|
+| the leader goes, target are all replicas   | it claims an epoch with the target and itself     |
 
-To claim, it appends no more until all that it has appended is committed, and those that learn have
-it (`Leadership.hand_over`, to itself). An order that nobody has to learn for is carried out by any
-claim. Who gets no epoch in time keeps the replicas that there are, and tries again: safety is not
-decided here (`replication/epoch.py`, and the compare-and-set of the control plane).
+Before a claim the leader stops appending until all its appends are committed and the adding
+replicas have them (`Leadership.hand_over`, to itself). A reassignment without adding replicas is
+carried out by any claim. A leader that gets no epoch in time retains its replicas and retries.
+Safety depends on `replication/epoch.py` and the control plane's compare-and-set only.
 
 Source: KIP-455; `docs/decisions/0027-replicas-learn-before-they-count.md`.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Moves:
-    """See the module's text. Belongs to the event loop."""
+    """Reassignments in progress. Belongs to the event loop."""
 
     def __init__(
         self, replication: Replication, row_of: Callable[[PartitionKey], PartitionRow | None]
@@ -36,17 +36,17 @@ class Moves:
         self._replication = replication
         self._row_of = row_of
         self._ordered: dict[ReplicatedLog, None] = {}
-        """The partitions of which other replicas are ordered, or learn."""
+        """Partitions with a reassignment."""
         self._begun: dict[PartitionKey, int] = {}
-        """The orders that this broker's next claims carry out."""
+        """Reassignments that this broker's next claims carry out."""
 
     def look_at(self, log: ReplicatedLog, row: PartitionRow) -> None:
-        """A partition of a new image."""
+        """Register a partition of a new image."""
         if row.move:
             self._ordered[log] = None
 
     def go_on(self) -> None:
-        """Do what can be done now; called now and then."""
+        """Continue all reassignments; called periodically."""
         for log in list(self._ordered):
             row = self._row_of(log.key)
             gone = self._replication.logs.get(log.key) is not log
@@ -65,19 +65,19 @@ class Moves:
         if not row.move or log.claiming or not leading.has_learnt():
             return
         own = self._replication.broker_id
-        staying = [one for one in row.target if one in row.replicas]
+        staying = [broker_id for broker_id in row.target if broker_id in row.replicas]
         if own in staying or not staying:
             self._begun[log.key] = row.move
             self._replication.hand_over(log, own)
             return
-        heir = next(filter(leading.may_inherit, staying), None)
-        if heir is not None:
-            self._replication.hand_over(log, heir)
+        successor = next(filter(leading.may_inherit, staying), None)
+        if successor is not None:
+            self._replication.hand_over(log, successor)
 
     def placement(
         self, key: PartitionKey, row: PartitionRow, before: tuple[int, ...]
     ) -> tuple[tuple[int, ...], int]:
-        """The replicas of an epoch that this broker claims after those, and the order for them."""
+        """Return the replicas of the next epoch, and the reassignment that it carries out."""
         own, begun = self._replication.broker_id, self._begun.pop(key, 0)
         stays = own in row.target
         if row.move and (begun == row.move or (stays and {*row.target} <= {*before})):

@@ -1,10 +1,8 @@
-"""Opens the compressed batches of produce requests in a thread, the clients in turn.
+"""Decompresses batches of produce requests in a thread, fairly between clients.
 
-A batch of some kilobytes may unpack to many megabytes. The event loop serves other
-connections meanwhile, and a client that sends many such requests waits for itself: the thread
-takes one request of each client in turn, and sends large ones to a process (`opening.py`). A
-connection has one request here at most, as its later ones wait for their order, so connections
-bound what waits.
+A small batch may decompress to many megabytes, so it must not block the event loop. The thread
+takes one request of each client in turn, and sends large ones to a process (`opening.py`). Each
+connection has at most one request here.
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ T = TypeVar("T")
 
 
 class _Waiting(Generic[T]):
-    """A job and who waits for its result."""
-
     __slots__ = ("job", "result")
 
     def __init__(self, job: Callable[[], T], result: asyncio.Future[T]) -> None:
@@ -31,27 +27,23 @@ class _Waiting(Generic[T]):
 
 
 class Opener:
-    """A thread, and a queue for each client that waits for it."""
+    """Decompression thread with a queue for each client."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._queues: dict[Hashable, deque[_Waiting[Any]]] = {}
-        """By client, the one whose turn is next first."""
+        """Queues by client, the next in turn first."""
         self._busy = False
         self._process = OpeningProcess()
 
     async def opened(
         self, client: Hashable, batches: Sequence[Sealed], now_ms: int
     ) -> list[Opened]:
-        """Open the batches of a request (`open_batches`) when it is this client's turn."""
+        """Open the batches of a request (`open_batches`) in this client's turn."""
         return await self.run(client, lambda: self._process.opened(batches, now_ms))
 
     async def run(self, client: Hashable, job: Callable[[], T]) -> T:
-        """Return what `job` returns in the thread, when it is this client's turn.
-
-        Raises:
-            CancelledError: the caller is cancelled; a job that has begun is finished.
-        """
+        """Return the result of `job`, run in this client's turn even after a cancellation."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(_Waiting(job, result))
         self._next()
@@ -87,7 +79,7 @@ class Opener:
         self._next()
 
     def close(self) -> None:
-        """Begin no more jobs; those that wait are cancelled."""
+        """Start no more jobs, and cancel waiting ones."""
         for queue in self._queues.values():
             for waiting in queue:
                 waiting.result.cancel()

@@ -1,13 +1,12 @@
-"""Opens the compressed batches of a produce request, large ones in a process of their own.
+"""Decompresses batches of a produce request, large ones in a separate process.
 
-Unpacking many megabytes holds the interpreter's lock again and again, and the event loop would
-wait for it. So a request whose batches unpack to more than `OPENED_NEARBY_BYTES_MAX` is sent to a
-process that runs with a lower priority. The process starts at the first such request, ends after
-some idle minutes, and is started again if it dies. Usual requests never start it.
+Decompressing many megabytes repeatedly holds the interpreter's lock, for which the event loop would
+wait. Requests of more than `OPENED_NEARBY_BYTES_MAX` go to a process with lower priority, which
+starts on demand, ends after some idle minutes and is restarted if it dies.
 
-A request to the process is a message with the settings of all batches, and a message a batch. The
-answer is a message with the error of each batch, or whether it was packed again, and a message for
-each that was.
+A request to the process is a message with the settings of all batches, then a message per batch.
+The response is a message with the error of each batch, or whether it was recompressed, then a
+message per recompressed batch.
 """
 
 from __future__ import annotations
@@ -29,37 +28,34 @@ from penstock.storage.config import LogConfig
 logger = logging.getLogger(__name__)
 
 OPENED_NEARBY_BYTES_MAX: Final = 8 << 20
-"""Bytes of a request's batches that are opened in the broker's own process, packed or unpacked."""
+"""Bytes of a request's batches that the broker's own process opens, compressed or not."""
 
 IDLE_SECONDS: Final = 300.0
 """Time without a request after which the process ends."""
 
 _NICE: Final = 10
 _MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
-"""Large blocks go back to the system when they are freed (glibc keeps them otherwise)."""
+"""Return large blocks to the system when they are freed (glibc retains them otherwise)."""
 _TRIES: Final = 2
-"""The process may have ended because it was idle, just when a request was sent."""
+"""The process may have ended while idle, just when a request was sent."""
 
 
 class Sealed(NamedTuple):
-    """A batch that has to be opened, and the settings of its topic."""
-
     records: memoryview
     config: LogConfig
     transactional: bool
 
 
 Opened = memoryview | Exception
-"""A batch as it is to be appended, or why it is not."""
+"""Batch to append, or the error that rejects it."""
 
 
 def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[Opened]:
-    """Open the batches of a request; return each as it is to be appended, or its error."""
+    """Open the batches of a request; return each batch to append, or its error."""
     return [_open(batch, now_ms, allowance) for batch in batches]
 
 
 def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> Opened:
-    """Open a batch; nothing refers to an error but the caller, as it keeps what was unpacked."""
     try:
         ready, _ = prepared(
             batch.records, batch.config, now_ms, single=True,
@@ -71,8 +67,6 @@ def _open(batch: Sealed, now_ms: int, allowance: Allowance) -> Opened:
 
 
 class OpeningProcess:
-    """A process that opens the batches of large requests."""
-
     def __init__(self, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,11 +75,10 @@ class OpeningProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process's number; None where none was started, or it was ended."""
         return None if self._process is None else self._process.pid
 
     def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
-        """Open the batches of a request, here if they are small, as `open_batches` does."""
+        """Open the batches of a request (`open_batches`), small ones in this process."""
         if sum(len(batch.records) for batch in batches) < OPENED_NEARBY_BYTES_MAX:
             allowance = Allowance(OPENED_NEARBY_BYTES_MAX)
             found = open_batches(batches, now_ms, allowance)
@@ -100,8 +93,8 @@ class OpeningProcess:
                     raise
                 if not left:
                     logger.warning(
-                        "the process that opens large batches fails: %r. The broker opens them"
-                        " itself, which delays other clients", error,
+                        "the process that decompresses large batches failed: %r; decompressing in"
+                        " the broker, which delays other clients", error,
                     )  # fmt: skip
         return open_batches(batches, now_ms, Allowance())
 
@@ -128,7 +121,7 @@ class OpeningProcess:
         ]  # fmt: skip
 
     def end(self) -> None:
-        """End the process, if there is one, and wait until it has ended."""
+        """End the process, if any, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
             self._connection.close()
@@ -136,7 +129,7 @@ class OpeningProcess:
             process.wait()
 
     def close(self) -> None:
-        """Stop what the process does; no other is started. Another thread may call this."""
+        """Kill the process and start no other. Callable from other threads."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -144,7 +137,7 @@ class OpeningProcess:
 
 
 def serve(idle_seconds: float) -> None:
-    """Open the batches of requests from standard input until it ends or is idle."""
+    """Open batches of requests from standard input until it ends or is idle."""
     connection = Connection(0)
     while connection.poll(idle_seconds):
         try:

@@ -1,10 +1,4 @@
-"""Operations that a client may perform, as the bit fields that some answers carry.
-
-Bit `n` stands for operation number `n` of Kafka's `AclOperation`. Without an authoriser everything
-that means something on the resource is allowed.
-
-Source: KIP-430; Kafka's `AuthHelper.authorizedOperations`.
-"""
+"""Bit fields of permitted operations (KIP-430): bit `n` is Kafka's `AclOperation` `n`."""
 
 from __future__ import annotations
 
@@ -20,18 +14,17 @@ if TYPE_CHECKING:
     from penstock.security import Rights
 
 NOT_ASKED: Final = -(2**31)
-"""What an answer carries when the client did not ask."""
+"""Value of the field if the client did not request it."""
 
 
 def operations_of(rights: Rights, resource_type: str, name: str) -> int:
-    """What may be done with a resource."""
     if rights is EVERYTHING:
         return all_operations(resource_type)
     return _bits(rights.operations(resource_type, name))
 
 
 def cluster_operations(rights: Rights) -> int:
-    """What may be done with the cluster, by who may describe it."""
+    """Return the permitted operations on the cluster; 0 without permission to describe it."""
     if not rights.allows("describe", "cluster", CLUSTER):
         return 0
     return operations_of(rights, "cluster", CLUSTER)
@@ -39,7 +32,6 @@ def cluster_operations(rights: Rights) -> int:
 
 @cache
 def all_operations(resource_type: str) -> int:
-    """All that means something on a type of resource."""
     return _bits(SUPPORTED[resource_type])
 
 

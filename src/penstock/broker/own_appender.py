@@ -1,8 +1,4 @@
-"""The broker as a client that appends: to its own partitions and to those that others lead.
-
-What a broker writes by its own right goes the way of everybody's records, so it does not matter who
-leads a partition, nor how it is stored. The client is made when it is first needed.
-"""
+"""Client for the broker's own appends, which take the same path as client records."""
 
 from __future__ import annotations
 
@@ -21,25 +17,21 @@ if TYPE_CHECKING:
     from penstock.records.columnar import EncodedBatch
 
 FIRST_EPOCH: Final = 0
-"""Of producers that are nobody else's."""
+"""Producer epoch of a producer id that is used once."""
 
 
 class OwnAppender:
-    """See the module's text. Belongs to the event-loop thread."""
+    """Appender for the broker's own records. Belongs to the event-loop thread."""
 
     def __init__(self, identity: Identity, client_id: str, *, timeout_ms: int) -> None:
-        """`timeout_ms` is how long one append is tried."""
+        """`timeout_ms` limits one append."""
         self._identity = identity
         self._client_id = client_id
         self._timeout_ms = timeout_ms
         self._starting: asyncio.Task[Appender] | None = None
 
     async def producer(self) -> ProducerIdentity:
-        """A new producer, whose sequences begin at 0.
-
-        Raises:
-            PenstockError: no broker gives one.
-        """
+        """Return a new producer, whose sequences begin at 0; raises PenstockError."""
         from penstock.client.producers import ProducerIdentity
 
         return ProducerIdentity(await (await self._appender()).producer_id(), FIRST_EPOCH)
@@ -51,11 +43,11 @@ class OwnAppender:
         partition: int,
         batches: Sequence[EncodedBatch],
     ) -> None:
-        """Append batches, which are there as the topic promises when this returns.
+        """Append batches until acknowledged.
 
         Raises:
-            PenstockError: they may be there or not. Where that may pass (`RetriableError`), the
-                same batches may be appended again, and are there once.
+            PenstockError: they may be appended or not. After a `RetriableError` they may be
+                appended again without duplicates.
         """
         from penstock.client.producer_partitions import Pieces, ProducerPartition
 
@@ -76,10 +68,9 @@ class OwnAppender:
         error = refused or await ended
         if error is not None:
             raise error
-        producer.advance(topic, partition, sum(one.record_count for one in batches))
+        producer.advance(topic, partition, sum(batch.record_count for batch in batches))
 
     async def stop(self) -> None:
-        """Give up what is under way. Idempotent."""
         if self._starting is None:
             return
         starting, self._starting = self._starting, None

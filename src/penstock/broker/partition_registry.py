@@ -1,12 +1,10 @@
-"""The partitions that this broker serves: opened, closed and found.
+"""Registry of the partitions that this broker serves: opens, closes and finds them.
 
-Local ones that it leads lie in logs of the store; of diskless ones it serves all, through the
-`DisklessService`, where there is an object store. What changes in the metadata's image comes as a
-delta (`ClusterMetadata`), and costs what changed: a topic whose partitions stay as they are keeps
-the objects that serve them.
+Local partitions that it leads are logs of the store; diskless ones are all served through
+`DisklessService`, if there is an object store. Metadata changes arrive as deltas
+(`ClusterMetadata`); unchanged partitions retain the objects that serve them.
 
-Logs are made and deleted a few at a time, with a turn of the loop for everyone else in between:
-those of new partitions before an image is in force, those that are gone after it.
+Logs are created before an image takes effect and deleted afterwards, a few per turn of the loop.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class ServedTopic:
-    """A topic and its partitions, by index; None for one that this broker does not serve.
-
-    `followed` are copies whose leader is another broker, for consumers that are near.
-    """
+    """Topic with the partitions served here, else None; `followed` are follower replicas."""
 
     __slots__ = ("diskless", "encoded_name", "followed", "partitions", "topic")
 
@@ -60,7 +55,7 @@ class ServedTopic:
 
 
 class PartitionRegistry:
-    """All topics with what this broker serves of them; belongs to the event-loop thread."""
+    """Topics and the partitions served here. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -77,8 +72,8 @@ class PartitionRegistry:
         self.topics_by_id: dict[bytes, ServedTopic] = {}
         self.generation = 0
         self.may_be_gone: Callable[[], bool] = lambda: False
-        """Whether others may have taken this broker for dead, and lead its partitions."""
-        """Rises whenever a partition that was found may be another one now."""
+        """Whether others may have expired this broker, and lead its partitions."""
+        """Generation of look-ups, incremented when a found partition may have been replaced."""
         self._node_id = node_id
         self._store = store
         self._commits = commits
@@ -92,25 +87,14 @@ class PartitionRegistry:
     # -- look-ups ----------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition:
-        """A partition that this broker serves.
-
-        Raises:
-            UnknownTopicOrPartition: no such topic, or no such partition.
-            NotLeader, NoObjectStore: as `partition_of`.
-        """
+        """Return a served partition; raises UnknownTopicOrPartition, NotLeader, NoObjectStore."""
         served = self.topics.get(topic)
         if served is None:
-            raise UnknownTopicOrPartition(f"there is no topic {topic!r}")
+            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist")
         return self.partition_of(served, index)
 
     def partition_of(self, served: ServedTopic, index: int) -> Partition:
-        """One partition of a topic.
-
-        Raises:
-            UnknownTopicOrPartition: no such partition.
-            NotLeader: it is local, and another broker leads it.
-            NoObjectStore: it is diskless, and this broker serves no diskless topics.
-        """
+        """Return one partition of a topic; raises as `partition`."""
         name, partitions = served.topic.name, served.partitions
         if not 0 <= index < len(partitions):
             raise UnknownTopicOrPartition(
@@ -120,7 +104,7 @@ class PartitionRegistry:
         if partition is not None:
             return partition
         if served.diskless:
-            raise NoObjectStore(f"topic {name!r} is diskless, and this broker has no object store")
+            raise NoObjectStore(f"topic {name!r} is diskless, but this broker has no object store")
         row = served.topic.partitions[index]
         raise NotLeader(
             f"broker {row.leader}, not {self._node_id}, leads {name}-{index}",
@@ -128,7 +112,7 @@ class PartitionRegistry:
         )
 
     def followed(self, topic: str, index: int) -> LocalPartition | None:
-        """Return this broker's copy of a partition that another broker leads; None without one."""
+        """Return this broker's follower replica of a partition; None without one."""
         served = self.topics.get(topic)
         if served is None or not 0 <= index < len(served.followed):
             return None
@@ -136,18 +120,14 @@ class PartitionRegistry:
         return copy if isinstance(copy, LocalPartition) else None
 
     def with_log(self, topic: str, index: int) -> LocalPartition:
-        """A partition that this broker leads, and has in a log.
-
-        Raises:
-            NotLeader: it is diskless by now; and as `partition`.
-        """
+        """Return a partition that this broker leads and stores in a log; raises as `partition`."""
         partition = self.partition(topic, index)
         if not isinstance(partition, LocalPartition):
             raise NotLeader(f"topic {topic!r} is diskless: {topic}-{index} has no log here")
         return partition
 
     def high_watermark(self, topic: str, index: int) -> int | None:
-        """The end of a partition for consumers; None where it is not known here."""
+        """Return a partition's high watermark; None if this broker does not have it."""
         served = self.topics.get(topic)
         if served is None or not 0 <= index < len(served.partitions):
             return None
@@ -157,11 +137,7 @@ class PartitionRegistry:
     # -- logs of topics that get replicas ----------------------------------------------------
 
     async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[ReplicaLog]:
-        """New, empty logs of diskless partitions; older ones of an attempt that failed go.
-
-        Raises:
-            StorageError: one cannot be made.
-        """
+        """Create empty logs for diskless partitions, replacing old ones; raises StorageError."""
         places = [TopicPartition(topic.name, index) for index in indexes]
         for count, where in enumerate(places, 1):
             self._store.delete(where)
@@ -176,12 +152,12 @@ class PartitionRegistry:
         return logs
 
     def finish_log(self, where: TopicPartition) -> None:
-        """It has all of its partition: who gets replicas, gets this one."""
+        """Record that a log is complete, so that it becomes the partition's replica."""
         self._filled[where] = True
 
     async def drop_logs(self, places: Sequence[TopicPartition]) -> None:
-        """Nothing comes of them, but of those that an image has taken over."""
-        left = [one for one in places if self._filled.pop(one, None) is not None]
+        """Delete these logs, except those that an image has taken over."""
+        left = [place for place in places if self._filled.pop(place, None) is not None]
         for count, where in enumerate(left, 1):
             self._delete(where)
             if count % LOGS_CHANGED_PER_TURN == 0:
@@ -190,10 +166,7 @@ class PartitionRegistry:
     # -- a new image -------------------------------------------------------------------------
 
     async def prepare(self, delta: ImageDelta) -> None:
-        """Make the logs of partitions that are new here, a few in each turn of the loop.
-
-        What fails is tried again, and told of, when the image is applied.
-        """
+        """Create logs of new partitions; failures are retried and logged in `apply`."""
         count = 0
         if self.diskless is not None:
             await self.diskless.prepare(delta.image, delta.changed)
@@ -208,11 +181,10 @@ class PartitionRegistry:
                     await _next_turn()
 
     def apply(self, delta: ImageDelta) -> None:
-        """Serve what the image has."""
         gone = delta.gone
         if delta.whole:
             there = delta.image.topics
-            gone = [one.topic for name, one in self.topics.items() if name not in there]
+            gone = [served.topic for name, served in self.topics.items() if name not in there]
         for topic in gone:
             self.topics_by_id.pop(topic.topic_id.bytes, None)
             if topic.name not in delta.image.topics:
@@ -233,9 +205,9 @@ class PartitionRegistry:
             self._replicas.follow(delta)
 
     async def clean_up(self, delta: ImageDelta) -> None:
-        """Delete the logs of partitions that there are no more, a few in each turn of the loop."""
+        """Delete the logs of removed partitions, a few in each turn of the loop."""
         if self.diskless is not None:
-            left = [one for one in delta.changed if not is_diskless(one)]
+            left = [topic for topic in delta.changed if not is_diskless(topic)]
             self.diskless.forget_gone(delta.image, None if delta.whole else (*delta.gone, *left))
         store, count = self._store, 0
         for where in list(store.partitions) if delta.whole else list(_logs_to_look_at(delta)):
@@ -255,16 +227,18 @@ class PartitionRegistry:
         try:
             self._store.delete(where)
         except PenstockError as error:
-            logger.error("the log of %s stays until the next start: %s", where, error)
+            logger.error(
+                "could not delete the log of %s, retrying at the next start: %s", where, error
+            )
 
     def _kept(self, topic: Topic) -> ServedTopic | None:
-        """What is served of a local topic, of which partitions may stay as they are."""
+        """Return the served local topic if its partitions may be retained."""
         known = self.topics.get(topic.name)
         same = known is not None and known.topic.topic_id == topic.topic_id
         return known if same and known is not None and not known.diskless else None
 
     def _rows_to_open(self, topic: Topic, kept: ServedTopic | None) -> list[PartitionRow]:
-        """The partitions of a local topic that this broker has to do with, and not as they are."""
+        """Return the partitions of a local topic to open on this broker."""
         if is_diskless(topic):
             return []
         rows = [row for row in topic.partitions if self._is_here(row)]
@@ -291,7 +265,7 @@ class PartitionRegistry:
             try:
                 log = self._log(topic, row)
             except PenstockError as error:
-                logger.error("%s-%d is not served here: %s", topic.name, row.index, error)
+                logger.error("cannot serve partition %s-%d: %s", topic.name, row.index, error)
                 continue
             if self._replicas is not None and row.has_epochs:
                 replica = self._replica(self._replicas.open(row, log))
@@ -307,20 +281,15 @@ class PartitionRegistry:
         return served
 
     def _is_here(self, row: PartitionRow) -> bool:
-        """Whether this broker has a log of a partition."""
         if row.has_epochs and self._replicas is not None:
             return self._node_id in row.copies
         return row.leader == self._node_id
 
     def _is_removed(self, row: PartitionRow) -> bool:
-        """Whether others have the log, and this broker is no replica, or not any more.
-
-        By the image an epoch without it is open then: what it holds of others is sealed.
-        """
+        """Return whether this broker is no replica any more, so that its copy is sealed."""
         return row.has_epochs and self._replicas is not None and not self._is_here(row)
 
     def _replica(self, replicated: ReplicatedLog) -> ReplicatedPartition:
-        """What serves a partition with several replicas."""
         owner = replicated.owner
         if isinstance(owner, ReplicatedPartition):
             return owner
@@ -329,7 +298,7 @@ class PartitionRegistry:
     def _log(self, topic: Topic, row: PartitionRow) -> ReplicaLog:
         where = TopicPartition(topic.name, row.index)
         if self._filled.pop(where, True) is False:
-            self._store.delete(where)  # what it lacks must not be taken for never acknowledged
+            self._store.delete(where)  # an incomplete log must not become a replica
         log = self._store.partitions.get(where)
         if log is not None and log.topic_id != topic.topic_id:
             self._store.delete(where)
@@ -344,7 +313,6 @@ class PartitionRegistry:
 
 
 def _logs_to_look_at(delta: ImageDelta) -> Iterator[TopicPartition]:
-    """What may have a log that must go: of topics that are gone, diskless now, or elsewhere."""
     for topic in (*delta.gone, *filter(is_diskless, delta.changed)):
         for row in topic.partitions:
             yield TopicPartition(topic.name, row.index)
@@ -355,7 +323,6 @@ def _logs_to_look_at(delta: ImageDelta) -> Iterator[TopicPartition]:
 
 
 async def _next_turn() -> None:
-    """Let everyone else have a turn of the loop."""
     turn = asyncio.Event()
     asyncio.get_running_loop().call_soon(turn.set)
     await turn.wait()

@@ -1,7 +1,6 @@
-"""Hands the parts of a broker to those that use them, and to each no more than it names.
+"""Injection of broker parts:
 
-Whoever uses parts declares them as the fields of a dataclass. `BrokerServer`, which makes all of
-them, has them as attributes under the same names.
+`BrokerServer` has them as attributes, consumers declare them as fields.
 """
 
 from __future__ import annotations
@@ -16,9 +15,5 @@ if TYPE_CHECKING:
 
 
 def parts_of(kind: type[T], broker: object) -> T:
-    """The parts that a dataclass names, as a broker has them.
-
-    Raises:
-        AttributeError: the broker has no part of such a name, or has not made it yet.
-    """
+    """Return a dataclass with the broker's parts that it declares; raises AttributeError."""
     return kind(**{field.name: getattr(broker, field.name) for field in fields(kind)})

@@ -1,8 +1,4 @@
-"""Calls to other brokers, as a client of theirs: one pipelined connection for each.
-
-Who calls decides whether it is tried again. What goes to one broker within a turn of the loop is
-gathered (`PeerBatches`): one batch is under way at a time for each, the next one gathers meanwhile.
-"""
+"""Client connections to other brokers, one pipelined connection each, without retries."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from penstock.client.security import NO_SECURITY, ClientSecurity
 
 CLIENT_ID: Final = b"penstock-broker"
 TIMEOUT_MS: Final = 10_000
-"""How long another broker may take for an answer; it waits for its disk and its replicas."""
+"""Timeout of another broker's response, which includes its disk and its replicas."""
 CONNECT_TIMEOUT_MS: Final = 3_000
 
 Address = tuple[str, int]
@@ -25,8 +21,6 @@ T = TypeVar("T")
 
 
 class _Peer:
-    """One broker: its connection, or the attempt at one."""
-
     def __init__(self, security: Callable[[], ClientSecurity]) -> None:
         self._security = security
         self.address: Address | None = None
@@ -38,7 +32,7 @@ class _Peer:
             ticket.set_result(response)
 
     def may_send(self) -> None:
-        """Nobody waits for that: whoever finds a connection full is told so."""
+        """Do nothing: a full connection rejects calls immediately."""
 
     def lost(self, tickets: list[asyncio.Future[Any]], error: PenstockError) -> None:
         self.pipeline = None
@@ -48,7 +42,7 @@ class _Peer:
 
     async def connected(self, address: Address) -> Pipeline[asyncio.Future[Any]]:
         if address != self.address:
-            self.close("its address is another one now")
+            self.close("its address has changed")
             self.address = address
         if self.pipeline is None:
             if self.connecting is None or self.connecting.done():
@@ -56,7 +50,7 @@ class _Peer:
                 self.connecting = loop.create_task(self._connect(address))
             await asyncio.shield(self.connecting)
         if self.pipeline is None:
-            raise Disconnected(f"the connection to {address} was lost at once")
+            raise Disconnected(f"the connection to {address} was lost immediately")
         return self.pipeline
 
     async def _connect(self, address: Address) -> None:
@@ -78,40 +72,36 @@ class _Peer:
 
 
 class Peers:
-    """The other brokers, by id; belongs to the event loop."""
+    """Other brokers, by id; belongs to the event loop."""
 
     def __init__(
         self,
         address_of: Callable[[int], Address | None],
         security: Callable[[], ClientSecurity] = lambda: NO_SECURITY,
     ) -> None:
-        """`security` says how a new connection is secured."""
+        """`security` returns the client security of a new connection."""
         self._address_of = address_of
         self._security = security
         self._peers: dict[int, _Peer] = {}
 
     async def call(self, broker_id: int, name: str, body: Mapping[str, Any]) -> Any:
-        """One attempt at a call.
-
-        Raises:
-            PenstockError: there is no answer, or no such broker.
-        """
+        """Call another broker once; raises PenstockError."""
         address = self._address_of(broker_id)
         if address is None:
             raise Disconnected(f"broker {broker_id} is not registered")
         peer = self._peers.setdefault(broker_id, _Peer(self._security))
         pipeline = await peer.connected(address)
         if not pipeline.writable:
-            raise BrokerBusy(f"too many calls to broker {broker_id} wait for their answers")
+            raise BrokerBusy(f"too many calls to broker {broker_id} are in flight; retry later")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         pipeline.request(name, body, answer)
         return await answer
 
     async def close(self) -> None:
-        """End all connections; whoever waits is told. Idempotent."""
+        """Close all connections and fail the pending calls. Idempotent."""
         peers, self._peers = list(self._peers.values()), {}
         for peer in peers:
-            peer.close("the broker stops")
+            peer.close("the broker is stopping")
         waiting = [peer.connecting for peer in peers if peer.connecting is not None]
         await asyncio.gather(*waiting, return_exceptions=True)
         closing = [peer.pipeline.closed for peer in peers if peer.pipeline is not None]
@@ -120,21 +110,20 @@ class Peers:
 
 
 class PeerBatches(Generic[T]):
-    """What goes to each broker, in batches; belongs to the event loop."""
+    """Items for each broker, sent in batches; belongs to the event loop."""
 
     def __init__(
         self,
         take: Callable[[list[T]], tuple[list[T], list[T]]],
         send: Callable[[int, list[T]], Awaitable[None]],
     ) -> None:
-        """`take` parts what waits into the next batch and the rest; `send` does not raise."""
+        """`take` splits the queue into the next batch and the rest; `send` does not raise."""
         self._take = take
         self._send = send
         self._waiting: dict[int, list[T]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def put(self, broker_id: int, item: T) -> None:
-        """Send something with everything else of this turn."""
         self._waiting.setdefault(broker_id, []).append(item)
         if broker_id not in self._tasks:
             task = asyncio.get_running_loop().create_task(self._run(broker_id))
@@ -150,7 +139,6 @@ class PeerBatches(Generic[T]):
             self._tasks.pop(broker_id, None)
 
     async def stop(self) -> None:
-        """Send nothing more. Idempotent."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

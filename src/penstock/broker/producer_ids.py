@@ -1,10 +1,7 @@
-"""The producer ids that a broker hands out, which it takes from the control plane in blocks.
+"""Producer ids, allocated from the control plane in blocks.
 
-None is handed out twice, also when a block is lost with the process. The next block is reserved
-before the current one is used up, and the first when the broker starts, so that producers can start
-while the control plane is away.
-
-Source: KIP-98.
+No id is returned twice; blocks are lost with the process. The next block is reserved before the
+current one is used up, so that producers can start while the control plane is unavailable (KIP-98).
 """
 
 from __future__ import annotations
@@ -23,13 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK: Final = 1000
-"""Ids taken from the control plane at a time, as in Kafka."""
+"""Ids allocated from the control plane at a time, as in Kafka."""
 
 _RETRY_SECONDS: Final = 1.0
 
 
 class ProducerIds:
-    """The blocks of producer ids that this broker hands out next. Belongs to the event loop."""
+    """Blocks of producer ids that this broker allocates next. Belongs to the event loop."""
 
     __slots__ = ("_ahead", "_block", "_control", "_reserving", "_taking")
 
@@ -41,11 +38,7 @@ class ProducerIds:
         self._reserving: asyncio.Task[None] | None = None
 
     async def next(self) -> int:
-        """Return an id that no producer had before.
-
-        Raises:
-            PenstockError: both blocks are used up, and the control plane gives no other.
-        """
+        """Return an unused producer id; raises PenstockError if none can be allocated."""
         while True:
             for producer_id in self._block:
                 return producer_id
@@ -56,12 +49,11 @@ class ProducerIds:
                 self.reserve()
 
     def reserve(self) -> None:
-        """Have the next block taken beside requests, however often that has to be tried."""
+        """Reserve the next block in the background, with retries."""
         if self._reserving is None or self._reserving.done():
             self._reserving = asyncio.get_running_loop().create_task(self._reserve())
 
     async def stop(self) -> None:
-        """Reserve nothing more. Idempotent."""
         if self._reserving is not None:
             self._reserving.cancel()
             await asyncio.wait([self._reserving])
@@ -79,6 +71,8 @@ class ProducerIds:
                 return
             except PenstockError as error:
                 if not failed:
-                    logger.warning("no block of producer ids is reserved ahead: %s", error)
+                    logger.warning(
+                        "could not reserve the next block of producer ids, retrying: %s", error
+                    )
                 failed = True
             await pause(_RETRY_SECONDS)

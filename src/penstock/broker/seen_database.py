@@ -1,14 +1,13 @@
-"""What this broker has seen of the database, in a file of its directory: `database.seen`.
+"""Record of the control plane's database that this broker has seen: the file `database.seen`.
 
-`control/epochs/seen.py` says what is compared. Before it registers, the broker asks whether the
-database is the one that it knows, and keeps that it is about to; once it is registered it keeps the
-new epoch. A database that was set back is refused before any log is opened or deleted, at the start
-and while the broker runs, which ends then.
+Before it registers, the broker checks that the database is the known one (`control/epochs/seen.py`)
+and stores that a registration has begun; afterwards it stores the new epoch. A database that was
+set back is rejected before any log is opened or deleted, and ends a running broker.
 
-A directory that knows of fewer registrations than the database is an older copy, or another process
-had this broker's id: its copies of replicated partitions may lack what they promised and
-acknowledged. That is noted in the journal before the registration is kept, so that each of them is
-in limbo until it has all of its leader's log, however often the broker is restarted meanwhile.
+A directory with fewer registrations than the database is an older copy, or another process had this
+broker's id: its replicas may lack acknowledged records. That is noted in the journal before the
+registration is stored, so each replica stays in limbo until it has its leader's whole log, across
+restarts.
 """
 
 from __future__ import annotations
@@ -45,18 +44,16 @@ KEEP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenParts:
-    """What is used of the broker."""
-
     control: ControlPlane
     store: LogStore
     commits: GroupCommits
 
 
 class DatabaseWatch:
-    """See the module's text. Belongs to the event loop."""
+    """Watch of the control plane's database. Belongs to the event loop."""
 
     def __init__(self, parts: SeenParts, *, on_set_back: Callable[[PenstockError], None]) -> None:
-        """`on_set_back` is told when the database of a running broker is not the one it was."""
+        """`on_set_back` is called when the database of a running broker was replaced."""
         self._parts = parts
         self._path = os.path.join(parts.store.directory, FILE)
         self._on_set_back = on_set_back
@@ -68,11 +65,11 @@ class DatabaseWatch:
     # -- the registration
 
     async def before_registering(self) -> None:
-        """Compare, and keep that a registration is begun.
+        """Check the database, and store that a registration has begun.
 
         Raises:
             DatabaseSetBack: the database is another one, or an older copy.
-            CorruptFile: what was kept is damaged.
+            CorruptFile: the stored state is damaged.
         """
         if self._seen is None:
             self._seen = self._read()
@@ -82,11 +79,11 @@ class DatabaseWatch:
             await self._keep(self._seen._replace(begun=self._seen.begun + 1))
 
     async def registered(self, own: Broker) -> None:
-        """This process is registered.
+        """Store that this process is registered.
 
         Raises:
-            DatabaseSetBack: the database is an older copy; every later start says so as well.
-            StorageError: what may be lost cannot be noted.
+            DatabaseSetBack: the database is an older copy; every later start fails as well.
+            StorageError: possible losses cannot be noted.
         """
         seen = self._seen
         image = await self._parts.control.image()
@@ -95,13 +92,13 @@ class DatabaseWatch:
         except DatabaseSetBack as error:
             self._on_set_back(error)
             if seen is not None and not seen.refused:
-                await self._keep(seen._replace(refused=f"{error}, and remove {self._path} then"))
+                await self._keep(seen._replace(refused=f"{error}; then remove {self._path}"))
             raise
         if seen is not None and is_older(seen, own):
             logger.error(
-                "%s is an older copy of broker %d's directory, or another process had its id: it"
-                " knows registration %d, the database %d; each copy takes part in full once it has"
-                " all of its leader's log",
+                "%s is an older copy of broker %d's directory, or another process had its id:"
+                " its registration is %d, the database has %d; each replica takes part fully once"
+                " it has all of its leader's log",
                 self._parts.store.directory, own.broker_id, seen.broker_epoch, own.epoch,
             )  # fmt: skip
             await self._note_losses()
@@ -110,7 +107,6 @@ class DatabaseWatch:
             self._keeping = asyncio.get_running_loop().create_task(self._keep_on())
 
     async def close(self) -> None:
-        """Keep no more. Idempotent."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
@@ -118,22 +114,18 @@ class DatabaseWatch:
     # -- images
 
     async def check(self, image: MetadataImage) -> None:
-        """Whether this broker may go by an image.
-
-        Raises:
-            DatabaseSetBack: it is of another database, or of an older copy.
-        """
+        """Check that an image is of the known database; raises DatabaseSetBack."""
         seen = self._seen
         if seen is None:
             return
         try:
             check(seen, image)
-        except DatabaseSetBack:  # or was it read before what was seen?
+        except DatabaseSetBack:  # or the image is older than the seen state
             image = await self._parts.control.image()
             try:
                 check(seen, image)
             except DatabaseSetBack as error:
-                logger.critical("this broker stops: %s", error)
+                logger.critical("stopping this broker: %s", error)
                 self._on_set_back(error)
                 raise
         self._seen = self._seen and self._seen._replace(
@@ -141,7 +133,7 @@ class DatabaseWatch:
         )
 
     async def _check_promises(self) -> None:
-        """Raise DatabaseSetBack if a copy here has promised what was never reserved."""
+        """Raise DatabaseSetBack if a replica has promised an epoch that was never reserved."""
         logs = {(log.topic_id, log.topic_partition.partition): log for log in self._copies()}
         copies = list(logs)
         for start in range(0, len(copies), EPOCH_PARTITIONS_PER_CALL_MAX):
@@ -151,10 +143,10 @@ class DatabaseWatch:
             if ahead:
                 first = logs[ahead[0]]
                 raise DatabaseSetBack(
-                    f"the control plane was set back: {len(ahead)} copies here have promised epochs"
-                    f" that it has never reserved, the first: {first.topic_partition}, epoch"
-                    f" {first.promised} of {reserved[ahead[0]].reserved}; restore the newest copy"
-                    " of its database"
+                    f"the control plane was set back: {len(ahead)} replicas here have promised"
+                    f" epochs that it never reserved. The first is {first.topic_partition}: epoch"
+                    f" {first.promised}, reserved {reserved[ahead[0]].reserved}; restore the newest"
+                    " copy of the database"
                 )
 
     async def _note_losses(self) -> None:
@@ -172,21 +164,20 @@ class DatabaseWatch:
     # -- the file
 
     async def _keep_on(self) -> None:
-        told = ""
+        reported = ""
         while True:
             await pause(KEEP_SECONDS)
             try:
                 await self.check(await self._parts.control.image())
                 await self._keep_up()
             except DatabaseSetBack:
-                return  # which was told
+                return  # already reported
             except PenstockError as error:
-                if told != str(error):
-                    logger.warning("what is seen of the database is not known, or kept: %s", error)
-                told = str(error)
+                if reported != str(error):
+                    logger.warning("could not check the database or store its state: %s", error)
+                reported = str(error)
 
     async def _keep(self, seen: SeenDatabase) -> None:
-        """Have a file say this, and how far images have come meanwhile."""
         now = self._seen or seen
         self._seen = seen._replace(
             version=max(seen.version, now.version),
@@ -206,8 +197,7 @@ class DatabaseWatch:
         try:
             replace_file(MACHINE_FILES, self._path, text.encode())
         except OSError as error:
-            said = f"{self._path} cannot be written"
-            raise write_error(error, self._path, said) from error
+            raise write_error(error, self._path, f"{self._path} cannot be written") from error
 
     def _read(self) -> SeenDatabase | None:
         try:
@@ -217,8 +207,8 @@ class DatabaseWatch:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(
-                f"{self._path} does not say which database this broker has seen: {error}; if it is"
-                " the newest copy, remove the file"
+                f"{self._path} is damaged and does not name this broker's database: {error}. Remove"
+                " the file only if the database is its newest copy"
             ) from None
         self._kept = seen
         return seen

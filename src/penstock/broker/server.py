@@ -1,11 +1,9 @@
-"""The broker as one object: listeners, connections, timers, start and graceful stop.
+"""Broker server: listeners, connections, timers, start and graceful stop.
 
-`BrokerServer` wires what it is given and owns the running of it: `start()` starts the control
-plane, attaches the store to the loop, binds the listeners, registers the broker, loads the image
-and only then accepts connections; `stop()` goes the other way: other brokers take over what this
-one leads, within `shutdown.timeout.ms` at most; then no more connections, no more requests, open
-ones finish within `shutdown.timeout.ms` (long polls at once), then the store is closed with its
-clean mark and the control plane is closed.
+`start()` starts the control plane, attaches the store, binds the listeners, registers the broker,
+loads the image and then accepts connections. `stop()` hands over leaderships within
+`shutdown.timeout.ms`, stops accepting, finishes open requests within `shutdown.timeout.ms` (long
+polls at once), and closes the store with its clean marker and the control plane.
 """
 
 from __future__ import annotations
@@ -88,8 +86,6 @@ _SESSION_ID_BITS: Final = 31
 
 
 class BrokerServer:
-    """A broker; one event loop, one thread."""
-
     def __init__(
         self,
         settings: BrokerSettings,
@@ -108,7 +104,7 @@ class BrokerServer:
         front_secret: bytes = b"",
     ) -> None:
         """`audit_topic` is a sink of `audit`; `front_secret`: see `security.forwarding`."""
-        # The parts: whoever uses some names them (`parts_of`).
+        # Parts that `parts_of` injects by name.
         self.settings = settings
         self.node_id = settings.node_id
         self.control = control
@@ -124,7 +120,7 @@ class BrokerServer:
         self.security = security or Security()
         self.front_secret = front_secret
         self.sinks: SinkService | None = None
-        """None where no directory for staged blobs is set."""
+        """Sink service; None without a directory for staged blobs."""
         self._make_services()
 
         self._servers: list[Server] = []
@@ -132,7 +128,7 @@ class BrokerServer:
         self._per_host: dict[str, int] = {}
         self._warnings = AddressWarnings()
         self.bound: dict[str, tuple[str, int]] = {}
-        """Host and port of each listener, by its name, as bound."""
+        """Bound host and port by listener name."""
         self._timer: asyncio.TimerHandle | None = None
         self._looked = clock.monotonic()
         self._incarnation = randomness.uuid()
@@ -143,16 +139,15 @@ class BrokerServer:
         """Set when this process must end: another one has registered with this broker's id, or the
         database was set back."""
         self.ended_by: PenstockError | None = None
-        """Why it must, if not because of another process."""
+        """Error that ends the process, unless another process superseded it."""
         self._entities: object = None
-        """Those of the image by whose ACLs is decided."""
+        """Entity configs of the image whose ACLs apply."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
-        self._make_door()
+        self._make_connection_parts()
 
-    def _make_door(self) -> None:
-        """Make what connections see (`connection.ConnectionOwner`)."""
+    def _make_connection_parts(self) -> None:
         settings = self.settings
         self._dispatcher = Dispatcher(
             self,
@@ -171,11 +166,10 @@ class BrokerServer:
         self.bytes_out = 0
         self.now: Callable[[], float] = self.clock.monotonic
         self.request: Callable[..., object] = self._dispatcher.request
-        self.door = SecurityService(parts_of(SecurityParts, self), self)
-        self.door.cluster_users = ClusterUsers(lambda: self.cluster.loaded)
+        self.security_service = SecurityService(parts_of(SecurityParts, self), self)
+        self.security_service.cluster_users = ClusterUsers(lambda: self.cluster.loaded)
 
     def _make_services(self) -> None:
-        """Make the other parts of those that were given."""
         self.identity = Identity(self.node_id)
         self.stopping = asyncio.Event()
         self.metrics = RequestMetrics()
@@ -184,7 +178,7 @@ class BrokerServer:
         self.fetch_hub = FetchHub()
         self.seen = DatabaseWatch(parts_of(SeenParts, self), on_set_back=self._set_back)
         self.replicas: Replicas | None = None
-        """None where no address for other brokers is set."""
+        """Replication; None without a replication listener."""
         if self.settings.replication_listener:
             from penstock.broker.replicas import ReplicaParts, Replicas
 
@@ -201,7 +195,7 @@ class BrokerServer:
         self.cluster.check = self.seen.check
         if self.replicas is not None:
             self.replicas.refresh = self.cluster.refresh
-            self.replicas.heard_leaders = self.cluster.heard
+            self.replicas.apply_leaders = self.cluster.apply_leaders
             self.cluster.unreachable = self.replicas.unreachable
             self.cluster.alone = self.replicas.alone
         self.quotas = Quotas(parts_of(QuotaParts, self))
@@ -222,10 +216,10 @@ class BrokerServer:
         self.metadata_cache = MetadataCache()
         self.producer_ids = ProducerIds(self.control)
         self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
-        self.identity.as_client = lambda: self.door.as_client()
+        self.identity.as_client = lambda: self.security_service.as_client()
         self.peers = Peers(self._peer_address, self.identity.as_client)
         self.marker_peers = Peers(self._peer_address, self.identity.as_client)
-        """By connections of their own: what is asked of a coordinator may wait for markers."""
+        """Separate connections, because requests to coordinators may wait for markers."""
         self.transactions = TransactionCoordinator(parts_of(TransactionParts, self))
         self.transaction_link = TransactionLink(
             self.node_id, self.cluster, self.transactions, self.peers
@@ -238,23 +232,21 @@ class BrokerServer:
 
     @property
     def kafka_address(self) -> tuple[str, int]:
-        """Host and port of the first listener, as bound."""
         return next(iter(self.bound.values()), ("", 0))
 
     @property
     def admin_address(self) -> tuple[str, int] | None:
-        """Host and port of the admin interface, as bound; None when it is turned off."""
+        """Bound host and port of the admin interface; None when it is turned off."""
         return None if self._admin is None else self._admin.address
 
     @cached_property
     def readiness(self) -> Readiness:
-        """The checks of everything that this broker needs."""
         from penstock.broker.admin import health
 
         return health.Readiness(parts_of(health.Parts, self))
 
     def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where another broker is called: at the listener for brokers, else at its first one."""
+        """Return the address of another broker's inter-broker listener, else of its first one."""
         broker = self.cluster.image.broker(broker_id)
         return None if broker is None else broker.endpoint(self.identity.listener)
 
@@ -340,7 +332,7 @@ class BrokerServer:
             self.replicas.registered(registered.epoch)
 
     async def _start_sinks(self) -> None:
-        """Take up open intents before the store's upkeep forgets anything that they need."""
+        """Resume open intents before the store's housekeeping deletes their data."""
         from penstock.broker.batch_commits import SinkParts, SinkService
 
         sinks = SinkService(parts_of(SinkParts, self))
@@ -359,7 +351,7 @@ class BrokerServer:
         await self.readiness.stop()
 
     async def stop(self) -> None:
-        """Finish what is open, close the store cleanly, close the control plane. Idempotent."""
+        """Finish open requests, close the store cleanly, close the control plane. Idempotent."""
         if self._ending:
             return
         self._ending = True
@@ -384,8 +376,8 @@ class BrokerServer:
         await self.share.stop()
         await self.migrations.stop()
         for connection in list(self._connections):
-            connection.close("the broker stops")
-        await self.door.close()
+            connection.close("the broker is stopping")
+        await self.security_service.close()
         self.opener.close()
         await self._stop_writing()
         self.store.close()
@@ -396,24 +388,22 @@ class BrokerServer:
                 broker_id=self.node_id, incarnation=self._incarnation
             )
         except PenstockError as error:
-            logger.warning("unregistering broker %d failed: %s", self.node_id, error)
+            logger.warning("could not unregister broker %d: %s", self.node_id, error)
         await self.control.close()
         self.audit.close()
 
     async def posts_ended(self) -> None:
-        """Wait until the commits of sinks that are under way have ended."""
         if self.sinks is not None:
             await self.sinks.posts_ended()
 
     async def _hand_over(self) -> None:
-        """While everything still runs: let others lead, and write what is to be audited."""
+        """Hand over leaderships and write waiting audit events while everything still runs."""
         if self.replicas is not None:
             await self.replicas.hand_over_all(self.settings.shutdown_timeout_ms / 1000)
         if self._audit_topic is not None:
             await self._audit_topic.stop()
 
     async def _stop_writing(self) -> None:
-        """After the last request: finish what is being written."""
         await self.seen.close()
         await self.producer_ids.stop()
         if self._noticing is not None:
@@ -430,33 +420,35 @@ class BrokerServer:
         deadline = loop.time() + self.settings.shutdown_timeout_ms / 1000
         while any(connection.in_flight for connection in self._connections):
             if loop.time() >= deadline:
-                logger.warning("requests were still open after shutdown.timeout.ms")
+                logger.warning(
+                    "closing connections with open requests: shutdown.timeout.ms has passed"
+                )
                 break
             await pause(FINISH_LOOK_SECONDS)
         for connection in self._connections:
             connection.cancel_handler()
 
     async def _listen(self) -> None:
-        """Bind all listeners, and know what clients of each are told."""
         settings = self.settings
         listeners = parse_listeners(settings.listeners, settings.listener_security_protocol_map)
         secret = await cluster_secret(self.control, self.randomness)
-        await self.door.open(listeners, secret)
+        await self.security_service.open(listeners, secret)
         self._servers = await bind_all(
             listeners,
-            self.door,
-            lambda name: Connection(self.door.owner_of(name), name),
+            self.security_service,
+            lambda name: Connection(self.security_service.owner_of(name), name),
             backlog=settings.socket_listen_backlog_size,
             bound=self.bound,
         )
-        told = advertised(settings.advertised_listeners, listeners, self.bound)
-        self.identity.endpoints = told
-        self.identity.listener = self.door.between_brokers
+        addresses = advertised(settings.advertised_listeners, listeners, self.bound)
+        self.identity.endpoints = addresses
+        self.identity.listener = self.security_service.between_brokers
         if self.replicas is not None:
-            await self.replicas.listen(self._incarnation, secret, link_transport(self.door))
+            await self.replicas.listen(
+                self._incarnation, secret, link_transport(self.security_service)
+            )
 
     def _image_changed(self) -> None:
-        """By the new image's ACLs and quotas requests are decided and charged from now on."""
         entities = self.cluster.image.entity_configs
         if isinstance(self.authoriser, AclAuthoriser) and entities is not self._entities:
             self.authoriser.replace(bindings_of(self.cluster.image))
@@ -468,7 +460,7 @@ class BrokerServer:
     # Connections
 
     def connected(self, connection: Connection) -> bool:
-        """Whether a new connection may stay."""
+        """Return whether a new connection is accepted."""
         connection.size_buffers(
             self.settings.socket_send_buffer_bytes, self.settings.socket_receive_buffer_bytes
         )
@@ -487,18 +479,19 @@ class BrokerServer:
 
     def _refuse(self, connection: Connection, name: str, limit: int) -> bool:
         self.metrics.rejection(name)
-        self._warn(connection, name, f"connection refused, {name} = {limit} is reached")
+        self._warn(connection, name, f"connection rejected: {name} = {limit} is reached")
         return False
 
     def _warn(self, connection: Connection, kind: str, text: str) -> None:
         host = connection.client_host
         left_out = self._warnings.left_out(counted(host), kind, self.now())
         if left_out is not None:
-            more = f" ({left_out} more of the kind since the last warning)" if left_out else ""
+            more = (
+                f" ({left_out} similar warnings suppressed since the last one)" if left_out else ""
+            )
             logger.warning("%s:%d: %s%s", host, connection.client_port, text, more)
 
     def disconnected(self, connection: Connection) -> None:
-        """A connection is gone."""
         self.share.disconnected(connection)
         self._connections.pop(connection, None)
         left = self._per_host.get(connection.client_host, 1) - 1
@@ -508,7 +501,7 @@ class BrokerServer:
             self._per_host.pop(connection.client_host, None)
 
     def rejected(self, connection: Connection, error: Exception) -> None:
-        """Bytes that cannot be trusted; the connection is about to be closed."""
+        """Count and log invalid bytes of a connection that is about to be closed."""
         kind = type(error).__name__
         self.metrics.rejection(kind)
         self._warn(connection, kind, str(error))
@@ -529,13 +522,10 @@ class BrokerServer:
             logger.exception("the store's housekeeping failed")
 
     def _end_overdue(self, now: float) -> None:
-        """End what took too long.
-
-        Not to be called after the loop was held up: it has not read then what came in time.
-        """
+        """Close overdue connections; not after a blocked loop, with received data still unread."""
         idle_ms = self.settings.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else -1.0
-        self.door.end_overdue(now)
+        self.security_service.end_overdue(now)
         for connection in list(self._connections):
             reason = connection.overdue(now, idle_seconds)
             if reason is not None:
@@ -551,7 +541,7 @@ class BrokerServer:
         self.superseded.set()
 
     def _image_noticed(self) -> None:
-        """Metadata changed elsewhere, or notices may have been missed: look, once at a time."""
+        """Load changed metadata after a notification, one load at a time."""
         self._noticed = True
         if self._loop is not None and self._noticing is None and not self.stopping.is_set():
             self._noticing = self._loop.create_task(self._look())
@@ -564,7 +554,9 @@ class BrokerServer:
                     if self.cluster.loaded is not None:
                         await self.cluster.refresh()
                 except PenstockError as error:
-                    logger.warning("metadata that others changed was not loaded: %s", error)
+                    logger.warning(
+                        "could not load changed metadata, retrying at the next change: %s", error
+                    )
                 if self.diskless is not None:
                     self.diskless.notices_lost()
                 self.fetch_hub.image_changed()
@@ -576,7 +568,6 @@ class BrokerServer:
             self.diskless.others_committed(rows)
 
     def samples(self) -> Iterator[Sample]:
-        """Everything the broker counts, for the registry."""
         yield Sample(broker_metrics.BYTES_IN, self.bytes_in)
         yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
         yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
@@ -587,7 +578,7 @@ class BrokerServer:
         yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
         yield from self.metrics.samples()
         yield from self.quotas.samples()
-        yield from self.door.samples()
+        yield from self.security_service.samples()
         yield from self.telemetry.samples()
         yield from broker_metrics.log_samples(self.cluster, self.partitions)
         yield from self.store.samples()

@@ -1,9 +1,7 @@
-"""The broker's settings, under Kafka's names wherever Kafka has one.
+"""Settings of the broker, under Kafka's names wherever Kafka has one.
 
-Listeners, limits of connections and requests, defaults of new topics, and the bounds of
-consumer groups. What a topic gets by default stands in `topic_defaults.py`; what the storage
-does with its files stands in `penstock.storage`. The configuration reference and the answers
-of DescribeConfigs are made from these declarations.
+`topic_defaults.py` has the defaults of topics, `penstock.storage` the storage's settings. The
+configuration reference and DescribeConfigs use these declarations.
 
 Source: Kafka's `SocketServerConfigs`, `ServerConfigs`, `GroupCoordinatorConfig`.
 """
@@ -26,32 +24,35 @@ EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(TopicDefaults):
-    """Everything a broker is told; a change takes a restart unless DescribeConfigs says not."""
+    """Settings of a broker. Changes require a restart, except of dynamic configurations."""
 
     node_id: int = setting(1, "Identity of this broker in the cluster.", 0, INT_MAX)
     broker_rack: str = setting(
         "", "Rack or zone of this broker, for rack-aware assignment and fetches."
     )
     broker_roles: tuple[str, ...] = setting(
-        ROLES, "What this broker is for: persistence, it holds replicas of partitions, and leads"
-        " them; ingestion, it leads partitions of diskless topics and coordinates groups.",
+        ROLES, "Roles of this broker. persistence: it holds and leads replicas of partitions."
+        " ingestion: it leads partitions of diskless topics and coordinates groups.",
     )  # fmt: skip
     broker_session_timeout_ms: int = setting(
-        9_000, "A broker that has not renewed its registration for this long counts as gone;"
-        " others take over its groups.", 100, INT_MAX,
+        9_000, "Time without a renewed registration after which a broker is fenced and others take"
+        " over its groups.", 100, INT_MAX,
     )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(
-        2_000, "How often a broker renews its registration.", 10, INT_MAX
+        2_000, "Interval at which a broker renews its registration.", 10, INT_MAX
     )
     auto_leader_rebalance_enable: bool = setting(
-        True, "Have preferred replicas lead their partitions again, a few at a time."
+        True, "Return leadership to preferred replicas gradually."
     )
     leader_imbalance_check_interval_seconds: int = setting(
-        300, "How often this broker looks for partitions that it leads for others.", 1, INT_MAX
+        300,
+        "Interval of the checks for partitions to return to their preferred leaders.",
+        1,
+        INT_MAX,
     )
     leader_imbalance_per_broker_percentage: int = setting(
-        10, "Partitions that prefer a broker go back to it while others lead more than this"
-        " percentage of them.", 0, 100,
+        10, "Percentage of the partitions that prefer a broker, led by others, above which they are"
+        " returned to it.", 0, 100,
     )  # fmt: skip
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on, as NAME://host:port; port 0"
@@ -59,81 +60,80 @@ class BrokerSettings(TopicDefaults):
     )  # fmt: skip
     listener_security_protocol_map: tuple[str, ...] = setting(
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "The protocol of each listener, as NAME:PROTOCOL, one of PLAINTEXT, SSL, SASL_PLAINTEXT and"
-        " SASL_SSL.",
+        "Protocol of each listener, as NAME:PROTOCOL: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     )
     advertised_listeners: tuple[str, ...] = setting(
-        (), "Addresses that clients of each listener are told to connect to, by its name; one that"
-        " is not named is told as it is in listeners.",
+        (), "Addresses that clients of each listener use, as NAME://host:port. A listener that is"
+        " not named is advertised with its address in listeners.",
     )  # fmt: skip
     admin_listener: str = setting(
         "127.0.0.1:9644", "host:port of the admin HTTP interface; empty turns it off, port 0 picks"
         " a free one.",
     )  # fmt: skip
     admin_security_protocol: str = setting(
-        "PLAINTEXT", "Whether the admin HTTP interface is encrypted. Its settings ssl.* and sasl.*"
-        " may differ from those of listeners: listener.name.admin.….",
+        "PLAINTEXT", "Protocol of the admin HTTP interface; SSL encrypts it. listener.name.admin.…"
+        " overrides ssl.* and sasl.* settings for it.",
         choices=("PLAINTEXT", "SSL"),
     )  # fmt: skip
     admin_basic_loopback: bool = setting(
-        False, "Take passwords (basic credentials) without TLS from this machine."
+        False, "Accept passwords (basic credentials) without TLS from this machine."
     )
     admin_loopback_trusted: bool = setting(
-        False, "Whoever asks the admin interface from this machine without credentials may do"
-        " everything, ACLs or not. The ready line says so.",
+        False, "Grant all permissions to admin requests from this machine without credentials,"
+        " regardless of ACLs. The ready line reports it.",
     )  # fmt: skip
     admin_metrics_open: bool = setting(
-        False, "Answer /metrics to everybody; otherwise an authoriser wants describe on the"
-        " cluster.",
+        False, "Serve /metrics without authorisation. Otherwise, with an authoriser, it requires"
+        " describe on the cluster.",
     )  # fmt: skip
     admin_hosts: tuple[str, ...] = setting(
-        (), "Names by which the admin interface may be asked for changes, beside addresses,"
-        " localhost, the machine's name and the hosts of advertised.listeners.",
+        (), "Host names that the admin interface accepts in requests that change something, besides"
+        " IP addresses, localhost, this machine's name and the hosts of advertised.listeners.",
     )  # fmt: skip
     extents_direct_files_enable: str = setting(
-        "auto", "Tell those who may read a topic which bytes of which files and objects hold it, so"
-        " that Spark reads them without the broker: it needs rights on these, and those are rights"
-        " on all topics. auto: unless there is an authoriser; then objects in S3 have signed URLs,"
-        " which need none. true: all of it. false: nothing.", choices=("auto", "true", "false"),
+        "auto", "Give readers of a topic the files and objects that hold its records, so that Spark"
+        " reads them without the broker. Direct access to files and objects covers all topics."
+        " true: always. false: never. auto: only without an authoriser; with one, objects in S3"
+        " get signed URLs for the topic's bytes alone.", choices=("auto", "true", "false"),
     )  # fmt: skip
     extents_url_lifetime_ms: int = setting(
-        900_000, "How long the signed URLs of extents hold, in whole seconds: whoever has one reads"
-        " its bytes until then, whatever became of its rights. A task that begins later asks anew.",
+        900_000, "Lifetime of the signed URLs of extents, a multiple of 1000. A URL grants access"
+        " until then, even after ACLs change. Tasks that start later request new URLs.",
         60_000, 604_800_000,
     )  # fmt: skip
     admin_request_max_bytes: int = setting(
-        65_536, "Largest request body that the admin HTTP interface reads.", 0, INT_MAX
+        65_536, "Largest request body that the admin HTTP interface accepts.", 0, INT_MAX
     )
     admin_max_connections: int = setting(
-        128, "Requests that the admin HTTP interface handles at a time; more are answered 503. One"
-        " address of another machine has three quarters of them; probes come beside.", 1, INT_MAX,
+        128, "Concurrent requests of the admin HTTP interface; more get status 503. One remote"
+        " address may use three quarters of them; health probes are not counted.", 1, INT_MAX,
     )  # fmt: skip
     replication_listener: str = setting(
-        "", "host:port where other brokers reach this one for replicated partitions; empty takes no"
-        " part in any, port 0 picks a free one.",
+        "", "host:port on which this broker accepts replication from other brokers; empty disables"
+        " replicated partitions here, port 0 picks a free port.",
     )  # fmt: skip
     replica_lag_time_max_ms: int = setting(
-        30_000, "A replica that has not had all of its leader's log for this long is not in sync.",
+        30_000, "Time without the leader's whole log after which a replica is not in sync.",
         1, INT_MAX,
     )  # fmt: skip
     authorizer_class_name: str = setting(
-        "", "What decides who may do what: empty, everybody may do everything; acls, or Kafka's"
-        " name org.apache.kafka.metadata.authorizer.StandardAuthorizer, by ACLs.",
+        "", "Authoriser of requests. Empty: all requests are allowed. acls, or Kafka's name"
+        " org.apache.kafka.metadata.authorizer.StandardAuthorizer: ACLs decide.",
     )  # fmt: skip
     super_users: str = setting(
-        "", "Principals that may do anything, as User:a;User:b; asked only where ACLs decide."
+        "", "Principals with all permissions, as User:a;User:b; used only with an authoriser."
     )
     allow_everyone_if_no_acl_found: bool = setting(
-        False, "Where ACLs decide: everybody may do anything on resources that no ACL names."
+        False, "With an authoriser: allow every operation on resources that no ACL names."
     )
     max_connections: int = setting(
-        10_000, "Kafka connections open at a time; more are closed at once.", 1, INT_MAX
+        10_000, "Open Kafka connections; more are closed immediately.", 1, INT_MAX
     )
     max_connections_per_ip: int = setting(
-        INT_MAX, "Kafka connections open at a time from one address.", 1, INT_MAX
+        INT_MAX, "Open Kafka connections from one address.", 1, INT_MAX
     )
     connections_max_idle_ms: int = setting(
-        600_000, "A connection without a request for this long is closed; -1 never closes it.", -1,
+        600_000, "Idle time after which a connection is closed; -1 disables the limit.", -1,
         LONG_MAX,
     )  # fmt: skip
     socket_request_max_bytes: int = setting(
@@ -147,87 +147,92 @@ class BrokerSettings(TopicDefaults):
         -1, "SO_RCVBUF of Kafka connections; -1 leaves it to the system.", -1, INT_MAX
     )
     socket_listen_backlog_size: int = setting(
-        1024, "Connections that may wait to be accepted.", 1, INT_MAX
+        1024, "Queue of connections that are not accepted yet.", 1, INT_MAX
     )
     queued_max_requests: int = setting(
-        500, "Requests of one connection in the works; reading pauses until one is answered.", 1,
+        500, "Requests of one connection in flight; above, reading from it pauses.", 1,
         INT_MAX,
     )  # fmt: skip
     queued_max_request_bytes: int = setting(
-        512 << 20, "Bytes of requests in the works over all connections; reading pauses above.", 1,
+        512 << 20, "Bytes of requests in flight of all connections; above, reading pauses.", 1,
         LONG_MAX,
     )  # fmt: skip
     quota_window_num: int = setting(
-        11, "Windows over which the rates of quotas are measured.", 1, 10_000
+        11, "Number of windows over which quota rates are measured.", 1, 10_000
     )
-    quota_window_size_seconds: int = setting(1, "Seconds of each of these windows.", 1, 3_600)
+    quota_window_size_seconds: int = setting(1, "Length of a quota window in seconds.", 1, 3_600)
     controller_quota_window_num: int = setting(
-        11, "Windows whose partitions may be created and deleted at once under a"
-        " controller_mutation_rate.", 1, 10_000,
+        11, "Number of windows whose share of a controller_mutation_rate may be used at once for"
+        " creating and deleting partitions.", 1, 10_000,
     )  # fmt: skip
     controller_quota_window_size_seconds: int = setting(
-        1, "Seconds of each of these windows.", 1, 3_600
+        1, "Length of a controller quota window in seconds.", 1, 3_600
     )
     telemetry_max_bytes: int = setting(
         1 << 20, "Largest push of a client's own metrics (KIP-714).", 1, INT_MAX
     )
     request_timeout_ms: int = setting(
-        30_000, "Longest time that the broker works on an administrative request.", 1, INT_MAX,
+        30_000, "Time limit of an administrative request.", 1, INT_MAX,
         no_effect=NoEffect(why="administrative requests have no time limit of their own"),
     )  # fmt: skip
     shutdown_timeout_ms: int = setting(
         10_000,
-        "Time that other brokers get to take over what this one leads when it stops, and then its"
-        " open requests to finish.", 0, INT_MAX,
+        "Time that a stopping broker allows for handing over its leaderships, and then for open"
+        " requests to finish.", 0, INT_MAX,
     )  # fmt: skip
     fetch_max_bytes: int = setting(
-        55 << 20, "Largest fetch answer, whatever the consumer asks for.", 1024, INT_MAX
+        55 << 20, "Largest fetch response, even if the consumer requests more.", 1024, INT_MAX
     )
     fetch_sessions_max: int = setting(
-        1000, "Incremental fetch sessions kept; the least recently used one is evicted.", 0,
+        1000, "Incremental fetch sessions; above, the least recently used one is evicted.", 0,
         INT_MAX, name="max.incremental.fetch.session.cache.slots",
     )  # fmt: skip
     max_request_partition_size_limit: int = setting(
         2000, "Partitions in one page of DescribeTopicPartitions.", 1, INT_MAX
     )
     auto_create_topics_enable: bool = setting(
-        True, "Create a topic when a client asks for it by name and allows its creation."
+        True, "Create a missing topic when a metadata request names it and allows its creation."
     )
     delete_topic_enable: bool = setting(True, "Allow topics to be deleted.")
-    num_partitions: int = setting(1, "Partitions of a topic that does not say.", 1, INT_MAX)
+    num_partitions: int = setting(1, "Default number of partitions of new topics.", 1, INT_MAX)
     default_replication_factor: int = setting(
-        1, "Replicas of a topic that does not say.", 1, 32_767
+        1, "Default replication factor of new topics.", 1, 32_767
     )
     placement_excluded_brokers: tuple[str, ...] = setting(
-        (), "Brokers, by their numbers, that get no replicas of new topics and partitions, unless"
-        " they are named by hand. penstock broker drain sets it for the cluster.",
+        (), "Ids of brokers that get no replicas of new topics and partitions, except by manual"
+        " assignment. penstock broker drain sets it for the cluster.",
     )  # fmt: skip
     topic_partitions_max: int = setting(
-        10_000, "Most partitions that one topic may have.", 1, INT_MAX
+        10_000, "Maximum number of partitions of one topic.", 1, INT_MAX
     )
-    broker_partitions_max: int = setting(200_000, "Most partitions over all topics.", 1, INT_MAX)
+    broker_partitions_max: int = setting(
+        200_000, "Maximum number of partitions of all topics.", 1, INT_MAX
+    )
     group_min_session_timeout_ms: int = setting(
-        6_000, "Shortest session timeout that a group member may ask for.", 1, INT_MAX
+        6_000, "Shortest session timeout that a group member may request.", 1, INT_MAX
     )
     group_max_session_timeout_ms: int = setting(
-        1_800_000, "Longest session timeout that a group member may ask for.", 1, INT_MAX
+        1_800_000, "Longest session timeout that a group member may request.", 1, INT_MAX
     )
     group_initial_rebalance_delay_ms: int = setting(
-        3_000, "How long a new group waits for more members before its first rebalance.", 0, INT_MAX
+        3_000,
+        "Time that a new group waits for more members before its first rebalance.",
+        0,
+        INT_MAX,
     )
-    group_max_size: int = setting(10_000, "Most members of one consumer group.", 1, INT_MAX)
-    groups_max: int = setting(100_000, "Most consumer groups held at a time.", 1, INT_MAX)
+    group_max_size: int = setting(10_000, "Maximum size of a classic group.", 1, INT_MAX)
+    groups_max: int = setting(100_000, "Maximum number of consumer groups.", 1, INT_MAX)
     group_share_delivery_count_limit: int = setting(
-        5, "How often a record is delivered to a share group before it is given up.", 2, 25
+        5, "Deliveries of a record to a share group before it is archived as undeliverable.", 2, 25
     )
     errors_deadletterqueue_auto_create_topics_enable: bool = setting(
-        False, "Create the topic that a share group names for its dead letters, if there is none."
+        False, "Create the dead letter topic that a share group names, if it does not exist."
     )
     errors_deadletterqueue_topic_name_prefix: str = setting(
-        "dlq.", "What the names of share groups' dead letter topics begin with; empty allows any."
+        "dlq.", "Required prefix of the names of dead letter topics; empty allows any name."
     )
     group_share_session_timeout_ms: int = setting(
-        45_000, "How long a member of a share group counts as alive that is not heard of.", 1,
+        45_000, "Time without a heartbeat after which a member of a share group is removed.", 1,
         INT_MAX,
     )  # fmt: skip
     group_share_min_session_timeout_ms: int = setting(
@@ -237,7 +242,7 @@ class BrokerSettings(TopicDefaults):
         60_000, "Longest session timeout that a share group may be set to.", 1, INT_MAX
     )
     group_share_heartbeat_interval_ms: int = setting(
-        5_000, "How often members of a share group are told to heartbeat.", 1, INT_MAX
+        5_000, "Heartbeat interval of members of a share group.", 1, INT_MAX
     )
     group_share_min_heartbeat_interval_ms: int = setting(
         5_000, "Shortest heartbeat interval that a share group may be set to.", 1, INT_MAX
@@ -246,12 +251,12 @@ class BrokerSettings(TopicDefaults):
         15_000, "Longest heartbeat interval that a share group may be set to.", 1, INT_MAX
     )
     group_share_assignment_interval_ms: int = setting(
-        1_000, "Least time between two assignments of a share group: members that come within it"
+        1_000, "Minimum time between two assignments of a share group; members that join in between"
         " share one.", 0, INT_MAX,
     )  # fmt: skip
-    group_share_max_size: int = setting(200, "Most members of one share group.", 1, 1000)
+    group_share_max_size: int = setting(200, "Maximum size of a share group.", 1, 1000)
     group_share_record_lock_duration_ms: int = setting(
-        30_000, "How long a member of a share group has records that it does not acknowledge.",
+        30_000, "Time that a member of a share group holds the lock of an acquired record.",
         1000, 3_600_000,
     )  # fmt: skip
     group_share_min_record_lock_duration_ms: int = setting(
@@ -261,15 +266,15 @@ class BrokerSettings(TopicDefaults):
         60_000, "Longest lock that a share group may be set to.", 30_000, 3_600_000
     )
     group_share_partition_max_record_locks: int = setting(
-        2_000, "Records of one partition that a share group has, or has given back, at a time.",
+        2_000, "Records of one partition that a share group has acquired or released at a time.",
         100, 10_000,
     )  # fmt: skip
     group_share_max_share_sessions: int = setting(
-        2_000, "Share sessions kept: members of share groups that fetch from this broker.", 1,
+        2_000, "Share sessions: members of share groups that fetch from this broker.", 1,
         INT_MAX,
     )  # fmt: skip
     group_consumer_session_timeout_ms: int = setting(
-        45_000, "How long a member of a consumer group counts as alive that is not heard of.", 1,
+        45_000, "Time without a heartbeat after which a member of a consumer group is removed.", 1,
         INT_MAX,
     )  # fmt: skip
     group_consumer_min_session_timeout_ms: int = setting(
@@ -279,7 +284,7 @@ class BrokerSettings(TopicDefaults):
         60_000, "Longest session timeout of members of a consumer group.", 1, INT_MAX
     )
     group_consumer_heartbeat_interval_ms: int = setting(
-        5_000, "How often members of a consumer group are told to heartbeat.", 1, INT_MAX
+        5_000, "Heartbeat interval of members of a consumer group.", 1, INT_MAX
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         5_000, "Shortest heartbeat interval of members of a consumer group.", 1, INT_MAX
@@ -288,8 +293,8 @@ class BrokerSettings(TopicDefaults):
         15_000, "Longest heartbeat interval of members of a consumer group.", 1, INT_MAX
     )
     group_consumer_assignment_interval_ms: int = setting(
-        1_000, "Least time between two assignments of a consumer group: members that come within"
-        " it share one.", 0, INT_MAX,
+        1_000, "Minimum time between two assignments of a consumer group; members that join in"
+        " between share one.", 0, INT_MAX,
     )  # fmt: skip
     group_consumer_min_assignment_interval_ms: int = setting(
         0, "Shortest assignment interval of a consumer group.", 0, INT_MAX
@@ -298,81 +303,84 @@ class BrokerSettings(TopicDefaults):
         15_000, "Longest assignment interval of a consumer group.", 0, INT_MAX
     )
     group_consumer_max_size: int = setting(
-        INT_MAX, "Most members of one consumer group of the new protocol.", 1, INT_MAX
+        INT_MAX, "Maximum size of a consumer group of the new protocol.", 1, INT_MAX
     )
     group_consumer_assignors: tuple[str, ...] = setting(
-        ("uniform", "range"), "Assignors on the server; the first is for members that name none.",
+        ("uniform", "range"), "Server-side assignors; the first is the default.",
         choices=("uniform", "range"),
     )  # fmt: skip
     group_consumer_migration_policy: str = setting(
-        "bidirectional", "Into which kind groups with members are converted: upgrade, to consumer"
-        " groups; downgrade, to classic ones.",
+        "bidirectional", "Allowed conversions of groups with members: upgrade, to consumer groups;"
+        " downgrade, to classic groups.",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )  # fmt: skip
     group_consumer_regex_refresh_interval_ms: int = setting(
-        600_000, "How often topics are matched anew with the regular expressions of consumer"
-        " groups, beside when topics come or go.", 10_000, INT_MAX,
+        600_000, "Interval at which regular expressions of consumer groups are matched with the"
+        " topics again, besides when topics are created or deleted.", 10_000, INT_MAX,
     )  # fmt: skip
     transaction_partition_verification_enable: bool = setting(
-        True, "Ask a transaction's coordinator before its first batch is taken, where clients add"
-        " partitions themselves; those that leave it to the broker are always asked about.",
+        True, "Verify with the coordinator that a transaction has a partition before appending its"
+        " first batch, if clients add partitions themselves. Partitions that brokers add are"
+        " always verified.",
     )  # fmt: skip
     transactional_ids_max: int = setting(
-        100_000, "Most transactional ids held at a time.", 1, INT_MAX
+        100_000, "Maximum number of transactional ids.", 1, INT_MAX
     )
     transaction_partitions_max: int = setting(
-        10_000, "Most partitions and groups of one transaction.", 1, INT_MAX
+        10_000, "Maximum number of partitions and groups of a transaction.", 1, INT_MAX
     )
     transaction_max_timeout_ms: int = setting(
-        900_000, "Longest `transaction.timeout.ms` that a producer may ask for.", 1, INT_MAX
+        900_000, "Longest `transaction.timeout.ms` that a producer may request.", 1, INT_MAX
     )
     transactional_id_expiration_ms: int = setting(
-        604_800_000, "How long a transactional id is kept of which nothing is heard.", 1, INT_MAX
+        604_800_000, "Idle time after which a transactional id is removed.", 1, INT_MAX
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = setting(
-        10_000, "How often transactions that have timed out are aborted.", 1, INT_MAX
+        10_000, "Interval at which timed out transactions are aborted.", 1, INT_MAX
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
-        3_600_000, "How often transactional ids that have expired are forgotten.", 1, INT_MAX
+        3_600_000, "Interval at which expired transactional ids are removed.", 1, INT_MAX
     )
     offset_metadata_max_bytes: int = setting(
-        4096, "Largest metadata text of a committed offset.", 0, INT_MAX
+        4096, "Largest metadata text of a committed offset in bytes.", 0, INT_MAX
     )
     offsets_commit_timeout_ms: int = setting(
-        5_000, "How long a commit of offsets waits for the control plane. A consumer's heartbeats"
-        " wait behind its commit: less than the session timeouts of groups.", 1, INT_MAX,
+        5_000, "Timeout of an offset commit in the control plane. Set it below the session timeouts"
+        " of groups, because a consumer's heartbeats wait for its commit.", 1, INT_MAX,
     )  # fmt: skip
     offsets_retention_minutes: int = setting(
-        10_080, "How long the offsets of a group without members are kept.", 1, INT_MAX
+        10_080, "Retention of the offsets of a group without members.", 1, INT_MAX
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "How often expired offsets are looked for.", 1, LONG_MAX
+        600_000, "Interval at which expired offsets are deleted.", 1, LONG_MAX
     )
 
     log_diskless_enable: bool = setting(
-        False, "Make new topics diskless that do not say; those with compaction stay on brokers. A"
-        " topic keeps what it was created with.",
+        False, "Default of diskless.enable for new topics without compaction. Existing topics do"
+        " not change.",
     )  # fmt: skip
     sink_staging_directory: str = setting(
-        "", "Directory of the blobs that Spark's workers stage for an exactly-once sink; empty"
-        " means the directory staging below log.dirs.",
+        "", "Directory of the blobs that Spark's workers stage for an exactly-once sink; if empty,"
+        " the directory staging below log.dirs.",
     )  # fmt: skip
     sink_staging_max_bytes: int = setting(
-        64 << 30, "Bytes of all staged blobs above which no more are taken.", 0, LONG_MAX
+        64 << 30, "Bytes of all staged blobs above which more are rejected.", 0, LONG_MAX
     )
     sink_staging_principal_max_bytes: int = setting(
         16 << 30, "Bytes that one principal may have staged by upload.", 0, LONG_MAX
     )
     sink_staging_free_bytes: int = setting(
-        1 << 30, "Bytes of the disk that staged blobs leave free, for the log.", 0, LONG_MAX
+        1 << 30, "Bytes of the disk that staged blobs leave free for the log.", 0, LONG_MAX
     )
-    sink_staging_blob_max_bytes: int = setting(1 << 30, "Largest staged blob.", 1, LONG_MAX)
+    sink_staging_blob_max_bytes: int = setting(
+        1 << 30, "Largest staged blob in bytes.", 1, LONG_MAX
+    )
     sink_staging_orphan_age_ms: int = setting(
-        86_400_000, "Age at which a staged blob that no commit in the works names is removed.",
+        86_400_000, "Age at which a staged blob that no running commit uses is removed.",
         1000, LONG_MAX,
     )  # fmt: skip
     sink_commits_max: int = setting(
-        4, "Commits of exactly-once sinks in the works at a time; more wait for their turn.", 1,
+        4, "Concurrent commits of exactly-once sinks; more are queued.", 1,
         1000,
     )  # fmt: skip
 
@@ -406,7 +414,7 @@ AUTHORIZERS: Final = ("acls", "org.apache.kafka.metadata.authorizer.StandardAuth
 
 
 def check_access(settings: BrokerSettings) -> None:
-    """Raise InvalidSetting unless it is known what decides, and who may do anything."""
+    """Raise InvalidSetting unless the authoriser is known and super users are principals."""
     name = settings.authorizer_class_name
     if name and name not in AUTHORIZERS:
         known = f"must be empty, or one of {', '.join(AUTHORIZERS)}"
@@ -418,12 +426,11 @@ def check_access(settings: BrokerSettings) -> None:
 
 
 def super_users_of(settings: BrokerSettings) -> list[str]:
-    """The principals that may do anything, as `User:admin`."""
     return [user.strip() for user in settings.super_users.split(";") if user.strip()]
 
 
 def check_consumer_groups(settings: BrokerSettings) -> None:
-    """Raise InvalidSetting unless times of consumer groups are within their own bounds."""
+    """Raise InvalidSetting unless times of consumer groups are within their bounds."""
     times = {
         "session.timeout.ms": (
             settings.group_consumer_min_session_timeout_ms,
@@ -464,9 +471,6 @@ def check_consumer_groups(settings: BrokerSettings) -> None:
 
 
 def check_broker_ids(words: Sequence[str]) -> None:
-    """Raise InvalidSetting unless these are numbers of brokers that may be left out."""
     for word in words:
         if whole_number(word, INT_MAX) is None:
-            raise InvalidSetting(
-                EXCLUDED_BROKERS, word, f"must be numbers of brokers from 0 to {INT_MAX}"
-            )
+            raise InvalidSetting(EXCLUDED_BROKERS, word, f"must be broker ids from 0 to {INT_MAX}")

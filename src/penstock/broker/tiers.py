@@ -1,15 +1,15 @@
-"""Which configurations a topic may have that is copied to the archive, and how that ends.
+"""Checks of the tiered storage configurations of a topic.
 
-| asked for                                        | then                                          |
-|--------------------------------------------------|------------------------------------------------|
-| `remote.storage.enable`                          | only where brokers have                       |
-|                                                  | `remote.log.storage.system.enable`, and not   |
-|                                                  | with compaction, nor diskless                 |
-| a local retention                                | not longer, nor larger, than the topic's      |
-| `remote.log.copy.disable`                        | only where the local retention is the topic's:|
-|                                                  | what is not copied must not go earlier        |
-| `remote.storage.enable` = false, after true      | only with `remote.log.delete.on.disable`: what|
-|                                                  | lies in the archive is deleted                |
+| requested                                        | rule                                          |
+|--------------------------------------------------|-----------------------------------------------|
+| `remote.storage.enable`                          | requires the brokers'                         |
+|                                                  | `remote.log.storage.system.enable`, excludes  |
+|                                                  | compaction and diskless                       |
+| a local retention                                | at most the topic's retention                 |
+| `remote.log.copy.disable`                        | requires local retention = the topic's        |
+|                                                  | retention                                     |
+| `remote.storage.enable` = false, after true      | requires `remote.log.delete.on.disable`, which|
+|                                                  | deletes the archived segments                 |
 
 Source: KIP-405, KIP-950; Kafka's `LogConfig.validateRemoteStorage…`.
 """
@@ -35,11 +35,7 @@ def check_tiers(
     *,
     enabled: bool,
 ) -> None:
-    """Check what a topic's configurations are to become; `effective` is what it would run with.
-
-    Raises:
-        InvalidConfig: as the table says.
-    """
+    """Check a topic's new configurations, `effective` if applied; raises InvalidConfig."""
     reason = _refusal(current, effective, enabled=enabled)
     if reason:
         raise InvalidConfig(f"topic {name!r}: {reason}")
@@ -50,9 +46,9 @@ def _refusal(current: Mapping[str, str], config: LogConfig, *, enabled: bool) ->
     if not config.remote_storage_enable:
         if was and not config.remote_log_delete_on_disable:
             return (
-                f"{REMOTE_CONFIG} cannot be set to false while what lies in the archive is kept:"
-                " set remote.log.delete.on.disable = true with it, and that is deleted; or"
-                " remote.log.copy.disable = true instead, and it is read on"
+                f"{REMOTE_CONFIG} cannot be set to false while the archive has segments of the"
+                " topic: also set remote.log.delete.on.disable = true to delete them, or set"
+                " remote.log.copy.disable = true instead to keep them readable"
             )
         return ""
     if not enabled and not was:

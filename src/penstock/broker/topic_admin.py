@@ -1,10 +1,8 @@
-"""Stores what `topic_plan` decides: the one place of the broker that creates topics.
+"""Creation of topics that `topic_plan` has planned.
 
-CreateTopics and the automatic creation by Metadata both come here. Topics of one call are
-written side by side, so that the control plane commits them in few transactions; the image is
-refreshed once at the end, which opens their logs. Then the leaders of partitions with several
-replicas open their first epochs, which the caller waits for: not all clients retry a request to a
-leader that is not ready.
+Topics of one call are written concurrently, so that the control plane batches them; one refresh of
+the image opens their logs. The caller waits for the leaders of partitions with several replicas,
+because not all clients retry a request to a leader that is not ready.
 """
 
 from __future__ import annotations
@@ -28,14 +26,13 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, Topic
 
 CONCURRENT_CHANGES_MAX: Final = 256
-"""Changes of one request that wait in the control plane's queue at a time."""
+"""Changes of one request in the control plane's queue at a time."""
 LED_SECONDS: Final = 3.0
-"""Longest wait for the leaders of new partitions; a topic is created without them, too."""
+"""Longest wait for the leaders of new partitions; the topic is created anyway."""
 
 
 class TopicAdmin:
-    """Plans topics and stores them; `diskless` says whether there is an object store, `tiered`
-    whether what is closed may be copied there."""
+    """Creator of topics, with an object store (`diskless`) and an archive (`tiered`)."""
 
     def __init__(
         self,
@@ -55,7 +52,6 @@ class TopicAdmin:
         self.tiered = tiered
 
     def levels(self) -> Levels:
-        """The configuration levels below the topic, as the newest image has them."""
         dynamic = self._cluster.image.broker_configs
         return Levels(
             file=(self._settings,),
@@ -64,7 +60,7 @@ class TopicAdmin:
         )
 
     def plan(self, specs: Sequence[TopicSpec]) -> list[TopicPlan | PenstockError]:
-        """Plan every topic, each against the others too; an error stands in the place of a plan."""
+        """Return a plan or an error for each topic, checked against the others of the request."""
         image, levels = self._cluster.image, self.levels()
         unified: dict[str, str] = {}
         results: list[TopicPlan | PenstockError] = []
@@ -91,7 +87,7 @@ class TopicAdmin:
     async def create(
         self, plans: Sequence[TopicPlan | PenstockError]
     ) -> list[Topic | PenstockError]:
-        """Store the plans and open their logs; errors are handed through in their places."""
+        """Store the plans and open their logs; return topics and errors in the plans' order."""
         results: list[Topic | PenstockError] = []
         for start in range(0, len(plans), CONCURRENT_CHANGES_MAX):
             chunk = plans[start : start + CONCURRENT_CHANGES_MAX]
@@ -101,14 +97,13 @@ class TopicAdmin:
         return results
 
     async def led(self, names: Collection[str]) -> None:
-        """Wait until all partitions of topics have leaders, `LED_SECONDS` at most."""
+        """Wait until all partitions of topics have leaders, at most `LED_SECONDS`."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LED_SECONDS
         while (left := until - loop.time()) > 0 and self._awaits_leaders(names):
             await self._cluster.next_image(left)
 
     def _awaits_leaders(self, names: Collection[str]) -> bool:
-        """Whether a broker that is registered is about to lead a new partition of these topics."""
         image = self._cluster.image
         topics = [image.topics[name] for name in names if name in image.topics]
         live = {broker.broker_id for broker in image.brokers}
@@ -119,7 +114,6 @@ class TopicAdmin:
         )
 
     async def create_by_default(self, names: Sequence[str]) -> list[Topic | PenstockError]:
-        """Create topics with the broker's defaults, for Metadata requests that allow it."""
         return await self.create(self.plan([TopicSpec(name=name) for name in names]))
 
     async def _create(self, plan: TopicPlan | PenstockError) -> Topic | PenstockError:

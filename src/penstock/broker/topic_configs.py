@@ -1,9 +1,7 @@
-"""The configuration that each topic's partitions run with, kept up to date with the image.
+"""Configuration of each topic's partitions, kept up to date with the image.
 
-The store is opened before the broker exists and asks for configurations by topic name;
-`TopicConfigs` answers from whatever image the broker has, and with the broker's own defaults
-while there is none. A topic's configuration is computed once for as long as neither the topic's
-nor the brokers' values change, so asking costs a look-up.
+The store is opened before the broker exists and requests configurations by topic name, from the
+image or the broker's defaults. Results are cached until the values change.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class TopicConfigs:
-    """Give `config_of` to the store, then `bind` it to the broker that holds the image."""
+    """Configuration source for the store (`config_of`), bound to the broker with `bind`."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -36,16 +34,15 @@ class TopicConfigs:
         self._current: dict[str, LogConfig] = {}
 
     def bind(self, image_of: Callable[[], MetadataImage | None]) -> None:
-        """Take images from here on from `image_of`."""
         self._image_of = image_of
 
     def config_of(self, topic: str) -> LogConfig:
-        """The configuration of a topic, whether or not it exists."""
+        """Return the configuration of a topic, whether or not it exists."""
         image = self._image_of()
         if image is not self._image:
             self._image = image
             self._current = {}
-        # Asked several times for each append: with the same image the answer is the same.
+        # Called several times for each append; cached for the same image.
         config = self._current.get(topic)
         if config is None:
             config = self._find(topic, image)
@@ -86,7 +83,7 @@ class TopicConfigs:
             return topic_config(self._levels, configs)
         except InvalidSetting as error:
             # Stored by a version with other bounds: the topic must still open.
-            logger.warning("topic %s: %s; the broker's default is used", topic, error)
+            logger.warning("topic %s: %s; using the broker's default", topic, error)
             left = {name: value for name, value in configs.items() if name != error.name}
             if len(left) == len(configs):
                 return LogConfig()

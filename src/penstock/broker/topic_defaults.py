@@ -1,10 +1,8 @@
-"""The broker's defaults for topics, under Kafka's broker-side names (`log.*` and a few more).
+"""Broker defaults for topics, under Kafka's broker-side names (`log.*` and a few more).
 
-A topic that does not set a configuration takes it from the broker. Kafka gives each such pair
-two names, one per level (`retention.bytes` and `log.retention.bytes`), and for times a chain of
-names in falling precision (`log.retention.ms`, `.minutes`, `.hours`); `configs.py` resolves
-them. `UNSET` stands for Kafka's null: the name was not given, so the next of its chain counts. A
-default is declared by the topic's setting and what differs from it.
+Each configuration has a name per level (`retention.bytes` and `log.retention.bytes`), and times
+have a chain of names (`log.retention.ms`, `.minutes`, `.hours`), which `configs.py` resolves.
+`UNSET` is Kafka's null: the next name of the chain applies.
 
 Source: Kafka's `ServerLogConfigs`, `CleanerConfig` and `ServerTopicConfigSynonyms`.
 """
@@ -18,7 +16,7 @@ from penstock.base.settings import INT_MAX, describe, like
 from penstock.storage.config import LogConfig
 
 UNSET: Final = -(2**31)
-"""An integer setting that was not given; no bounds admit it, so nobody can give it."""
+"""Integer setting that was not given; outside all bounds."""
 _TOPIC: Final = {info.name: info for info in describe(LogConfig)}
 _FOR_EVER: Final = _TOPIC["retention.ms"].doc
 _JITTER: Final = "Random part subtracted from the roll age."
@@ -30,7 +28,7 @@ def _of(name: str, **changes: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """What a topic gets when it does not say; of several for one setting, the first that is set."""
+    """Broker defaults of topics; of several for one setting, the first that is set applies."""
 
     compression_gzip_level: int = _of("compression.gzip.level")
     compression_lz4_level: int = _of("compression.lz4.level")

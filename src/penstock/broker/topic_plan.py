@@ -1,8 +1,4 @@
-"""What a new topic, or more partitions of an old one, will look like: pure decisions.
-
-A request is turned into a plan (partitions with their replicas, configurations) or into an
-error that says why not; the handlers store plans by compare-and-set. Nothing here changes
-anything, so `validate_only` is simply a plan that is not stored.
+"""Pure planning of new topics and partitions; handlers store plans by compare-and-set.
 
 Source: Kafka's `ReplicationControlManager.createTopics` and `createPartitions`.
 """
@@ -37,7 +33,7 @@ RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as a client asks for it; -1 asks for the broker's default."""
+    """Topic as a client requests it; -1 means the broker's default."""
 
     name: str
     partition_count: int = -1
@@ -45,13 +41,11 @@ class TopicSpec:
     assignments: tuple[tuple[int, Replicas], ...] = ()
     configs: tuple[tuple[str, str | None], ...] = ()
     internal: bool = False
-    """What brokers alone write."""
+    """Whether only brokers write the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPlan:
-    """A topic as it will be stored."""
-
     topic_id: UUID
     name: str
     partitions: tuple[Replicas, ...]
@@ -68,14 +62,12 @@ def plan_topic(
     settings: BrokerSettings,
     levels: Levels,
 ) -> TopicPlan:
-    """Decide what a new topic looks like; `topic_id` is what it will have, and is placed by.
+    """Plan a new topic; `topic_id` determines its placement.
 
     Raises:
         InvalidTopicName, TopicNameCollision, TopicExists: the name cannot be used.
-        InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment, PolicyViolation:
-            the partitions cannot be placed.
-        InvalidConfig: a configuration is unknown or out of its bounds.
-        BadRequest: the request contradicts itself.
+        InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment, PolicyViolation,
+            InvalidConfig, BadRequest: the topic cannot be created like this.
     """
     check_new_name(spec.name, image)
     names = [name for name, _ in spec.configs]
@@ -113,16 +105,16 @@ def plan_partitions(
     settings: BrokerSettings,
     levels: Levels,
 ) -> tuple[Replicas, ...]:
-    """Decide where partitions go that grow a topic to `total_count`; only the new ones.
+    """Plan the new partitions that grow a topic to `total_count`.
 
     Raises:
         InvalidPartitions: `total_count` is no increase, or above the limit.
-        InvalidReplicaAssignment, InvalidReplicationFactor, PolicyViolation: no placement.
+        InvalidReplicaAssignment, InvalidReplicationFactor, PolicyViolation: no placement exists.
     """
     current = len(topic.partitions)
     if total_count <= current:
         raise InvalidPartitions(
-            f"topic {topic.name!r} has {current} partition(s); {total_count} is no increase"
+            f"topic {topic.name!r} has {current} partition(s), {total_count} is not more"
         )
     new = total_count - current
     factor = len(topic.partitions[0].replicas)
@@ -166,12 +158,12 @@ def check_new_name(name: str, image: MetadataImage) -> None:
             if len(other) == len(name) and unify(other) == unified:
                 raise TopicNameCollision(
                     f"topic {name!r} collides with the existing topic {other!r}: "
-                    "names must differ in more than '.' and '_', which metrics do not tell apart"
+                    "names must differ in more than '.' and '_', which metrics do not distinguish"
                 )
 
 
 def unify(name: str) -> str:
-    """A name as metrics of old see it, where '.' and '_' are one character."""
+    """Replace '.' with '_', as in Kafka's metric names."""
     return name.replace(".", "_")
 
 
@@ -228,9 +220,8 @@ def _placed(
 
 
 def _excluded(image: MetadataImage, levels: Levels, *, stored: bool) -> frozenset[int]:
-    """The brokers that a new topic, or partition, is not for: by their roles, or as they go."""
-    chosen = {one.broker_id for one in (image.storing if stored else image.serving)}
-    others = [one.broker_id for one in image.brokers if one.broker_id not in chosen]
+    chosen = {broker.broker_id for broker in (image.storing if stored else image.serving)}
+    others = [broker.broker_id for broker in image.brokers if broker.broker_id not in chosen]
     return excluded_brokers(levels).union(others)
 
 
@@ -243,13 +234,9 @@ def _place(
     factor: int,
     leaders: Sequence[int] = (),
 ) -> tuple[Replicas, ...]:
-    """Replicas on brokers that are registered; if they are too few, on some that are away, too.
-
-    Those have copies already, and get these when they are back; they do not lead. None are on
-    brokers that are `excluded`.
-    """
-    chosen = [one for one in image.brokers if one.broker_id not in excluded]
-    present = {one.broker_id for one in chosen}
+    """Return replicas on registered brokers; if too few, also on other replicas' brokers."""
+    chosen = [broker for broker in image.brokers if broker.broker_id not in excluded]
+    present = {broker.broker_id for broker in chosen}
     away = _away(image, {*present, *excluded}) if factor > len(present) else ()
     brokers: tuple[Site, ...] = (*chosen, *away)
     placed = place(
@@ -261,19 +248,18 @@ def _place(
     )
     if not away:
         return placed
-    return tuple([tuple(sorted(one, key=lambda it: it not in present)) for one in placed])
+    return tuple(
+        [tuple(sorted(ids, key=lambda broker_id: broker_id not in present)) for ids in placed]
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Away:
-    """A broker that is not registered now; where it stands is not known."""
-
     broker_id: int
     rack: str | None = None
 
 
 def _away(image: MetadataImage, present: Collection[int]) -> tuple[_Away, ...]:
-    """The brokers that have copies of others' partitions and are not registered now."""
     replicas = [
         partition.replicas
         for topic in image.topics.values()
@@ -282,29 +268,27 @@ def _away(image: MetadataImage, present: Collection[int]) -> tuple[_Away, ...]:
         if len(partition.replicas) > 1
     ]
     known = {broker_id for held in replicas for broker_id in held}
-    return tuple([_Away(broker_id=one) for one in sorted(known.difference(present))])
+    return tuple([_Away(broker_id=broker_id) for broker_id in sorted(known.difference(present))])
 
 
 def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list[Replicas]:
-    """Which brokers get the logs of a diskless topic: as many as it had, or was created with.
-
-    They are those that it had before, as far as they are there.
+    """Return the replicas of a diskless topic that becomes local, on the same brokers if possible.
 
     Raises:
-        InvalidReplicationFactor: there are not so many that can hold a replica.
+        InvalidReplicationFactor: too few brokers can hold a replica.
     """
     excluded = excluded_brokers(levels)
     brokers = [
-        one
-        for one in image.storing
-        if one.broker_id not in excluded and replication_address(one) is not None
+        broker
+        for broker in image.storing
+        if broker.broker_id not in excluded and replication_address(broker) is not None
     ]
     factor = max([len(row.replicas) for row in topic.partitions])
     if factor > len(brokers):
         raise InvalidReplicationFactor(
-            f"topic {topic.name!r} is to have {factor} replicas, and the brokers that can hold them"
-            f" are {sorted([one.broker_id for one in brokers])}: those that run with"
-            " replication.listener, have the role for it, and are not excluded"
+            f"topic {topic.name!r} needs {factor} replicas, but only brokers"
+            f" {sorted([broker.broker_id for broker in brokers])} can hold them: those with"
+            " replication.listener and the role persistence, not in placement.excluded.brokers"
         )
     return [
         placed_again(
@@ -319,15 +303,14 @@ def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list
 
 
 def check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
-    """Refuse replicas that nobody could fill: an in-sync set of them would be a false promise."""
-    chosen = {one for replicas in partitions if len(replicas) > 1 for one in replicas}
-    brokers = [one for one in image.brokers if one.broker_id in chosen]
-    deaf = [str(one.broker_id) for one in brokers if replication_address(one) is None]
-    if deaf:
+    """Reject replicas on brokers without a replication listener, which cannot be filled."""
+    chosen = {broker_id for replicas in partitions if len(replicas) > 1 for broker_id in replicas}
+    brokers = [broker for broker in image.brokers if broker.broker_id in chosen]
+    unset = [str(broker.broker_id) for broker in brokers if replication_address(broker) is None]
+    if unset:
         raise InvalidReplicationFactor(
-            f"topic {name!r}: several replicas need replication.listener on each of their brokers;"
-            f" broker {', '.join(deaf)} has none; set it there, or give factor 1, or"
-            " diskless.enable = true"
+            f"topic {name!r}: replication.listener is not set on broker {', '.join(unset)}. Set"
+            " it, or create the topic with replication factor 1 or diskless.enable = true"
         )
 
 
@@ -343,6 +326,6 @@ def _check_count(
     total = present + count - already
     if total > settings.broker_partitions_max:
         raise PolicyViolation(
-            f"topic {name!r}: with it there would be {total} partitions, above "
+            f"topic {name!r}: the cluster would have {total} partitions, above "
             f"broker.partitions.max = {settings.broker_partitions_max}"
         )

@@ -1,9 +1,7 @@
-"""The port by which a partition's leader asks a transaction's coordinator before it takes a batch.
+"""Port for verification of transactional batches by the transaction's coordinator.
 
-The first batch of a transaction is taken only if the coordinator knows that the partition is part
-of it, so that none stays open for ever because its marker is sent elsewhere.
-
-Source: KIP-890.
+A leader appends a transaction's first batch only if the coordinator has the partition in it;
+otherwise the transaction would never get its marker there (KIP-890).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from penstock.base.ids import TopicPartition
 
 
 class Verifier(Protocol):
-    """Asks the coordinator of a transactional id, on whatever broker it is."""
+    """Client of the coordinator of a transactional id, on any broker."""
 
     async def verify(
         self,
@@ -27,12 +25,12 @@ class Verifier(Protocol):
         *,
         add: bool,
     ) -> Sequence[PenstockError | None]:
-        """Whether a producer's open transaction has these partitions; with `add` it has them then.
+        """Verify that a producer's open transaction has these partitions; `add` adds them first.
 
-        One answer for each partition, in their order: None where it has, else the coordinator's
-        error (`InvalidProducerEpoch`, `InvalidTxnState`, those of Kafka's codes
-        `transaction_abortable`, `concurrent_transactions`, `not_coordinator` and so on). Does not
-        raise a PenstockError: where the coordinator cannot be asked, that is each one's answer.
+        Returns None or the coordinator's error for each partition, in order:
+        `InvalidProducerEpoch`, `InvalidTxnState`, or Kafka's codes `transaction_abortable`,
+        `concurrent_transactions`, `not_coordinator` and so on. Never raises a PenstockError; an
+        unreachable coordinator is an error of each partition.
         """
         ...
 
@@ -43,5 +41,5 @@ class Verifier(Protocol):
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
     ) -> Sequence[PenstockError | None] | None:
-        """As `verify` without `add`, where nobody has to be waited for; None where it is so."""
+        """Verify without `add` and without waiting; None if waiting is necessary."""
         ...

@@ -1,8 +1,4 @@
-"""Loads the schemas of usual requests after the broker is ready, a few at a time.
-
-A schema costs a few milliseconds at its first use. The list below is what current clients send;
-each step is one call of the event loop, so that requests that arrive meanwhile are served.
-"""
+"""Preloads the schemas of common requests after start, one per turn of the loop."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ USUAL: Final[dict[str, tuple[int, ...]]] = {
 
 
 def warm_up(loop: asyncio.AbstractEventLoop) -> None:
-    """Begin; returns at once."""
+    """Start preloading, and return immediately."""
     _step(loop, _steps())
 
 
@@ -54,5 +50,5 @@ def _step(loop: asyncio.AbstractEventLoop, steps: Iterator[tuple[str, int]]) -> 
         decoder(name, version, "request")
         encoder(name, version, "response")
     except PenstockError:
-        logger.exception("loading the schema of %s version %d failed", name, version)
+        logger.exception("could not load the schema of %s version %d", name, version)
     loop.call_later(0.001, _step, loop, steps)

@@ -14,7 +14,7 @@ __all__ = ["admin", "broker"]
 
 @pytest.fixture
 async def admin(broker: BrokerServer) -> AsyncIterator[AdminServer]:
-    broker.door.secret = PeerSecret(bytes(32))
+    broker.security_service.secret = PeerSecret(bytes(32))
     server = AdminServer(broker.settings, broker)
     await server.start()
     yield server

@@ -1,4 +1,4 @@
-"""Who may ask the admin interface for what, and what it makes of requests that are not meant so."""
+"""Permissions of the admin interface, and requests from foreign origins."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class Guarded:
         broker.audit = self.audit
         from dataclasses import replace
 
-        broker.door.secret = PeerSecret(bytes(32))
-        broker.door.cluster_users = FileCredentials({(SCRAM_SHA_256, "alice"): CREDENTIAL})
+        broker.security_service.secret = PeerSecret(bytes(32))
+        broker.security_service.cluster_users = FileCredentials(
+            {(SCRAM_SHA_256, "alice"): CREDENTIAL}
+        )
         self.server = AdminServer(replace(broker.settings, **settings), broker)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
@@ -120,11 +122,11 @@ async def test_each_route_needs_its_operation_on_its_resource(
     guarded.allow(needs.operation, needs.resource_type, name)
     status, answer = await fetch(guarded.server, url, method)
     assert status not in (401, 403), answer
-    denials = [one for one in guarded.audit.events if one.event == "denial"]
-    assert {one.operation for one in denials} == {f"{method} {url.replace('%2F', '/')}"}
+    denials = [event for event in guarded.audit.events if event.event == "denial"]
+    assert {denial.operation for denial in denials} == {f"{method} {url.replace('%2F', '/')}"}
 
 
-async def test_health_is_open_and_metrics_if_they_are_told_to_be(
+async def test_health_is_open_and_metrics_if_configured(
     broker: BrokerServer, guarded: Guarded
 ) -> None:
     for path in ("/health", "/livez", "/readyz"):
@@ -194,7 +196,7 @@ async def test_bad_credentials_are_no_way_to_be_anonymous(guarded: Guarded) -> N
         assert (await fetch(guarded.server, "/v1/cluster", headers=headers))[0] == 401
 
 
-async def test_loopback_is_trusted_if_it_is_told_to_be(broker: BrokerServer) -> None:
+async def test_loopback_is_trusted_if_configured(broker: BrokerServer) -> None:
     guarded = Guarded(broker, admin_loopback_trusted=True, admin_basic_loopback=True)
     await guarded.server.start()
     assert (await fetch(guarded.server, "/v1/cluster"))[0] == 200
@@ -261,7 +263,7 @@ async def test_changes_for_other_names_are_refused(admin: AdminServer, method: s
 
 
 async def raw(admin: AdminServer, request: bytes) -> bytes:
-    """All that is answered to some bytes, before the connection is closed from the other side."""
+    """Send bytes; return everything until the server closes the connection."""
 
     def ask() -> bytes:
         with socket.create_connection(admin.address, 20) as connection:

@@ -47,7 +47,7 @@ async def fetch(
 
 
 def failing(answer: dict[str, Any]) -> dict[str, str]:
-    """What is wrong, by the name of the check."""
+    """Return the causes of failed checks by name."""
     return {check["name"]: check["cause"] for check in answer["checks"] if not check["ok"]}
 
 
@@ -131,7 +131,7 @@ async def test_errors_are_json(
     assert answer["message"]
 
 
-async def test_a_group_of_another_broker_is_not_said_to_be_absent(
+async def test_a_group_of_another_broker_is_not_reported_missing(
     broker: BrokerServer, admin: AdminServer
 ) -> None:
     await broker.control.register_broker(
@@ -157,9 +157,7 @@ async def test_groups_that_may_be_anothers_now_are_no_empty_list(
     assert "penstock_group_metrics_missing 1.0" in (await fetch(admin, "/metrics"))[1]
 
 
-async def test_sizes_that_nobody_here_can_know_are_null(
-    broker: BrokerServer, admin: AdminServer
-) -> None:
+async def test_sizes_of_other_brokers_are_null(broker: BrokerServer, admin: AdminServer) -> None:
     await broker.control.create_topic(
         name="far", topic_id=UUID(int=7), partitions=[[1]], configs={"diskless.enable": "true"}
     )

@@ -1,4 +1,4 @@
-"""A broker whose database or object store is stopped or frozen says so, and lists nothing empty."""
+"""A broker without its database or object store reports it, and returns no empty lists."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def no_list_is_empty(broker: Broker, client: Client) -> None:
             )
         ]
         scrape = threads.submit(ask, broker, "/metrics")
-        for one in asked:
-            one.result()
+        for request in asked:
+            request.result()
         status, metrics = scrape.result()
     assert status == 200
     assert "penstock_group_metrics_missing 1.0" in metrics
@@ -121,7 +121,7 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         client.write_arrow("orders", pa.table({"value": ["a"]}))
         client.commit_offsets("billing", {("orders", 0): 1})
         until_ready(broker, 200)
-        assert [one.group_id for one in client.list_groups()] == ["billing"]
+        assert [group.group_id for group in client.list_groups()] == ["billing"]
         server.freeze() if frozen else server.stop()
         try:
             answer = until_ready(broker, 503)
@@ -144,7 +144,7 @@ def test_a_database_that_is_away(server: PostgresServer, tmp_path: Path, frozen:
         while ask(broker, "/v1/groups")[0] != 200:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert [one.group_id for one in client.list_groups()] == ["billing"]
+        assert [group.group_id for group in client.list_groups()] == ["billing"]
         assert client.committed("billing")["orders", 0].offset == 1
         assert "penstock_group_metrics_missing 0.0" in ask(broker, "/metrics")[1]
 

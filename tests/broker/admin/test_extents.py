@@ -1,4 +1,4 @@
-"""Extents of what this broker has not heard of yet: it asks before it says that there is none."""
+"""Extents of topics and records that are new to this broker: it looks them up first."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Producers:
 async def test_aborted_transactions(
     broker: BrokerServer, admin: AdminServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each range is told of, whatever fits one answer, and nothing behind what is decided."""
+    """Pages contain all aborted transactions, up to the last stable offset."""
     await create(broker, creation("orders"))
     producers = Producers(broker)
     for number in range(5):  # 0 to 3 are of a round, then 6 to 9, ...

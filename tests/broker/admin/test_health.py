@@ -1,4 +1,4 @@
-"""Readiness touches what it promises; liveness does not; what is asked is asked once."""
+"""Readiness probes all dependencies, once at a time; liveness none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["guarded"]
 
 
 class Control(MemoryControlPlane):
-    """Counts what it is asked; answers when it may, and fails as it is told."""
+    """Control plane that counts pings, and responds or fails as scripted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ async def test_one_that_does_not_answer_is_asked_once(
     assert look.cancelled()
 
 
-async def test_what_nobody_expected_is_a_cause_too(broker: BrokerServer, control: Control) -> None:
+async def test_an_unexpected_error_is_a_cause_too(broker: BrokerServer, control: Control) -> None:
     control.failure = ZeroDivisionError("of ours")
     health = await Readiness(parts_of(Parts, broker)).look()
     assert "of ours" in failing(health.as_json(1))["database"]
@@ -143,7 +143,7 @@ async def test_a_data_directory_that_is_gone_is_named(
     assert (await fetch(admin, "/readyz"))[0] == 200
 
 
-def test_too_little_room_is_told_with_both_numbers(tmp_path: Path) -> None:
+def test_too_little_space_is_reported_with_both_numbers(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     check_disk(str(tmp_path), free // 2)
     with pytest.raises(OSError, match=f"at least {free * 2} are needed"):

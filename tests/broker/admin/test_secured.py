@@ -91,7 +91,7 @@ def test_the_certificate_is_verified(guarded: Guarded) -> None:
         assert admin.ask("GET", "/livez", timeout_seconds=SECONDS).status == 200
 
 
-def test_without_tls_nobody_is_there(guarded: Guarded) -> None:
+def test_clients_without_tls_are_disconnected(guarded: Guarded) -> None:
     url = guarded.broker.admin_url.replace("https://", "http://")
     with pytest.raises(AdminUnavailable):
         AdminHttp(url).ask("GET", "/livez", timeout_seconds=SECONDS)
@@ -114,7 +114,7 @@ def test_a_user_reads_the_topic_that_it_may(guarded: Guarded) -> None:
     assert guarded.ask("GET", "/v1/topics/orders", user="bob").status == 403
 
 
-def test_a_certificate_is_somebody_too(guarded: Guarded, tmp_path: Path) -> None:
+def test_a_certificate_has_permissions_too(guarded: Guarded, tmp_path: Path) -> None:
     from penstock.security.tls import TlsFiles, TlsOptions, client_context
     from tests.security.certificates import now_ms
 
@@ -181,7 +181,7 @@ def test_groups_queues_and_sinks_name_the_topics_that_the_asker_may_describe(
         return json.loads(answer.content)
 
     with guarded.broker.client() as client:
-        ids = {name: str(one.topic_id) for name, one in client.metadata(both).topics.items()}
+        ids = {name: str(topic.topic_id) for name, topic in client.metadata(both).topics.items()}
         client.commit_offsets("billing", {(name, 0): 1 for name in both})
         client.alter_configs("group", "work", {
             "share.auto.offset.reset": "earliest",
@@ -219,7 +219,7 @@ def test_who_may_write_nothing_stages_nothing(guarded: Guarded) -> None:
 def test_a_new_certificate_is_taken_into_use(guarded: Guarded) -> None:
     server = guarded.broker.server
     assert server is not None
-    contexts = server.door.tls_of("ADMIN")
+    contexts = server.security_service.tls_of("ADMIN")
     assert contexts is not None
     before = contexts.current.certificate.serial
     keystore(guarded._directory)  # a new one, in the place of the former

@@ -38,7 +38,7 @@ def raw(broker: Broker, path: str) -> http.client.HTTPConnection:
     return http.client.HTTPConnection(urlsplit(broker.admin_url).netloc, timeout=30)
 
 
-def test_the_staging_directory_is_told(broker: Broker, client: SinkClient) -> None:
+def test_the_staging_directory_is_returned(broker: Broker, client: SinkClient) -> None:
     status, body = client.request("GET", "/v1/staging")
     assert status == 200
     assert Path(body["directory"]) == broker.directory / "staging"

@@ -78,7 +78,7 @@ async def test_records_go_to_brokers_that_can_hold_replicas(
     await create("t")
     refused = await altered(client, "t", diskless_enable="false")
     assert refused.error_code.name == "invalid_replication_factor"
-    assert "1 replicas, and the brokers that can hold them are []" in refused.error_message
+    assert "1 replicas, but only brokers [] can hold them" in refused.error_message
     assert (await altered(client, "t", diskless_enable="true")).error_code == 0
     assert (await configs_of(client, "t"))["diskless.enable"] == "true"
 

@@ -28,7 +28,7 @@ QUICK = {
 
 @pytest.fixture
 async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
-    """A broker that is not started: its parts work, and nobody can connect to it."""
+    """Return a broker that is not started: its parts work without connections."""
     settings = load(BrokerSettings, QUICK)
     configs = TopicConfigs(settings)
     store = LogStore.open(

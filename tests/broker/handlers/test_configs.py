@@ -103,7 +103,7 @@ async def test_describes_brokers(broker: BrokerServer) -> None:
         (("::1", 9092), "PLAINTEXT://[::1]:9092"),
     ],
 )
-async def test_describes_the_address_that_clients_are_told(
+async def test_describes_the_advertised_address(
     broker: BrokerServer, advertised: tuple[str, int], shown: str
 ) -> None:
     broker.identity.endpoints = {"PLAINTEXT": advertised}
@@ -166,7 +166,7 @@ async def test_incremental_changes(broker: BrokerServer) -> None:
     assert log.config.segment_bytes == 2_097_152
 
 
-async def test_a_change_without_effect_is_made_and_told(
+async def test_a_change_without_effect_is_made_with_a_warning(
     broker: BrokerServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     await create(broker, creation("a"))
@@ -174,7 +174,7 @@ async def test_a_change_without_effect_is_made_and_told(
     compact = {"name": "cleanup.policy", "config_operation": SET, "value": "compact"}
     reserve = {"name": "log.preallocate", "config_operation": SET, "value": "true"}
 
-    async def told(kind: int, name: str, *configs: dict[str, Any]) -> str | None:
+    async def warning(kind: int, name: str, *configs: dict[str, Any]) -> str | None:
         resource = {"resource_type": kind, "resource_name": name, "configs": configs}
         request = {"resources": [resource], "validate_only": False}
         (answer,) = (await call(broker, "IncrementalAlterConfigs", 1, request)).responses
@@ -182,14 +182,14 @@ async def test_a_change_without_effect_is_made_and_told(
         found: str | None = answer.error_message
         return found
 
-    said = await told(TOPIC, "a", compact, useless)
+    said = await warning(TOPIC, "a", compact, useless)
     assert said is not None
     assert "preallocate = 'true': it has no effect: segment files grow as they are written" in said
     assert "cleanup.policy" not in said
     assert broker.partitions.partition("a", 0).config.cleanup_policy == ("compact",)
     # What was told once is not told again with the next change.
-    assert await told(TOPIC, "a", compact) is None
-    said = await told(BROKER, "", reserve)
+    assert await warning(TOPIC, "a", compact) is None
+    said = await warning(BROKER, "", reserve)
     assert said is not None
     assert "it has no effect: segment files grow as they are written" in said
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]

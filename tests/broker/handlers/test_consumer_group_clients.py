@@ -86,7 +86,9 @@ class Members:
             consumer.commit(asynchronous=False)
 
     def owned(self) -> list[set[tuple[str, int]]]:
-        return [{(p.topic, p.partition) for p in one.assignment()} for one in self.consumers]
+        return [
+            {(p.topic, p.partition) for p in consumer.assignment()} for consumer in self.consumers
+        ]
 
     def poll_until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -147,7 +149,10 @@ def test_members_come_read_commit_and_go(
             seen = client.describe_group(members.group)
             assert (seen.state, seen.protocol) == ("Stable", "uniform")
             assert [len(member.partitions) for member in seen.members] == [3, 3]
-            types = {one.group_id: one.group_type for one in client.list_groups()}
+            types = {
+                listed_group.group_id: listed_group.group_type
+                for listed_group in client.list_groups()
+            }
             assert types[members.group] == "consumer"
             assert client.describe_group("no such group").state == "Dead"
         first.commit(asynchronous=False)
@@ -161,11 +166,15 @@ def test_members_come_read_commit_and_go(
         members.leave(second)
     listed = admin.list_consumer_groups().result(60).valid
     assert (members.group, "Empty") in [
-        (one.group_id, {"EMPTY": "Empty"}.get(one.state.name, one.state.name)) for one in listed
+        (
+            listed_group.group_id,
+            {"EMPTY": "Empty"}.get(listed_group.state.name, listed_group.state.name),
+        )
+        for listed_group in listed
     ]
     admin.delete_consumer_groups([members.group])[members.group].result(TIMEOUT_SECONDS)
     listed = admin.list_consumer_groups().result(60).valid
-    assert members.group not in [one.group_id for one in listed]
+    assert members.group not in [listed_group.group_id for listed_group in listed]
 
 
 def test_new_partitions_and_topics_are_assigned(
@@ -211,11 +220,11 @@ def test_a_static_member_returns_to_what_it_had(broker: RunningBroker, topic: st
 
 
 def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient) -> None:
-    async def told() -> tuple[int, int]:
+    async def heartbeat_intervals() -> tuple[int, int]:
         limits = broker.server.coordinator._consumer_limits()
         return limits.heartbeat_interval_ms("own-times"), limits.heartbeat_interval_ms("others")
 
-    assert broker.call(told) == (100, 100)
+    assert broker.call(heartbeat_intervals) == (100, 100)
     change = ConfigResource(
         ConfigResource.Type.GROUP,
         "own-times",
@@ -228,7 +237,7 @@ def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient)
         ],
     )
     admin.incremental_alter_configs([change])[change].result(TIMEOUT_SECONDS)
-    assert broker.call(told) == (70, 100)
+    assert broker.call(heartbeat_intervals) == (70, 100)
 
 
 def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topic: str) -> None:

@@ -113,7 +113,7 @@ async def test_finds_coordinators(broker: BrokerServer, version: int) -> None:
 async def test_finds_coordinators_while_the_database_is_away(
     broker: BrokerServer, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
 ) -> None:
-    """By what is known: fetches of the same connection wait behind the answer."""
+    """It uses the image: fetches of the same connection wait behind the response."""
 
     async def image() -> MetadataImage:
         if failure is not None:
@@ -124,7 +124,7 @@ async def test_finds_coordinators_while_the_database_is_away(
     monkeypatch.setattr(broker.control, "image", image)
     request: dict[str, Any] = {"key": "g", "key_type": 0, "coordinator_keys": ["g"]}
     response = await asyncio.wait_for(call(broker, "FindCoordinator", 4, request), 60)
-    assert [one.node_id for one in response.coordinators] == [1]
+    assert [coordinator.node_id for coordinator in response.coordinators] == [1]
 
 
 async def test_finds_no_coordinators_of_other_kinds(broker: BrokerServer) -> None:

@@ -1,4 +1,4 @@
-"""Where bytes lie and how much room there is."""
+"""Sizes of partitions, and free space."""
 
 import shutil
 from typing import Any

@@ -1,4 +1,4 @@
-"""Offsets of open transactions: who asks for stable ones waits, and none expires meanwhile."""
+"""Offsets of open transactions: readers of stable ones wait, and none expires meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OPEN = OpenTransaction(transactional_id="tx", producer_id=7, producer_epoch=0)
 
 
 async def save(broker: BrokerServer, group: bytes | None, end: OffsetsEnd | None = None) -> None:
-    """What the transaction's coordinator saves when a group joins it, and when it ends."""
+    """Save what the transaction coordinator saves when a group joins, and at the end."""
     known = await broker.control.records("transaction", ["tx"])
     change = RecordChange(
         kind="transaction",

@@ -111,7 +111,7 @@ async def test_others_get_their_turns_while_many_partitions_come_and_go(
     assert list(broker.store.partitions) == [TopicPartition("small", 0)]
 
 
-async def test_a_deletion_that_is_given_up_is_finished_by_the_next_refresh(
+async def test_a_cancelled_deletion_is_finished_by_the_next_refresh(
     broker: BrokerServer,
 ) -> None:
     count = 20 * LOGS_CHANGED_PER_TURN
@@ -129,7 +129,7 @@ async def test_a_deletion_that_is_given_up_is_finished_by_the_next_refresh(
     assert not broker.store.partitions
 
 
-async def test_a_refresh_that_is_given_up_is_taken_up_by_the_next(broker: BrokerServer) -> None:
+async def test_a_cancelled_refresh_is_finished_by_the_next(broker: BrokerServer) -> None:
     given_up = asyncio.create_task(create(broker, creation("a", 20 * LOGS_CHANGED_PER_TURN)))
     while not (broker.store.partitions or given_up.done()):
         await asyncio.sleep(0)
@@ -321,7 +321,7 @@ class AwayControl(MemoryControlPlane):
 
 
 @pytest.mark.parametrize("create", [False, True])
-async def test_a_topic_that_cannot_be_looked_for_is_not_said_to_be_unknown(
+async def test_a_topic_that_cannot_be_looked_up_is_not_unknown(
     broker: BrokerServer, create: bool
 ) -> None:
     broker.metadata_cache = MetadataCache()

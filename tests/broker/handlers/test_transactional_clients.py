@@ -26,7 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def topics(broker: RunningBroker) -> tuple[str, str]:
-    """One with numbers in it, and an empty one."""
+    """Create a topic with numbers, and an empty one."""
     suffix = uuid.uuid4().hex[:8]
     names = f"numbers-{suffix}", f"squares-{suffix}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})

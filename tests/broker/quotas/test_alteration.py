@@ -1,4 +1,4 @@
-"""What may be said of quotas, and what is answered to the rest; which entities a filter means."""
+"""Valid and invalid quotas, and entities that filters match."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ADDRESS = {"ip": "10.0.0.1"}
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([], "without a type"),
-        ([("group", "g")], "no type of quota entity 'group', only user, client-id, ip"),
-        ([("user", "")], "user of a quota entity is empty"),
-        ([("user", "a"), ("user", "b")], "names its user twice"),
-        ([("ip", "10.0.0.1"), ("user", "a")], "an ip has no user"),
-        ([("ip", "localhost")], "'localhost' is no IP address"),
+        ([], "has no type"),
+        ([("group", "g")], "quota entity type 'group' is unknown; must be user, client-id, ip"),
+        ([("user", "")], "user of a quota entity must not be empty"),
+        ([("user", "a"), ("user", "b")], "has two values for user"),
+        ([("ip", "10.0.0.1"), ("user", "a")], "with ip must not have user"),
+        ([("ip", "localhost")], "'localhost' is not an IP address"),
     ],
 )
-def test_entities_that_there_are_not(parts: list[tuple[str, str | None]], message: str) -> None:
+def test_invalid_entities_are_rejected(parts: list[tuple[str, str | None]], message: str) -> None:
     with pytest.raises(BadRequest, match=message):
         entity_of(parts)
 
@@ -74,34 +74,34 @@ def test_quotas_are_set_and_removed() -> None:
             ALICE,
             "speed",
             1.0,
-            "speed: there is no such quota of users and client ids",
+            "speed: unknown quota of users and client ids",
         ),
-        (ALICE, "speed", None, "speed: there is no such quota"),
-        (ALICE, "connection_creation_rate", 1.0, "no such quota"),
-        (ADDRESS, "producer_byte_rate", 1.0, "no such quota of an ip, only connection_creation"),
-        (ALICE, "producer_byte_rate", 0.0, "0 is not above 0"),
-        (ALICE, "producer_byte_rate", -1.0, "-1 is not above 0"),
-        (ALICE, "producer_byte_rate", math.nan, "nan is not above 0"),
-        (ALICE, "request_percentage", math.inf, "inf is not above 0 and finite"),
-        (ALICE, "consumer_byte_rate", 1.5, "1.5 is no whole number"),
-        (ALICE, "consumer_byte_rate", 1e19, "is above 9223372036854775807"),
-        (ADDRESS, "connection_creation_rate", 2.0**31, "is above 2147483647"),
+        (ALICE, "speed", None, "speed: unknown quota"),
+        (ALICE, "connection_creation_rate", 1.0, "unknown quota"),
+        (ADDRESS, "producer_byte_rate", 1.0, "unknown quota of an ip; must be connection_creation"),
+        (ALICE, "producer_byte_rate", 0.0, "0 must be above 0"),
+        (ALICE, "producer_byte_rate", -1.0, "-1 must be above 0"),
+        (ALICE, "producer_byte_rate", math.nan, "nan must be above 0"),
+        (ALICE, "request_percentage", math.inf, "inf must be above 0 and finite"),
+        (ALICE, "consumer_byte_rate", 1.5, "1.5 must be a whole number"),
+        (ALICE, "consumer_byte_rate", 1e19, "must be at most 9223372036854775807"),
+        (ADDRESS, "connection_creation_rate", 2.0**31, "must be at most 2147483647"),
     ],
 )
-def test_values_that_cannot_be(
+def test_invalid_values_are_rejected(
     entity: dict[str, str | None], key: str, value: float | None, message: str
 ) -> None:
     with pytest.raises(BadRequest, match=message):
         altered(entity, {}, [Change(key=key, value=value)])
 
 
-def test_all_that_is_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     changes = [
         Change(key="a", value=1),
         Change(key="producer_byte_rate", value=1),
         Change(key="consumer_byte_rate", value=0),
     ]
-    with pytest.raises(BadRequest, match=r"user \(default\): a: .*; consumer_byte_rate: 0 is not"):
+    with pytest.raises(BadRequest, match=r"user \(default\): a: .*; consumer_byte_rate = 0 must"):
         altered({"user": None}, {}, changes)
 
 
@@ -153,14 +153,14 @@ def test_what_a_filter_means(
 @pytest.mark.parametrize(
     ("components", "error", "message"),
     [
-        ([("", 2, None)], BadRequest, "names no type"),
-        ([("group", 2, None)], UnknownEntityType, "no type of quota entity 'group'"),
-        ([("user", 2, None), ("user", 1, None)], BadRequest, "names user twice"),
-        ([("user", 3, None)], BadRequest, "no type of match 3"),
-        ([("user", 0, None)], BadRequest, "type 0 needs name"),
-        ([("user", 1, "a")], BadRequest, "type 1 has no name"),
-        ([("user", 2, "a")], BadRequest, "type 2 has no name"),
-        ([("ip", 2, None), ("user", 2, None)], BadRequest, "an ip has no user"),
+        ([("", 2, None)], BadRequest, "has no entity type"),
+        ([("group", 2, None)], UnknownEntityType, "type 'group' is unknown"),
+        ([("user", 2, None), ("user", 1, None)], BadRequest, "two components for user"),
+        ([("user", 3, None)], BadRequest, "match type 3 is unknown"),
+        ([("user", 0, None)], BadRequest, "type 0 needs a name"),
+        ([("user", 1, "a")], BadRequest, "type 1 must not have a name"),
+        ([("user", 2, "a")], BadRequest, "type 2 must not have a name"),
+        ([("ip", 2, None), ("user", 2, None)], BadRequest, "with ip must not have user"),
     ],
 )
 def test_filters_that_contradict_themselves(

@@ -25,7 +25,7 @@ def test_until_all_windows_but_one_have_passed_a_rate_is_over_as_many() -> None:
     assert rate.wait_ms(700) == pytest.approx((15_000 / 10.2 - 1000) / 1000 * 10_200)
 
 
-def test_who_waits_as_told_is_at_the_quota() -> None:
+def test_a_client_that_waits_is_at_the_quota() -> None:
     rate = WindowedRate(1000, ELEVEN)
     for now_ms in range(0, 9000, 300):
         rate.record(700, now_ms)
@@ -45,7 +45,7 @@ def test_a_rate_is_over_what_is_not_older_than_all_windows() -> None:
 
 
 def test_windows_stand_at_equal_distances() -> None:
-    """One that began late in its time does not reach into the next."""
+    """A window that began late does not reach into the next."""
     rate = WindowedRate(1, ELEVEN)
     rate.record(1, 0)
     rate.record(1, 2900)

@@ -1,4 +1,4 @@
-"""Which quota bounds whom, and who shares what was used of it."""
+"""Quotas that apply to clients, and shared meters."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def quota_of(table: QuotaTable, user: str, client_id: str) -> float | None:
 
 
 @pytest.mark.parametrize(
-    "left", [set(one) for n in range(9) for one in itertools.combinations(range(8), n)]
+    "left", [set(levels) for n in range(9) for levels in itertools.combinations(range(8), n)]
 )
 def test_the_most_specific_quota_holds(left: set[int]) -> None:
-    """All subsets of the kinds of quotas."""
+    """Run over all subsets of the kinds of quotas."""
     entities = [(ORDER[level], {"producer_byte_rate": float(level + 1)}) for level in left]
     wanted = min(left) + 1 if left else None
     assert quota_of(table_of(*entities), "u", "c") == wanted
 
 
-def test_quotas_of_others_bound_nobody() -> None:
+def test_quotas_of_other_entities_do_not_apply() -> None:
     table = table_of(
         ({"user": "v", "client-id": "c"}, {"producer_byte_rate": 1}),
         ({"user": "v"}, {"producer_byte_rate": 2}),

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Hands:
-    """A clock that moves when it is told to."""
+    """Clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0

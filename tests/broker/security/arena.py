@@ -83,7 +83,7 @@ class Peer:
                     time.sleep(pause)
 
     def rest(self) -> bytes:
-        """All that comes until the broker closes, which is soon."""
+        """Return all bytes until the broker closes the connection, soon."""
         said, last = b"", time.monotonic()
         self.socket.settimeout(15)
         with suppress(ConnectionError, ssl.SSLError):

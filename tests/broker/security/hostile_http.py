@@ -1,4 +1,4 @@
-"""What hostile peers send to the admin interface, in TLS; `KINDS` has it once this is imported."""
+"""Attacks on the admin interface over TLS; importing this module adds them to `KINDS`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ REQUESTS: Final[dict[str, tuple[bytes, tuple[int, ...]]]] = {
     "a password with a NUL": (request(more=basic(b"alice\0:" + PASSWORD.encode())), (401,)),
     "two credentials": (request(more=ALICE + ALICE), (401,)),
     "credentials that are none": (request(more=b"Authorization: Basic %%%\r\n"), (401,)),
-    "a token by nobody": (request(more=b"Authorization: Bearer " + UNSIGNED + b"\r\n"), (401,)),
+    "an unsigned token": (request(more=b"Authorization: Bearer " + UNSIGNED + b"\r\n"), (401,)),
     "two lengths": (
         request(PUT, "PUT", b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n") + SMUGGLED,
         (400,),
@@ -145,7 +145,7 @@ def http_with_a_head_line_by_line(arena: Arena) -> None:
 
 @kind
 def http_with_a_body_byte_by_byte(arena: Arena) -> None:
-    """Of somebody who may not send it: the answer does not wait for the body."""
+    """Send a body slowly without permission: the response does not wait for it."""
     with arena.open("ADMIN") as peer:
         peer.send(request(PUT, "PUT", b"Content-Length: 1000\r\n"), *[b"x"] * 12, pause=0.5)
         assert peer.rest().startswith(b"HTTP/1.1 403")

@@ -97,6 +97,6 @@ async def authenticate(
 
 
 def principal(server: BrokerServer) -> str:
-    """Who the only connection is."""
+    """Return the principal of the only connection."""
     (connection,) = server._connections
     return str(connection.principal)

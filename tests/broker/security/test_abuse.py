@@ -1,7 +1,6 @@
-"""What somebody may try who has not authenticated: each is closed soon, and others go on.
+"""Attacks of unauthenticated clients: each is closed soon, and does not affect others.
 
-Here each has a broker that shows its inside; bytes that are just refused are in
-`test_hostile_peers.py`.
+These have a broker whose state they inspect; rejected bytes are in `test_hostile_peers.py`.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ async def opened(server: BrokerServer, listener: str) -> WireClient:
 
 async def ends(client: WireClient, *sent: bytes) -> None:
     """Send bytes; the server closes, whatever it says before."""
-    for one in sent:
-        client.writer.write(one)
+    for piece in sent:
+        client.writer.write(piece)
     async with asyncio.timeout(15):
         with contextlib.suppress(ConnectionError):
             await client.reader.read(-1)
@@ -75,7 +74,7 @@ def frame(name: str, version: int, body: bytes) -> bytes:
 
 @attack
 async def a_length_bomb_within_a_frame(server: BrokerServer, tmp_path: Path) -> None:
-    """Of a SaslAuthenticate whose bytes are said to be many more than there are."""
+    """Send a SaslAuthenticate whose length exceeds its bytes."""
     for length in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xfe"):
         await ends(await opened(server, "SASL_PLAINTEXT"), frame("SaslAuthenticate", 1, length))
 
@@ -116,7 +115,7 @@ async def handshakes_again_and_again(server: BrokerServer, tmp_path: Path) -> No
 
 @attack
 async def a_produce_that_is_sent_along(server: BrokerServer, tmp_path: Path) -> None:
-    """Behind a message of authentication whose answer nobody waited for."""
+    """Send a produce request without waiting for the authentication's response."""
     client = await opened(server, "SASL_PLAINTEXT")
     message = {"auth_bytes": b"\0alice\0wrong"}
     sent = [
@@ -183,7 +182,7 @@ async def shows(server: BrokerServer, shown: str) -> None:
 async def tokens_with_made_up_keys(server: BrokerServer, tmp_path: Path) -> None:
     mine = signing_key("EC")
     said = {"sub": "alice", "aud": "penstock", "exp": time.time() + 60}
-    tokens = server.door.listeners["SASL_PLAINTEXT"].tokens
+    tokens = server.security_service.listeners["SASL_PLAINTEXT"].tokens
     assert tokens is not None
     for number in range(20):
         key_id = f"k{number}"
@@ -194,12 +193,12 @@ async def tokens_with_made_up_keys(server: BrokerServer, tmp_path: Path) -> None
 
 @attack
 async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
-    """As from whoever has the keys: the former ones stay."""
-    tokens = server.door.listeners["SASL_SSL"].tokens
+    """Send a key set with valid keys: the previous ones stay."""
+    tokens = server.security_service.listeners["SASL_SSL"].tokens
     assert tokens is not None
     tokens._tried = None
     (tmp_path / "jwks.json").write_bytes(b'{"keys": [' + b" " * (8 << 20))
-    await server.door.entrance.reload()
+    await server.security_service.entrance.reload()
     assert tokens.loads.failed == 1
     assert tokens._keys.keys
 
@@ -224,11 +223,11 @@ async def handshakes_by_the_hundred(server: BrokerServer, tmp_path: Path) -> Non
     host, port = server.bound["SASL_SSL"]
     opened_by = [socket.create_connection((host, port)) for _ in range(200)]
     async with asyncio.timeout(15):
-        while server.door.limits.waiting < 50:
+        while server.security_service.limits.waiting < 50:
             await asyncio.sleep(0.01)
-    assert server.door.limits.waiting <= 50
-    for one in opened_by:
-        one.close()
+    assert server.security_service.limits.waiting <= 50
+    for writer in opened_by:
+        writer.close()
 
 
 @attack
@@ -263,9 +262,9 @@ async def test_others_go_on(
         await attacking
     assert resident_bytes() - before < GROWTH_BYTES
     async with asyncio.timeout(15):
-        while len(server._connections) > 2 or server.door.limits.waiting:
+        while len(server._connections) > 2 or server.security_service.limits.waiting:
             await asyncio.sleep(0.01)
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0
     await friend.close()
     await secure.close()
 
@@ -280,7 +279,7 @@ async def test_an_address_that_fails_too_often_is_closed_for_a_while(
         await ends(client)
     for listener in ("SASL_PLAINTEXT", "SASL_SSL"):
         await ends(await opened(server, listener))
-    kept = server.door.limits._failures
+    kept = server.security_service.limits._failures
     kept.update({address: (since - 61, count) for address, (since, count) in kept.items()})
     client = await opened(server, "SASL_PLAINTEXT")
     assert (await authenticate(client, "PLAIN")).error_code == 0
@@ -307,7 +306,9 @@ async def test_who_has_left_before_is_given_no_handshake(
             )
             stranger.send(CLIENT_HELLO[:20])
     async with asyncio.timeout(15):
-        while not server.door.limits.refusal("127.0.0.1", asyncio.get_running_loop().time()):
+        while not server.security_service.limits.refusal(
+            "127.0.0.1", asyncio.get_running_loop().time()
+        ):
             await asyncio.sleep(0.01)
     assert not given
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0

@@ -1,4 +1,4 @@
-"""What the core of authentication makes of who has proved to be somebody."""
+"""The core of authentication: states, mechanisms and principals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
 
 
 def agreed(mechanism: str, *, brokers_only: bool = False) -> Authentication:
-    """One that has agreed on a mechanism at second 10."""
+    """Return a state that agreed on a mechanism at second 10."""
     made = Authentication(
         MECHANISMS,
         lambda _: PlainServer(FileCredentials({}), b"secret"),
@@ -46,7 +46,7 @@ def test_by_other_mechanisms_the_brokers_name_is_a_name() -> None:
     assert agreed("PLAIN").accept(accepted(BROKER), 11.0, 0, 0) == (0, BROKER)
 
 
-def test_where_brokers_alone_authenticate_nobody_else_does() -> None:
+def test_clients_do_not_authenticate_where_only_brokers_may() -> None:
     made = agreed("SCRAM-SHA-256", brokers_only=True)
     with pytest.raises(AuthenticationFailed) as failed:
         made.accept(accepted(ALICE), 11.0, 0, 0)
@@ -67,7 +67,7 @@ def test_a_session_ends_with_what_ends_first(
     assert made.expires == (11.0 + lifetime_ms / 1000 if bound else inf)
 
 
-def test_nobody_becomes_somebody_else() -> None:
+def test_reauthentication_keeps_the_principal() -> None:
     made = agreed("PLAIN")
     made.accept(accepted(ALICE), 11.0, 0, 1000)
     made.handshake("PLAIN", 12.5)

@@ -1,9 +1,8 @@
-"""One broker with all its listeners, and what hostile peers send to them, all at the same time.
+"""Attacks of hostile peers on one broker with all its listeners, all at once.
 
-Each kind is answered by the right refusal, or the connection is closed, within `CLOSED_SECONDS`;
-a user goes on to produce, and in the end the broker has grown by little. Every kind has a source
-address of its own, so that none of them is refused for what another has done. `test_abuse.py` has
-what must be seen from within.
+Each attack gets the right rejection or a closed connection within `CLOSED_SECONDS`; a user
+continues to produce, and the broker's memory grows little. Every attack has its own source address,
+so that none is rejected because of another. `test_abuse.py` has attacks that need a view inside.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def _no_tls(arena: Arena, listener: str, sent: bytes) -> None:
 def a_handshake_byte_by_byte(arena: Arena) -> None:
     for listener in ("SSL", "ADMIN"):
         with arena.open(listener, secure=False) as peer:
-            peer.send(*[bytes([one]) for one in client_hello(arena.trusting)[:60]], pause=0.12)
+            peer.send(*[bytes([byte]) for byte in client_hello(arena.trusting)[:60]], pause=0.12)
             assert len(peer.rest()) < 100
 
 
@@ -295,7 +294,7 @@ for _name, (_old, _new) in FINAL.items():
 
 
 def signed_by_public_key() -> str:
-    """Whose secret is what everybody knows."""
+    """Return a token signed with the public key as secret."""
     head = f"{encoded({'alg': 'HS256', 'kid': 'k1'})}.{encoded(said())}"
     made = hmac.digest(RSA.as_pem(private=False), head.encode(), "sha256")  # type: ignore[union-attr]
     return f"{head}.{base64.urlsafe_b64encode(made).rstrip(b'=').decode()}"
@@ -428,7 +427,7 @@ class Battle:
 
 @pytest.fixture(scope="module")
 def battle(arena: Arena) -> Battle:
-    """All kinds at once, and a user."""
+    """Run all attacks at once, beside a user."""
     user = User(arena)
     time.sleep(0.5)
     before_kib = arena.resident_kib()
@@ -489,7 +488,7 @@ def test_there_are_many_kinds() -> None:
     "text", ["a\0b", "a\nb", "a\x1b[2J", "a" * 30_000], ids=["NUL", "line", "escape", "long"]
 )
 def test_names_of_acls(arena: Arena, where: str, text: str) -> None:
-    """Of somebody who may make them."""
+    """The attacker may create ACLs."""
     creation = {
         "resource_type": 2, "resource_name": "t", "resource_pattern_type": 3,
         "principal": "User:bob", "host": "*", "operation": 3, "permission_type": 3,

@@ -35,16 +35,16 @@ def point(value: float, attributes: Mapping[str, str] | None = None) -> bytes:
 
 
 def gauge(name: str, *points: bytes) -> bytes:
-    return field(1, name.encode()) + field(5, b"".join(field(1, one) for one in points))
+    return field(1, name.encode()) + field(5, b"".join(field(1, data) for data in points))
 
 
 def total(name: str, *points: bytes, delta: bool = True, monotonic: bool = True) -> bytes:
-    body = b"".join(field(1, one) for one in points)
+    body = b"".join(field(1, data) for data in points)
     body += b"\x10" + bytes([1 if delta else 2]) + b"\x18" + bytes([monotonic])
     return field(1, name.encode()) + field(7, body)
 
 
 def pushed(*metrics: bytes) -> bytes:
-    """A whole push, with a resource and a scope that nobody reads."""
-    scope = field(1, field(1, b"scope")) + b"".join(field(2, one) for one in metrics)
+    """Encode a whole push, with an unused resource and scope."""
+    scope = field(1, field(1, b"scope")) + b"".join(field(2, metric) for metric in metrics)
     return field(1, field(1, field(1, field(1, b"host"))) + field(2, scope))

@@ -1,4 +1,4 @@
-"""Which requests of which client are taken, and what it is asked for."""
+"""Requests of client instances that are accepted or rejected, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from penstock.broker.telemetry.subscriptions import (
     ATTRIBUTES,
     Subscription,
     check_subscription,
+    subscribed_metrics,
     subscription_of,
-    wanted_of,
 )
 
 ONE = UUID(int=1)
@@ -71,7 +71,7 @@ def test_the_last_push_need_not_wait_and_is_the_last() -> None:
     push(known, 1, number)
     push(known, 2, number, ends=True)
     for now_ms in (3, 5000):
-        with pytest.raises(BadRequest, match="after it said that it ends"):
+        with pytest.raises(BadRequest, match="after its terminating push"):
             push(known, now_ms, number, ends=True)
 
 
@@ -134,12 +134,12 @@ def test_all_subscriptions_that_match_are_one() -> None:
         Subscription(metrics=("a", "c"), interval_ms=900_000),
         Subscription(metrics=("d",), interval_ms=100, match=[("client_id", "other")]),
     ]
-    assert wanted_of(CLIENT, wanted) == (("a", "b", "c"), 400_000)
-    assert wanted_of(CLIENT, [*wanted, Subscription(metrics=("*",), interval_ms=100)]) == (
+    assert subscribed_metrics(CLIENT, wanted) == (("a", "b", "c"), 400_000)
+    assert subscribed_metrics(CLIENT, [*wanted, Subscription(metrics=("*",), interval_ms=100)]) == (
         ("*",),
         100,
     )
-    assert wanted_of(CLIENT, []) == ((), 300_000)
+    assert subscribed_metrics(CLIENT, []) == ((), 300_000)
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_clients_match_by_all_patterns_as_a_whole(match: str, fits: bool) -> Non
         ({"interval.ms": "3600001"}, BadRequest, "3600000"),
         ({"interval.ms": None}, BadRequest, "no value given for interval.ms"),
         ({"speed": "1"}, BadRequest, "speed"),
-        ({"match": "client_id"}, InvalidConfig, "'client_id' is not attribute=expression"),
-        ({"match": "colour=red"}, InvalidConfig, "of client_instance_id, client_id"),
+        ({"match": "client_id"}, InvalidConfig, "'client_id' must be attribute=expression"),
+        ({"match": "colour=red"}, InvalidConfig, "with client_instance_id, client_id"),
         ({"match": "client_id=("}, InvalidConfig, "match: client_id: "),
-        ({"metrics": "a," * 501}, InvalidConfig, "metrics has 501 words of 500"),
+        ({"metrics": "a," * 501}, InvalidConfig, "metrics has 501 entries, at most 500"),
     ],
 )
 def test_subscriptions_that_cannot_be(

@@ -53,5 +53,5 @@ def test_cut_off_anywhere_it_is_refused_or_has_fewer_points() -> None:
 
 
 def test_other_bytes_are_no_metrics() -> None:
-    with pytest.raises(InvalidMetrics, match="4 bytes are no OTLP metrics"):
+    with pytest.raises(InvalidMetrics, match="4 bytes are not OTLP metrics"):
         list(points(b"\xff\xff\xff\xff"))

@@ -1,4 +1,4 @@
-"""What is shown of clients' metrics, and for how long."""
+"""Exposed series of clients' metrics, and their expiry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def client(number: int) -> Instance:
 
 
 def shown(series: ClientSeries, now_ms: float = 0) -> list[tuple[str, float]]:
-    return [(one.metric.name, float(one.value)) for one in series.samples(now_ms)]  # type: ignore[arg-type]
+    return [(sample.metric.name, float(sample.value)) for sample in series.samples(now_ms)]  # type: ignore[arg-type]
 
 
 def test_names_and_labels_are_those_of_prometheus() -> None:

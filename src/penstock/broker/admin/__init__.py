@@ -1,4 +1,4 @@
-"""The broker's admin HTTP interface: health, metrics, and what the log holds, as JSON."""
+"""Admin HTTP interface of the broker: health, metrics, and log contents as JSON."""
 
 from penstock.broker.admin.server import AdminServer
 

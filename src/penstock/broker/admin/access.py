@@ -1,9 +1,8 @@
-"""Who may ask the admin interface for what: one table of routes, checked in one place.
+"""Authorisation of the admin interface: one table of routes, checked in one place.
 
-Each route has a row here, by its method and path, or it does not come into the application. A row
-says which operation on which resource the route needs, by the words of ACLs, and where the
-resource's name stands; a view that finds more resources in a body asks for those by `Asker`.
-Whoever asks without credentials is `User:ANONYMOUS`.
+Every route needs a row, by method and path: the operation on the resource that it requires, in ACL
+terms, and the path parameter with the resource's name. Views that find more resources in a body
+check them by `Caller`. Requests without credentials are from `User:ANONYMOUS`.
 
 Requests that change something must be meant for this listener (`security/http_origin.py`).
 
@@ -40,16 +39,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a route needs: an operation on the resource that the path's parameter `named` names, on
-    the cluster without one, on any resource of the type with `some`. Without an operation it is
-    open."""
+    """Permission that a route requires.
+
+    It is an operation on the resource in the path's parameter `named`, on the cluster without one,
+    or on any resource of the type with `some`. Without an operation the route is open.
+    """
 
     operation: str = ""
     resource_type: str = "cluster"
     named: str = ""
     some: bool = False
     audited: bool = False
-    """Whether it is an administrative change."""
+    """Whether the audit log records the route's requests as changes."""
 
 
 OPEN: Final = Needs()
@@ -98,12 +99,13 @@ NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
         operation="write", resource_type="transactional_id", named="query", audited=True
     ),
 }
-"""By method and path. A commit needs write on each of its topics too, which its view asks for."""
+"""Required permission by method and path. A commit's view also requires write on each of its
+topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Who it is and how that is known. `rights` where no authoriser need be asked."""
+    """Authenticated principal, and how it authenticated. `rights` replace the authoriser if set."""
 
     principal: Principal
     mechanism: str = ""
@@ -111,8 +113,7 @@ class Known:
 
 
 def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
-    """Who has shown something: anonymous, who has not; with `loopback_trusted` whoever asks so from
-    this machine may do everything."""
+    """Return the caller's identity; `loopback_trusted` grants all to anonymous local callers."""
     if shown.mechanism:
         return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
     trusted = loopback_trusted and is_loopback(client_address(request))
@@ -120,8 +121,8 @@ def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
-    """Who sent a request, and what that principal may do."""
+class Caller:
+    """Sender of a request, with its permissions."""
 
     principal: Principal
     mechanism: str
@@ -130,17 +131,16 @@ class Asker:
     request: Request
 
     def check(self, operation: str, resource_type: str, names: Iterable[str]) -> None:
-        """Raise AuthorisationFailed unless an operation is allowed on all of these."""
+        """Raise AuthorisationFailed unless an operation is allowed on all of these resources."""
         for name in names:
             if not self.rights.allows(operation, resource_type, name):
                 raise refusal(operation, resource_type, name, self.principal)
 
     def sees(self, topic: str) -> bool:
-        """Whether a topic's name may be shown."""
         return self.rights.allows("describe", "topic", topic)
 
     def check_needs(self, needs: Needs) -> None:
-        """Raise AuthorisationFailed unless a route's needs are met."""
+        """Raise AuthorisationFailed unless the caller has a route's required permission."""
         operation, resource_type = needs.operation, needs.resource_type
         if needs.some:
             if not self.rights.allows_some(operation, resource_type):
@@ -150,11 +150,9 @@ class Asker:
             self.check(operation, resource_type, [name])
 
     def denied(self, error: AuthorisationFailed) -> None:
-        """Tell the audit log of a refusal."""
         self._record("denial", "denied", error.resource_type, [error.name], str(error))
 
     def changed(self, status: int) -> None:
-        """Tell the audit log how a change was answered."""
         named = [str(value) for value in self.request.path_params.values()]
         failed = f"status {status}" if status >= HTTPStatus.BAD_REQUEST else ""
         self._record("change", "failure" if failed else "success", "", named, failed)
@@ -180,7 +178,7 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminAccess:
-    """The admin interface's own check, for one listener. `hosts` are the names that it has."""
+    """Authorisation of one admin listener. `hosts` are its host names."""
 
     authoriser: Authoriser
     authentication: Authentication[Known]
@@ -189,28 +187,24 @@ class AdminAccess:
     metrics_open: bool = False
 
     def needs(self, method: str, path: str) -> Needs:
-        """The row of a route.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """Return the row of a route; raises KeyError."""
         needs = NEEDS[method, path]
         return OPEN if self.metrics_open and (method, path) == METRICS else needs
 
-    async def admit(self, request: Request, needs: Needs) -> Asker:
-        """Let a request through to its view.
+    async def admit(self, request: Request, needs: Needs) -> Caller:
+        """Authenticate and authorise a request.
 
         Raises:
-            NotAuthenticated: its credentials are worth nothing.
-            AuthorisationFailed: its sender may not do this.
-            NotForHere: it was not meant for this listener.
-            TooManyLogins: too many passwords wait to be verified.
+            NotAuthenticated: its credentials are invalid.
+            AuthorisationFailed: the caller lacks the permission.
+            NotForHere: the request was not meant for this listener.
+            TooManyLogins: too many passwords are waiting for verification.
         """
         if request.method not in READS:
             check_meant(request.headers, self.hosts, HOSTS)
         who = await self.authentication.who(request)
         rights = who.rights or self.authoriser.rights(who.principal, client_address(request))
-        asker = Asker(
+        caller = Caller(
             principal=who.principal,
             mechanism=who.mechanism,
             rights=rights,
@@ -218,8 +212,8 @@ class AdminAccess:
             request=request,
         )
         try:
-            asker.check_needs(needs)
+            caller.check_needs(needs)
         except AuthorisationFailed as error:
-            asker.denied(error)
+            caller.denied(error)
             raise
-        return asker
+        return caller

@@ -1,12 +1,9 @@
-"""The routes of the admin interface, and how errors look on them.
+"""Routes of the admin interface, and their error responses.
 
-Every answer but `/metrics` is JSON. An error is `{"error": <Kafka's error name>, "message":
-<the cause>}` with the HTTP status that fits: 400 for what the caller must change, 404 for what
-is not there, 413 and 416 for what is too large or out of range, 503 for what is not up; 401 for
-credentials that are worth nothing, 403 for what their owner may not do (`access.py`).
-
-`/metrics` takes its samples on the loop, which owns the counters, and writes them out on a
-worker thread, so that a scrape of many partitions holds up nobody.
+Responses except `/metrics` are JSON. An error is `{"error": <Kafka's error name>, "message": <the
+cause>}` with an HTTP status: 400 for invalid requests, 401 for invalid credentials, 403 for missing
+permissions (`access.py`), 404 for unknown resources, 413 and 416 for what is too large or out of
+range, 503 for unavailable dependencies. `/metrics` is rendered on a worker thread.
 """
 
 from __future__ import annotations
@@ -53,17 +50,17 @@ if TYPE_CHECKING:
 
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock
-    from penstock.broker.admin.access import AdminAccess, Asker
+    from penstock.broker.admin.access import AdminAccess, Caller
     from penstock.broker.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 DRAINED_BYTES_MAX: Final = 64 << 20
-"""Bytes of a failed upload or manifest that are read and dropped before it is answered, from
-senders that may make it."""
+"""Bytes of a failed upload or manifest that are read and discarded before the response, for
+authorised senders."""
 DRAINED_SECONDS: Final = 10.0
-"""For how long."""
+"""Time limit for that."""
 _STATUS_OF_CODE: Final = {
     "unknown_topic_or_partition": 404,
     "unknown_topic_id": 404,
@@ -90,13 +87,11 @@ _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Any, Request], Awaitable[Any]]
-"""Takes its room's parts."""
+"""Handler of a route, with its declared parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the application itself uses."""
-
     settings: BrokerSettings
     node_id: int
     clock: Clock
@@ -104,9 +99,9 @@ class Parts:
 
 
 def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGIApp:
-    """The ASGI application of one broker, which has the parts that the views name."""
+    """Return the ASGI application of a broker with the parts that the views declare."""
     app = Starlette(
-        routes=[access_checked(one, access) for one in _routes(broker, readiness)],
+        routes=[access_checked(route, access) for route in _routes(broker, readiness)],
         exception_handlers={HTTPException: _http_error},
     )
     settings = parts_of(Parts, broker).settings
@@ -200,7 +195,7 @@ def _route(
     parameters: tuple[str, ...] = (),
     methods: list[str] | None = None,
 ) -> Route:
-    """A route that refuses parameters other than these."""
+    """Return a route that rejects query parameters other than these."""
 
     async def checked(request: Request) -> Response:
         if wrong := wrong_parameters(request.query_params.multi_items(), parameters):
@@ -211,18 +206,14 @@ def _route(
 
 
 def access_checked(route: Route, access: AdminAccess) -> Route:
-    """A route whose endpoint is only reached by those who may.
-
-    Raises:
-        KeyError: the table of routes has no row for it.
-    """
+    """Return a route for authorised requests only; raises KeyError without a row."""
     endpoint: Endpoint = route.endpoint
     method = next(iter(sorted(route.methods or ())), "GET")
     needs = access.needs(method, route.path)
 
     async def checked(request: Request) -> Response:
         try:
-            asker = request.state.asker = await access.admit(request, needs)
+            caller = request.state.caller = await access.admit(request, needs)
         except PenstockError as error:
             return await _refused(request, error)
         refusal = _too_large_body(request)
@@ -230,14 +221,13 @@ def access_checked(route: Route, access: AdminAccess) -> Route:
             await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
         response = refusal or await endpoint(request)
         if needs.audited:
-            asker.changed(response.status_code)
+            caller.changed(response.status_code)
         return response
 
     return Route(route.path, checked, methods=list(route.methods or ()))
 
 
 async def _refused(request: Request, error: PenstockError) -> Response:
-    """Answer a request whose sender may not make it."""
     response = error_response(error)
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         response.headers["www-authenticate"] = CHALLENGE
@@ -247,17 +237,15 @@ async def _refused(request: Request, error: PenstockError) -> Response:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def error_response(error: PenstockError) -> Response:
-    """An error as JSON, with the status that fits its kind."""
     return json_response({"error": error.code, "message": str(error)}, status_of(error))
 
 
 def status_of(error: PenstockError) -> int:
-    """The HTTP status of an error: by its code where one fits, else by its kind."""
+    """Return the HTTP status of an error: by its code if listed, else by its kind."""
     status = _STATUS_OF_CODE.get(error.code)
     if status is not None:
         return status
@@ -274,7 +262,7 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
             return json_response(await view(parts, request), status)
         except PenstockError as error:
             if isinstance(error, AuthorisationFailed):
-                request.state.asker.denied(error)
+                request.state.caller.denied(error)
             response = error_response(error)
             if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
                 response.headers["connection"] = "close"
@@ -284,7 +272,7 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
             return json_response(
                 {
                     "error": "unknown_server_error",
-                    "message": "the broker failed on this request; its log has the cause",
+                    "message": "the broker failed to handle this request; its log has the cause",
                 },
                 500,
             )
@@ -295,11 +283,11 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
 def _health(parts: Parts, look: Callable[[], Awaitable[Health]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         report = await look()
-        asker: Asker = request.state.asker
-        causes = asker.rights.allows("describe", "cluster", CLUSTER)
+        caller: Caller = request.state.caller
+        causes = caller.rights.allows("describe", "cluster", CLUSTER)
         body = report.as_json(parts.node_id, causes=causes)
         response = json_response(body, 200 if report.good else 503)
-        # `penstock doctor` compares clocks by it.
+        # `penstock doctor` compares clocks with this header.
         response.headers["date"] = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
         return response
 
@@ -325,11 +313,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Refuses requests whose body is announced, or turns out, to be too large.
+    """Middleware that rejects requests with too large bodies, announced or received.
 
-    Routes with a limit of their own read their bodies as they arrive, and count: they take bodies
-    of unknown size too. Their senders are answered once it is known that they may ask: those that
-    may are still sending, and read no answer before the end of a body.
+    Routes with their own limits count while they read, and accept bodies of unknown size. Their
+    errors are sent after authorisation, because authorised senders are still sending and read no
+    response before the end of the body.
     """
 
     def __init__(
@@ -362,13 +350,12 @@ class _BodyLimit:
 
 
 def _too_large_body(request: Request) -> Response | None:
-    """Return the answer to a request that announces more bytes than its route takes."""
     refusal: Response | None = getattr(request.state, "refusal", None)
     return refusal
 
 
 def _too_large(size: str, limit_bytes: int) -> Response:
-    message = f"request body of {size} bytes: at most {limit_bytes} are read"
+    message = f"request body of {size} bytes exceeds the limit of {limit_bytes} bytes"
     response = json_response({"error": "invalid_request", "message": message}, 413)
     response.headers["connection"] = "close"
     return response

@@ -1,7 +1,4 @@
-"""How dirty the compacted logs of this broker are, and why some are compacted no further.
-
-Up to where each is clean is there as well.
-"""
+"""Compaction state of this broker's logs: dirty ratios, clean offsets and failures."""
 
 from __future__ import annotations
 
@@ -14,19 +11,17 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 ROWS_MAX: Final = 1_000
-"""Partitions of each kind that one answer has; the others are counted."""
+"""Partitions of each kind in one response; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this view uses."""
-
     node_id: int
     store: LogStore
 
 
 async def compaction(parts: Parts, request: Request) -> dict[str, Any]:
-    """As of the broker's last look; the dirtiest logs come first."""
+    """Return the state of the last check, dirtiest logs first."""
     ratios, failed = parts.store.dirty_ratios, parts.store.uncleanable
     dirtiest = sorted(ratios.items(), key=lambda item: -item[1])[:ROWS_MAX]
     return {

@@ -1,16 +1,16 @@
-"""Work for those who consolidate diskless topics from afar, as Spark jobs do.
+"""Work queue of diskless consolidation for remote workers such as Spark jobs.
 
-| request                                                    | answer                           |
+| request                                                    | response                         |
 |------------------------------------------------------------|----------------------------------|
 | `GET /v1/diskless/backlogs`                                | partitions with write-ahead      |
 |                                                            | extents, at most a thousand      |
-| `POST /v1/diskless/topics/{id}/partitions/{n}/runs?start=` | a run, a reserved key, and where |
-|                                                            | to look next                     |
-| `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | the segment has taken the run's  |
-|                                                            | place                            |
+| `POST /v1/diskless/topics/{id}/partitions/{n}/runs?start=` | a run, a reserved key, and the   |
+|                                                            | start of the next look-up        |
+| `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | confirmation that the segment    |
+|                                                            | has replaced the run             |
 
-`all_ages=true` leases what is young and little too. A segment that comes too late is 409, and its
-object is swept. No byte of a record passes through here.
+`all_ages=true` also leases young and small runs. A late segment is 409, and its object is swept.
+Records never pass through here.
 """
 
 from __future__ import annotations
@@ -42,13 +42,11 @@ if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
 
 SEGMENT_POST_BYTES_MAX: Final = 64 << 20
-"""Body of a segment that is handed in: the extents that it replaces, and its own."""
+"""Largest body of a posted segment: the extents that it replaces, and its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these views use."""
-
     partitions: PartitionRegistry
     diskless: DisklessService | None
 
@@ -61,33 +59,33 @@ class _Posted(msgspec.Struct):
 
 
 class BadSegment(InvalidError):
-    """What was handed in is no segment, or too much."""
+    """The posted body is not a valid segment, or too large."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
-    """The partitions with something to consolidate, the most first."""
+    """Return the partitions with extents to consolidate, largest first."""
     found = await _service(parts).work_queue.backlogs()
     rows = []
-    for one in found:
-        topic = parts.partitions.topics_by_id.get(one.topic_id.bytes)
+    for backlog in found:
+        topic = parts.partitions.topics_by_id.get(backlog.topic_id.bytes)
         if topic is not None:
             rows.append(
                 {
                     "topic": topic.topic.name,
-                    "topic_id": str(one.topic_id),
-                    "partition": one.partition,
-                    "extents": one.extents,
-                    "size_bytes": one.size_bytes,
-                    "oldest_timestamp": one.oldest_timestamp,
+                    "topic_id": str(backlog.topic_id),
+                    "partition": backlog.partition,
+                    "extents": backlog.extents,
+                    "size_bytes": backlog.size_bytes,
+                    "oldest_timestamp": backlog.oldest_timestamp,
                 }
             )
     return {"partitions": rows}
 
 
 async def lease(parts: Parts, request: Request) -> dict[str, Any]:
-    """A run of one partition from `start` on, and a key to write its segment under."""
+    """Lease a run of one partition from `start` on, with a key for its segment."""
     service, key = _service(parts), _key(parts, request)
     query = request.query_params
     start = number("start", query.get("start", "0"), LONG_MAX)
@@ -101,13 +99,12 @@ async def lease(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def accept(parts: Parts, request: Request) -> dict[str, Any]:
-    """Put a segment in the place of a run."""
     service, key = _service(parts), _key(parts, request)
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > SEGMENT_POST_BYTES_MAX:
-            raise BadSegment(f"the body has more than {SEGMENT_POST_BYTES_MAX} bytes")
+            raise BadSegment(f"the body exceeds the limit of {SEGMENT_POST_BYTES_MAX} bytes")
     swap = await asyncio.to_thread(_swap, key, bytes(body))
     await service.work_queue.complete(swap)
     return {"object_id": swap.object_id, "extents": len(swap.replaced)}
@@ -120,7 +117,7 @@ def _swap(key: PartitionKey, body: bytes) -> SegmentSwap:
             tuple(map(extent_from_json, found)) for found in (posted.replaced, posted.extents)
         )
     except (msgspec.MsgspecError, NoExtent, RecursionError, ValueError) as error:
-        raise BadSegment(f"the body is not in the form expected: {error}") from None
+        raise BadSegment(f"the body is not a valid segment: {error}") from None
     return SegmentSwap(
         topic_id=key[0],
         partition=key[1],
@@ -145,6 +142,6 @@ def _key(parts: Parts, request: Request) -> PartitionKey:
     except ValueError:
         topic = None
     if topic is None or not topic.diskless:
-        raise UnknownTopicId(f"there is no diskless topic of id {text[:40]}")
+        raise UnknownTopicId(f"no diskless topic has id {text[:40]}")
     partition = parts.partitions.partition_of(topic, index)
     return partition.topic_id, index

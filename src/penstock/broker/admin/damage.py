@@ -1,4 +1,4 @@
-"""What of this broker's logs was found damaged."""
+"""Damage found in this broker's logs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,17 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 ROWS_MAX: Final = 1_000
-"""Partitions, and files, that one answer has; the others are counted."""
+"""Partitions, and files, in one response; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this view uses."""
-
     node_id: int
     store: LogStore
 
 
 async def damage(parts: Parts, request: Request) -> dict[str, Any]:
-    """Ranges that reads have found and that are not mended, of each partition the first one; and
-    what starts have kept of a damaged journal or checkpoint."""
+    """Return unrepaired ranges, the first of each partition, and files set aside at start."""
     found = parts.store.damages
     kept = await asyncio.to_thread(lambda: parts.store.set_aside)
     return {

@@ -1,19 +1,18 @@
-"""Extents: where the bytes of an offset range lie, so that Spark reads them without the broker.
+"""Extents: positions of an offset range's bytes, so that Spark reads them without the broker.
 
-`GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` answers with runs of whole batches in
-segment files, for `[start, min(end, high watermark))`; left out, `start` is the first offset and
-`end` the high watermark. With `isolation=read_committed` it ends at the last stable offset, and
-`aborted` has the transactions of the range whose records do not count: producer id, first and last
-offset. A range that does not lie in the log is 416. `machine_id` tells a
-reader whether the files are on its own machine. What lies in an object store is named as objects
-of it (`diskless.formats.extent_json`), in pages: `next_start` is where the next one begins, null on
-the last. It is the store that a reader opens, by itself, with its own credentials.
+`GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` returns runs of whole batches in segment
+files, for `[start, min(end, high watermark))`. Defaults are the log start offset and the high
+watermark. With `isolation=read_committed` it ends at the last stable offset, and `aborted` has the
+range's aborted transactions: producer id, first and last offset. A range outside the log is 416.
+`machine_id` shows a reader whether the files are on its own machine. Extents in an object store are
+objects (`diskless.formats.extent_json`), in pages: `next_start` begins the next page, null on the
+last. Readers open the store with their own credentials.
 
-Rights on files or on a store are rights on all topics. Where there is an authoriser, files are not
-named, and of objects each extent, cut to what was asked for, has a `url` instead: signed by the
-broker for just these bytes, until `urls_expire_ms` (`penstock.objects.signing`). Extents of a store
-whose URLs are not signed are not named either. Readers fetch what no extent holds from the broker.
-`extents.direct.files.enable` names files and objects all the same, or nothing at all.
+Access to files or to a store covers all topics. With an authoriser files are therefore omitted, and
+each extent of objects, cut to the requested range, has a `url` instead, signed by the broker for
+these bytes until `urls_expire_ms` (`penstock.objects.signing`). Extents of a store without signed
+URLs are omitted. Readers fetch omitted ranges from the broker. `extents.direct.files.enable`
+includes files and objects regardless, or omits them all.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ if TYPE_CHECKING:
     from penstock.security import Authoriser
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
-"""Extents in one answer; `next_start` says where to go on."""
+"""Extents in one response; `next_start` begins the next page."""
 
 OBJECT_LAYOUTS_PER_PAGE_BYTES: Final = 4 << 20
-"""What the layouts of one answer take together before base64; one extent's may take more."""
+"""Bytes of the layouts in one response before base64; a single extent may have more."""
 
 ABORTED_PER_PAGE: Final = 100_000
-"""Aborted transactions in one answer; of those that lie around its start there may be more."""
+"""Aborted transactions in one response, besides those around its start."""
 
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
 
@@ -67,8 +66,6 @@ ISOLATION_LEVELS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these views use."""
-
     settings: BrokerSettings
     authoriser: Authoriser
     clock: Clock
@@ -78,13 +75,13 @@ class Parts:
 
     @property
     def names_files(self) -> bool:
-        """Whether answers name files, and objects without URLs."""
+        """Whether responses contain files, and objects without URLs."""
         word = self.settings.extents_direct_files_enable
         return word == "true" or (word == "auto" and not self.authoriser.refuses)
 
     @property
     def signing(self) -> Signing | None:
-        """What signs the URLs of an answer; None where they have none."""
+        """Signer of the URLs of a response; None without URLs."""
         if self.diskless is None or self.diskless.url_signer is None:
             return None
         return self.diskless.url_signer.signing(
@@ -93,14 +90,14 @@ class Parts:
 
 
 class BadParameter(InvalidError):
-    """A path or query parameter that is no number in its range."""
+    """A path or query parameter is not a number in its range."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @cache
 def machine_id() -> str:
-    """An identifier that processes of one machine share; empty when the system has none."""
+    """Return an identifier that the processes of a machine share; empty without one."""
     for path in MACHINE_ID_FILES:
         try:
             text = path.read_text(encoding="ascii").strip()
@@ -112,11 +109,7 @@ def machine_id() -> str:
 
 
 def number(name: str, text: str, maximum: int) -> int:
-    """Read a whole number from 0 to `maximum`.
-
-    Raises:
-        BadParameter: it is none; the message names the parameter, the bound and the text.
-    """
+    """Parse a whole number from 0 to `maximum`; raises BadParameter."""
     found = whole_number(text, maximum)
     if found is None:
         raise BadParameter(f"{name} = {text[:32]!r}: must be a whole number from 0 to {maximum}")
@@ -124,24 +117,15 @@ def number(name: str, text: str, maximum: int) -> int:
 
 
 def flag(query: Mapping[str, str], name: str) -> bool:
-    """Read `true` or `false`, which it is when it is not given.
-
-    Raises:
-        BadParameter: it is neither.
-    """
+    """Parse `true` or `false`; false if absent; raises BadParameter."""
     text = query.get(name, "false")
     if text not in ("true", "false"):
         raise BadParameter(f"{name} = {text[:32]!r}: must be true or false")
     return text == "true"
 
 
-def wanted(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
-    """The offsets [start, end) that a request asks for, within the log.
-
-    Raises:
-        BadParameter: they are no range.
-        OffsetOutOfRange: the log does not hold the first.
-    """
+def requested_range(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
+    """Return the requested offsets [start, end); raises BadParameter, OffsetOutOfRange."""
     start = log.log_start_offset
     end = log.high_watermark
     if "start" in query:
@@ -156,11 +140,7 @@ def wanted(log: Partition, query: Mapping[str, str]) -> tuple[int, int]:
 
 
 def isolation(query: Mapping[str, str]) -> int:
-    """Read an isolation level, which is `read_uncommitted` where none is given.
-
-    Raises:
-        BadParameter: it is none.
-    """
+    """Parse an isolation level, by default `read_uncommitted`; raises BadParameter."""
     text = query.get("isolation", "read_uncommitted")
     if text not in ISOLATION_LEVELS:
         known = " or ".join(ISOLATION_LEVELS)
@@ -169,7 +149,7 @@ def isolation(query: Mapping[str, str]) -> int:
 
 
 class Page(NamedTuple):
-    """Where [start, end) lies, of what was asked for, and which transactions there are aborted."""
+    """Part [start, end) of the requested range: its extents and aborted transactions."""
 
     end: int
     extents: Sequence[Extent] = ()
@@ -177,7 +157,7 @@ class Page(NamedTuple):
 
 
 async def first_page(partition: Partition, start: int, end: int, *, committed: bool) -> Page:
-    """The page of a range that begins at `start`; it is not empty, and ends at `end` at most."""
+    """Return the page of a range that begins at `start`; not empty, and up to `end`."""
     extents = _first(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
     if partition.store_url and extents:
         end = min(end, extents[-1].next_offset)
@@ -192,24 +172,23 @@ async def first_page(partition: Partition, start: int, end: int, *, committed: b
 
 
 def _first(extents: Sequence[Extent]) -> Sequence[Extent]:
-    """The first extents, as many as one answer may have of their layouts; at least one."""
     ends = accumulate(len(extent.layout) for extent in extents)
     count = sum(1 for end in ends if end <= OBJECT_LAYOUTS_PER_PAGE_BYTES)
     return extents[: max(1, count)]
 
 
 async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
-    """One page of where a range lies. A store's URL never has credentials in it."""
+    """Return one page of a range's extents. A store's URL never has credentials."""
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     place = parts.partitions.topics.get(topic)
     if place is None or index >= len(place.partitions):
-        await parts.cluster.refresh()  # another broker may have made it just now
+        await parts.cluster.refresh()  # another broker may have just created it
     partition = parts.partitions.partition(topic, index)
     await look_up_watermarks(
         [partition]
-    )  # another broker may have committed what the reader heard of
-    start, end = wanted(partition, request.query_params)
+    )  # another broker may have committed what the reader requests
+    start, end = requested_range(partition, request.query_params)
     committed = isolation(request.query_params) == READ_COMMITTED
     if committed:
         end = min(end, partition.last_stable_offset)
@@ -226,33 +205,38 @@ async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
         "last_stable_offset": partition.last_stable_offset,
         "machine_id": machine_id(),
         "extents": [
-            _in_file(partition, one)
-            for one in page.extents
-            if one.kind == "file" and parts.names_files
+            _in_file(partition, extent)
+            for extent in page.extents
+            if extent.kind == "file" and parts.names_files
         ],
         "next_start": page.end if page.end < end else None,
     }
     if committed:
         answer["aborted"] = [
-            [one.producer_id, one.first_offset, one.last_offset] for one in page.aborted
+            [aborted.producer_id, aborted.first_offset, aborted.last_offset]
+            for aborted in page.aborted
         ]
     if partition.store_url:
         answer["store"] = partition.store_url
-        answer |= _in_store(parts, [one for one in page.extents if one.kind != "file"], start, end)
+        answer |= _in_store(
+            parts, [extent for extent in page.extents if extent.kind != "file"], start, end
+        )
     return answer
 
 
 def _in_store(parts: Parts, extents: Sequence[Extent], start: int, end: int) -> dict[str, Any]:
-    """The extents of objects, with URLs where there is an authoriser and they can be signed."""
     signing = parts.signing
     if signing is None:
-        return {"objects": [extent_to_json(one) for one in extents if parts.names_files]}
-    cut = [trimmed(one, start, end) for one in extents if one.layout]
+        return {"objects": [extent_to_json(extent) for extent in extents if parts.names_files]}
+    cut = [trimmed(extent, start, end) for extent in extents if extent.layout]
     return {
         "objects": [
-            {**extent_to_json(one), "url": signing.url(one.key, one.byte_offset, one.size_bytes)}
-            for one in cut
-            if one is not None
+            {
+                **extent_to_json(part),
+                "url": signing.url(part.key, part.byte_offset, part.size_bytes),
+            }
+            for part in cut
+            if part is not None
         ],
         "urls_expire_ms": signing.expires_ms,
     }

@@ -1,14 +1,12 @@
-"""Whether the broker is alive and ready, each with the cause when it is not.
+"""Liveness and readiness of the broker, with the causes of failures.
 
-*Alive* is false only when nothing but a restart helps: the log store has failed for good. It is
-answered from memory, so that nothing that is away gets the broker restarted.
+*Alive* is false only if a restart is necessary: the log store has failed permanently. It is
+computed from memory, so an unavailable dependency never causes a restart.
 
-*Ready* means that every call can be served: metadata and logs are there, and what the broker needs
-beside itself answers. `Readiness` asks the control plane (a round trip), the object store where it
-is in use (a listing) and the disk (a write), together, each within `READINESS_PROBE_SECONDS`. What
-it found is answered again for `READINESS_KEPT_SECONDS`, and never is one of them asked twice at
-once: a question that outlives its time is waited for by the next look, so that one that is away for
-long has one question waiting, not one per scrape.
+*Ready* means that every request can be served. `Readiness` probes the control plane (a round trip),
+the object store in use (a listing) and the disk (a write) concurrently, each within
+`READINESS_PROBE_SECONDS`, and reuses results for `READINESS_KEPT_SECONDS`. An unavailable
+dependency has one pending probe, not one per scrape.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ FAILING: Final = "failing"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that must hold; `cause` is empty when it does."""
+    """Condition of health; `cause` is empty if it holds."""
 
     name: str
     cause: str = ""
@@ -52,7 +50,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """All checks of one moment."""
+    """State of all checks at one time."""
 
     checks: tuple[Check, ...]
 
@@ -62,11 +60,10 @@ class Health:
 
     @property
     def causes(self) -> str:
-        """The failed checks with their causes; empty where none failed."""
         return "; ".join(f"{check.name}: {check.cause}" for check in self.checks if check.cause)
 
     def as_json(self, node_id: int, *, causes: bool = True) -> dict[str, Any]:
-        """Return the answer of a health route; without `causes` a failed check has `FAILING`."""
+        """Return a health response; without `causes` a failed check has `FAILING`."""
         return {
             "node_id": node_id,
             "status": "ok" if self.good else FAILING,
@@ -83,8 +80,6 @@ class Health:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the checks look at."""
-
     node_id: int
     control: ControlPlane
     store: LogStore
@@ -96,7 +91,7 @@ class Parts:
 
 
 class Readiness:
-    """The looks at what a broker needs; belongs to the event loop. `stop` gives up what waits."""
+    """Probes of a broker's dependencies; belongs to the event loop."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -110,7 +105,7 @@ class Readiness:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> Health:
-        """All checks, those of memory as of now, the others at most as old as they are kept."""
+        """Return all checks; those of dependencies may be up to `READINESS_KEPT_SECONDS` old."""
         if self._parts.clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -118,11 +113,10 @@ class Readiness:
         return Health(checks=(*_known(self._parts), *self._found))
 
     def alive(self) -> Health:
-        """Whether a restart is not what is needed; from memory alone."""
+        """Return the checks that a restart would repair, from memory."""
         return Health(checks=tuple(check for check in _known(self._parts) if check.vital))
 
     async def stop(self) -> None:
-        """Give up what waits for an answer. Idempotent."""
         tasks = [self._looking, *(probe.task for probe in self._probes)]
         for task in tasks:
             if task is not None:
@@ -134,7 +128,7 @@ class Readiness:
         self._found_at = self._parts.clock.monotonic()
 
     async def _control(self) -> None:
-        # In half of the time, so that what it says comes before the time is over.
+        # Half of the time limit, so that its own error arrives within the limit.
         await self._parts.control.ping(READINESS_PROBE_SECONDS / 2)
 
     async def _objects(self) -> None:
@@ -146,8 +140,6 @@ class Readiness:
 
 
 class _Probe:
-    """One question, which is not asked again before it is answered."""
-
     def __init__(self, name: str, ask: Callable[[], Awaitable[None]]) -> None:
         self._name = name
         self._ask = ask
@@ -166,17 +158,13 @@ class _Probe:
         except (PenstockError, OSError) as error:
             return str(error) or type(error).__name__
         except Exception as error:
-            logger.exception("looking at the %s failed", self._name)
-            return f"the look failed: {error!r}"
+            logger.exception("the readiness probe of the %s failed", self._name)
+            return f"the probe failed: {error!r}"
         return ""
 
 
 def check_disk(directory: str, free_bytes_min: int) -> None:
-    """See that a file can be written in the data directory, and that there is room. Blocks.
-
-    Raises:
-        OSError: it cannot be written, or there is less room than that.
-    """
+    """Raise OSError unless the data directory is writable and has free space. Blocks."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"\0")
@@ -192,7 +180,6 @@ def check_disk(directory: str, free_bytes_min: int) -> None:
 
 
 def _known(parts: Parts) -> tuple[Check, ...]:
-    """What the broker knows of itself; asks nobody."""
     failed = parts.store.failed
     return (
         Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
@@ -212,7 +199,7 @@ def _diskless(parts: Parts) -> str:
     if parts.diskless is not None:
         return parts.diskless.failure
     if any(topic.diskless for topic in parts.partitions.topics.values()):
-        return "there are diskless topics, and this broker has no object store"
+        return "this broker has no object store, but the cluster has diskless topics"
     return ""
 
 

@@ -1,8 +1,7 @@
-"""Metrics of consumer groups, under kafka_exporter's names, so that its dashboards work.
+"""Metrics of consumer groups, under kafka_exporter's names, for its dashboards.
 
-Committed offsets live in the control plane, so they are read when a scrape asks for them, group
-by group, `GROUPS_MAX` groups at most; nothing is counted on the commit path. While the control
-plane is away, a scrape has everything else, and says that these are missing.
+Committed offsets are read from the control plane at scrape time, for up to `GROUPS_MAX` groups.
+While it is unavailable, a scrape reports that groups are missing, and everything else.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ GROUPS_MAX: Final = 1_000
 """Groups whose offsets one scrape reads."""
 
 GROUPS_SECONDS: Final = 5.0
-"""How long a scrape waits for them, in all; Prometheus gives it ten by default."""
+"""Time limit of a scrape for all groups; Prometheus' own default is ten seconds."""
 
 _LABELS: Final = ("consumergroup", "topic", "partition")
 GROUP_OFFSET: Final = Metric(
     name="kafka_consumergroup_current_offset",
     kind="gauge",
-    doc="Offset that a group has committed in a partition.",
+    doc="Committed offset of a group in a partition.",
     labels=_LABELS,
 )
 GROUP_LAG: Final = Metric(
@@ -61,20 +60,20 @@ GROUPS_MISSING: Final = Metric(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these metrics are made of."""
-
     control: ControlPlane
     coordinator: GroupCoordinator
     end_offsets: EndOffsets
 
 
 async def group_samples(parts: Parts) -> list[Sample]:
-    """Members, offsets and lag of every group of this coordinator; none where one is missing."""
+    """Return members, offsets and lag of this coordinator's groups; none if a group fails."""
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
             return [Sample(GROUPS_MISSING, 0), *await _groups(parts)]
     except (PenstockError, TimeoutError) as error:
-        logger.warning("a scrape goes without groups: %s", str(error) or "they took too long")
+        logger.warning(
+            "metrics of groups are missing in a scrape: %s", str(error) or "reading them timed out"
+        )
         return [Sample(GROUPS_MISSING, 1)]
 
 

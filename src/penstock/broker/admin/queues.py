@@ -1,8 +1,7 @@
-"""Share groups as queues: where each stands, and why dead letters wait.
+"""Share groups as queues: progress of each, and dead letters that cannot be written.
 
-Where a group stands is read from what is stored, so every broker answers for all partitions; where
-their logs end is for the caller to ask (ListOffsets). Why dead letters wait, only the broker knows
-that tries to write them.
+Every broker has the progress of all partitions, and callers request end offsets by ListOffsets;
+only the broker that writes a dead letter has the reason for its delay.
 """
 
 from __future__ import annotations
@@ -15,59 +14,55 @@ from penstock.broker.share.values import RecordState
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.admin.access import Asker
+    from penstock.broker.admin.access import Caller
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.share.record import ShareState
     from penstock.broker.share.service import ShareService
 
 TROUBLES_MAX: Final = 1000
-"""Share partitions that one answer names; the others are counted."""
+"""Share partitions in one response; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these views use."""
-
     node_id: int
     cluster: ClusterMetadata
     share: ShareService
 
 
 async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
-    """The share partitions whose dead letters this broker cannot write, and why."""
+    """Return the share partitions whose dead letters this broker cannot write, with the reasons."""
     troubles = list(parts.share.dead_letters.troubles.values())
     return {
         "node_id": parts.node_id,
         "waiting": parts.share.dead_letters.waiting,
         "trouble_count": len(troubles),
-        "troubles": [asdict(one) for one in troubles[:TROUBLES_MAX]],
+        "troubles": [asdict(trouble) for trouble in troubles[:TROUBLES_MAX]],
     }
 
 
 async def queue(parts: Parts, request: Request) -> dict[str, Any]:
-    """Count the records of a share group's window by partition and state.
-
-    Topics that the asker may not describe are left out.
-    From `end_offset` on nothing was looked at yet: all of it is available.
-    """
+    """Return a share group's record counts by partition and state, without invisible topics."""
     await parts.cluster.refresh()
-    asker: Asker = request.state.asker
+    caller: Caller = request.state.caller
     group_id = request.path_params["group"]
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     states = await parts.share.offsets.of_group(group_id)
     settings = parts.share.settings_of(group_id)
-    letters = settings.dead_letter_topic
+    dead_letter_topic = settings.dead_letter_topic
     return {
         "group_id": group_id,
-        "dead_letter_topic": letters if letters and asker.sees(letters) else None,
+        "dead_letter_topic": dead_letter_topic
+        if dead_letter_topic and caller.sees(dead_letter_topic)
+        else None,
         "delivery_count_limit": settings.limits.delivery_count_limit,
         "partitions": sorted(
             (
                 {"topic": names[topic_id], "partition": index, **_counts(state)}
                 for (topic_id, index), state in states.items()
-                if topic_id in names and asker.sees(names[topic_id])
+                if topic_id in names and caller.sees(names[topic_id])
             ),
-            key=lambda one: (one["topic"], one["partition"]),
+            key=lambda row: (row["topic"], row["partition"]),
         ),
     }
 

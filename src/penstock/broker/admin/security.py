@@ -1,4 +1,4 @@
-"""Certificates and users in files, taken into use when asked."""
+"""Reload of certificate and user files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this view uses."""
-
     node_id: int
-    door: SecurityService
+    security_service: SecurityService
 
 
 async def reload(parts: Parts, request: Request) -> dict[str, Any]:
-    """What could not be taken into use, in sentences; what was before stays then."""
-    return {"node_id": parts.node_id, "failures": await parts.door.entrance.reload()}
+    """Reload the files; return failures as sentences. Previous contents stay in use then."""
+    return {"node_id": parts.node_id, "failures": await parts.security_service.entrance.reload()}

@@ -1,8 +1,4 @@
-"""Runs the admin HTTP interface inside the broker's own event loop.
-
-Bounds: bodies by `admin.request.max.bytes`, requests at a time by `admin.max.connections`, the
-rest as `base.http_listener` has it.
-"""
+"""Admin HTTP server in the broker's event loop."""
 
 from __future__ import annotations
 
@@ -34,21 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the interface itself uses."""
-
     authoriser: Authoriser
     audit: Audit
     randomness: Randomness
-    door: SecurityService
+    security_service: SecurityService
     readiness: Readiness
     front_secret: bytes
 
 
 class AdminServer:
-    """The admin interface of one broker: `start`, `address`, `stop`."""
-
     def __init__(self, settings: BrokerSettings, broker: object) -> None:
-        """`broker` has the parts that the views name."""
         self._settings = settings
         self._broker = broker
         self._listener = HttpListener()
@@ -61,18 +52,12 @@ class AdminServer:
         return self._listener.address
 
     async def start(self) -> tuple[str, int]:
-        """Listen on `admin.listener`; returns the address with the real port.
-
-        Raises:
-            InvalidSetting: the setting is no address.
-            InvalidError: a file of certificates or users cannot be used.
-            OSError: the address cannot be bound.
-        """
+        """Listen, and return the bound address; raises InvalidSetting, InvalidError, OSError."""
         from penstock.broker.admin.app import build_app
 
         settings = self._settings
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
-        self._materials = await self._parts.door.open_admin(own)
+        self._materials = await self._parts.security_service.open_admin(own)
         app = build_app(self._broker, self._parts.readiness, self.access)
         if self._parts.front_secret:
             app = heeding(app, self._parts.front_secret)
@@ -80,7 +65,7 @@ class AdminServer:
             app,
             (own.host, own.port),
             connections_max=settings.admin_max_connections,
-            bind=self._parts.door.entrance.http(ADMIN),
+            bind=self._parts.security_service.entrance.http(ADMIN),
         )
 
     def _access(self) -> AdminAccess:
@@ -91,7 +76,7 @@ class AdminServer:
             partial(known, loopback_trusted=settings.admin_loopback_trusted),
             PasswordVerifier(parts.randomness),
             parts.audit,
-            Gate(parts.door.entrance, ADMIN),
+            Gate(parts.security_service.entrance, ADMIN),
             plain_loopback=settings.admin_basic_loopback,
         )
         return AdminAccess(
@@ -114,12 +99,14 @@ class AdminServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
 
 
 def names_of(settings: BrokerSettings) -> frozenset[str]:
-    """The names by which the admin interface is known, in small letters."""
+    """Return the host names of the admin interface, in lower case."""
     host, _ = parse_address(settings.admin_listener, setting=ADMIN_LISTENER)
-    told = [urlsplit(one).hostname or "" for one in settings.advertised_listeners]
-    return names_of_listener(host, [*told, *settings.admin_hosts])
+    advertised = [
+        urlsplit(advertised_listener).hostname or ""
+        for advertised_listener in settings.advertised_listeners
+    ]
+    return names_of_listener(host, [*advertised, *settings.admin_hosts])

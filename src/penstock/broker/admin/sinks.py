@@ -1,22 +1,23 @@
-"""The exactly-once sink over HTTP: staging, commits, and what is known of each query.
+"""Exactly-once sink over HTTP: staging, commits, and the state of each query.
 
 | route                                      | does                                            |
 |--------------------------------------------|-------------------------------------------------|
-| GET /v1/staging                            | says where blobs are staged                     |
-| PUT /v1/staging/{name}                     | stages one, durably; 201                        |
-| POST /v1/sinks/{query}/commits/{batch}     | commits a batch once; 200 when all is durable;  |
-|                                            | `?check=true` only says whether it would        |
-| GET /v1/sinks, GET /v1/sinks/{query}       | the newest commit of each query, or of one      |
-| DELETE /v1/sinks/{query}                   | forgets a query; `?abandon=true` an open intent |
+| GET /v1/staging                            | returns the staging directory                   |
+| PUT /v1/staging/{name}                     | stages a blob durably; 201                      |
+| POST /v1/sinks/{query}/commits/{batch}     | commits a batch once; 200 when it is durable;   |
+|                                            | `?check=true` only checks it                    |
+| GET /v1/sinks, GET /v1/sinks/{query}       | returns the newest commit of each query, or one |
+| DELETE /v1/sinks/{query}                   | deletes a query's state; `?abandon=true` also   |
+|                                            | with an open intent                             |
 
-With an authoriser a query is a transactional id: who commits needs write on it, and on each topic
-that the manifest names; who stages, on some topic.
+With an authoriser a query is a transactional id: a commit requires write on it and on each topic of
+the manifest, staging requires write on some topic.
 
-A commit may name diskless topics, whose offsets one transaction assigns; the answer has them. Where
-all of its topics are, it is recorded as done or not at all.
+A commit may include diskless topics, whose offsets one transaction assigns; the response has them.
+With diskless topics only, it is recorded as done or not at all.
 
-The name of a query may have slashes, percent-encoded or not. Retriable failures are 503: the
-caller posts the same again.
+Query names may contain slashes, percent-encoded or not. Retriable failures are 503: the caller
+posts the same again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from penstock.broker.batch_commits.manifest import check_query, parse_post
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.admin.access import Asker
+    from penstock.broker.admin.access import Caller
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.batch_commits.manifest import Manifest
     from penstock.broker.partition_registry import PartitionRegistry
@@ -47,25 +48,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these views use."""
-
     control: ControlPlane
     partitions: PartitionRegistry
     sinks: SinkService | None
 
 
 class UploadCut(InvalidError):
-    """The client went away in the middle of an upload."""
+    """The client disconnected during an upload."""
 
 
 def _sinks(parts: Parts) -> SinkService:
     if parts.sinks is None:
-        raise StagingUnavailable("sink.staging.directory is not set: nothing can be staged here")
+        raise StagingUnavailable("staging is disabled: sink.staging.directory is not set")
     return parts.sinks
 
 
 async def staging(parts: Parts, request: Request) -> dict[str, Any]:
-    """Where to stage, while there is room."""
+    """Return the staging directory if it has room."""
     area = _sinks(parts).area
     await area.check_room()
     return {
@@ -77,15 +76,13 @@ async def staging(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def upload(parts: Parts, request: Request) -> dict[str, Any]:
-    """Stage a blob from the body."""
     area = _sinks(parts).area
-    principal = str(request.state.asker.principal)
+    principal = str(request.state.caller.principal)
     done = await area.upload(request.path_params["name"], _chunks(request), principal)
     return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
 
 async def commit(parts: Parts, request: Request) -> dict[str, Any]:
-    """Commit one batch of a query."""
     sinks = _sinks(parts)
     query = check_query(request.path_params["query"])
     batch_id = number("batch", request.path_params["batch"], LONG_MAX)
@@ -97,7 +94,7 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
                 f"the manifest has more than {MANIFEST_BYTES_MAX} bytes: commit smaller batches"
             )
     owner, manifest = await asyncio.to_thread(parse_post, bytes(body))
-    request.state.asker.check("write", "topic", sorted(_topics(parts, manifest)))
+    request.state.caller.check("write", "topic", sorted(_topics(parts, manifest)))
     if flag(request.query_params, "check"):
         await sinks.check(query=query, batch_id=batch_id, owner=owner, manifest=manifest)
         return {"query": query, "batch": batch_id, "outcome": "checked"}
@@ -120,7 +117,6 @@ async def commit(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 def _topics(parts: Parts, manifest: Manifest) -> set[str]:
-    """The topics that a manifest names, and those that its ids are of."""
     names = set[str]()
     for target, (name, _) in manifest.targets().items():
         known = parts.partitions.topics_by_id.get(target.topic_id.bytes)
@@ -129,21 +125,21 @@ def _topics(parts: Parts, manifest: Manifest) -> set[str]:
 
 
 async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
-    """Describe the newest commit of every query, in topics that the asker may describe."""
-    return [_described(row, request.state.asker) for row in await parts.control.sink_commits()]
+    """Return the newest commit of every query, with topics that the caller may describe."""
+    return [_described(row, request.state.caller) for row in await parts.control.sink_commits()]
 
 
 async def sink(parts: Parts, request: Request) -> dict[str, Any]:
-    """Describe the newest commit of one query, in topics that the asker may describe."""
+    """Return the newest commit of one query, with topics that the caller may describe."""
     query = check_query(request.path_params["query"])
-    return _described(await _sinks(parts).commit_of(query), request.state.asker)
+    return _described(await _sinks(parts).commit_of(query), request.state.caller)
 
 
 async def forget(parts: Parts, request: Request) -> dict[str, Any]:
-    """Forget a query; answers what was known."""
+    """Delete a query's state and return it."""
     query = check_query(request.path_params["query"])
     abandon = flag(request.query_params, "abandon")
-    return _described(await _sinks(parts).forget(query, abandon=abandon), request.state.asker)
+    return _described(await _sinks(parts).forget(query, abandon=abandon), request.state.caller)
 
 
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
@@ -154,7 +150,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         raise UploadCut(f"{request.url.path}: the client closed the connection") from None
 
 
-def _described(row: SinkCommit, asker: Asker) -> dict[str, Any]:
+def _described(row: SinkCommit, caller: Caller) -> dict[str, Any]:
     return {
         "query": row.query_id,
         "owner": row.owner,
@@ -170,6 +166,6 @@ def _described(row: SinkCommit, asker: Asker) -> dict[str, Any]:
                 "next_sequence": target.next_sequence,
             }
             for target in row.targets
-            if asker.sees(target.topic)
+            if caller.sees(target.topic)
         ],
     }

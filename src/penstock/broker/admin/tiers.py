@@ -1,8 +1,6 @@
-"""What of tiered partitions lies where, and why it is not copied.
+"""Tiered partitions of this broker: local and archived ranges, and copy failures, from memory.
 
-Each broker tells of the partitions that it leads and of those that it follows: which files are
-left on a disk differs, what lies in the archive does not. Only the leader knows what waits to be
-copied. Nothing here asks the control plane, or reads a file.
+Followers report theirs too, because local files differ; only the leader has the copy lag.
 """
 
 from __future__ import annotations
@@ -18,25 +16,23 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.service import TierService
 
 ROWS_MAX: Final = 10_000
-"""Partitions that one answer has; the others are counted."""
+"""Partitions in one response; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this view uses."""
-
     node_id: int
     tiers: TierService | None
 
 
 async def tiers(parts: Parts, request: Request) -> dict[str, Any]:
-    """The tiered partitions on this broker, of one topic with `topic`; null is not known yet."""
-    service, wanted = parts.tiers, request.query_params.get("topic")
+    """Return the tiered partitions on this broker, of one topic with `topic`; null is unknown."""
+    service, selected = parts.tiers, request.query_params.get("topic")
     hosted = [] if service is None else list(service.hosted.items())
     found = [
         _row(partition, part)
         for partition, part in hosted
-        if wanted in (None, partition.topic_partition.topic)
+        if selected in (None, partition.topic_partition.topic)
     ]
     return {
         "node_id": parts.node_id,

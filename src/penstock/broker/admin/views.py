@@ -1,8 +1,4 @@
-"""What the log holds and who reads it, as plain values for JSON.
-
-Offsets and sizes come from the logs in memory; nothing here reads a file. Groups come from the
-coordinator, their offsets from the control plane.
-"""
+"""Topics, partitions and groups as plain values for JSON, without reading files."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from penstock.partitions import look_up_watermarks
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from penstock.broker.admin.access import Asker
+    from penstock.broker.admin.access import Caller
     from penstock.broker.coordination.groups import GroupCoordinator
     from penstock.broker.end_offsets import EndOffsets
     from penstock.broker.metadata import ClusterMetadata
@@ -27,13 +23,11 @@ if TYPE_CHECKING:
     from penstock.control import CommittedOffset, ControlPlane
 
 TROUBLED_MAX: Final = 1000
-"""Copies that one answer names; the others are counted."""
+"""Replicas in one response; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these views use."""
-
     node_id: int
     control: ControlPlane
     cluster: ClusterMetadata
@@ -45,26 +39,26 @@ class Parts:
 
 
 async def losses(parts: Parts, request: Request) -> dict[str, Any]:
-    """What unclean elections gave up, the newest first."""
+    """Return the record losses of unclean elections, newest first."""
     await parts.cluster.refresh()
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     rows = [
         {
-            "topic": names.get(one.topic_id, str(one.topic_id)),
-            "partition": one.partition,
-            "epoch": one.sealed,
-            "from_offset": one.from_offset,
-            "broker": one.broker,
-            "missing": one.missing,
-            "at_ms": one.at_ms,
+            "topic": names.get(partition_loss.topic_id, str(partition_loss.topic_id)),
+            "partition": partition_loss.partition,
+            "epoch": partition_loss.sealed,
+            "from_offset": partition_loss.from_offset,
+            "broker": partition_loss.broker,
+            "missing": partition_loss.missing,
+            "at_ms": partition_loss.at_ms,
         }
-        for one in await parts.control.partition_losses()
+        for partition_loss in await parts.control.partition_losses()
     ]
     return {"losses": rows}
 
 
 async def copies(parts: Parts, request: Request) -> dict[str, Any]:
-    """The copies on this broker that do not take part, or not in full, and how many there are."""
+    """Return this broker's replicas that do not take part, or not fully, and their number."""
     logs = [] if parts.replicas is None else list(parts.replicas.replication.logs.values())
     troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
     return {
@@ -83,7 +77,7 @@ async def copies(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
-    """Brokers, counts, and which broker answers."""
+    """Return brokers, counts, and the responding broker."""
     await parts.cluster.refresh()
     image = parts.cluster.image
     return {
@@ -107,23 +101,22 @@ async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def topics(parts: Parts, request: Request) -> dict[str, Any]:
-    """Every topic, with what its partitions on this broker hold altogether."""
+    """Return every topic, with the totals of its partitions on this broker."""
     await parts.cluster.refresh()
     topics = parts.partitions.topics
-    await look_up_watermarks(one for topic in topics.values() for one in topic.partitions)
+    await look_up_watermarks(
+        partition for topic in topics.values() for partition in topic.partitions
+    )
     return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
 
 
 async def topic(parts: Parts, request: Request) -> dict[str, Any]:
-    """One topic, partition by partition; offsets are null where another broker leads.
-
-    `migration` says how far a local topic is that becomes diskless; null for all others.
-    """
+    """Return one topic by partition; offsets are null where another broker leads."""
     await parts.cluster.refresh()
     name = request.path_params["topic"]
     found = parts.partitions.topics.get(name)
     if found is None:
-        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     await look_up_watermarks(found.partitions)
     return {
         **_summary(found),
@@ -134,7 +127,6 @@ async def topic(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def groups(parts: Parts, request: Request) -> dict[str, Any]:
-    """Every consumer group of this coordinator."""
     listed = await parts.coordinator.list_groups()
     return {
         "groups": [
@@ -149,22 +141,19 @@ async def groups(parts: Parts, request: Request) -> dict[str, Any]:
 
 
 async def group(parts: Parts, request: Request) -> dict[str, Any]:
-    """Describe one group: members, offsets, and lag; without topics that the asker may not see.
-
-    Only its coordinator knows it.
-    """
-    asker: Asker = request.state.asker
+    """Return a group's members, offsets and lag, without invisible topics, at its coordinator."""
+    caller: Caller = request.state.caller
     group_id = request.path_params["group"]
     coordinator = parts.coordinator
     coordinator.check_owner(group_id)
     described = await coordinator.describe(group_id)
     if described is None:
-        raise GroupIdNotFound(f"there is no group {group_id!r}")
+        raise GroupIdNotFound(f"group {group_id!r} does not exist")
     committed = await parts.control.committed_offsets(group_id, None)
     offsets = {
         TopicPartition(offset.topic, offset.partition): offset
         for offset in committed
-        if asker.sees(offset.topic)
+        if caller.sees(offset.topic)
     }
     ends = await parts.end_offsets.of(offsets)
     rows = [_position(offset, ends.get(place)) for place, offset in offsets.items()]

@@ -1,1 +1,1 @@
-"""Fetch: sessions, and requests that wait for records."""
+"""Fetch requests: sessions, and waiting for records."""

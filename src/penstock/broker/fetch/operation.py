@@ -1,35 +1,30 @@
-"""One fetch request: read what there is, or wait until there is enough.
+"""Fetch request: reads available records, or waits until there are enough.
 
-A request that finds less than `min_bytes`, and no error, becomes a waiter on the sources of
-its partitions. When high watermarks rise, the hub wakes the waiters once, after the producers'
-answers have left, and reads at the same place are made once for all of them. The request is
-answered when there is enough, when a partition fails, or when `max_wait` has passed, of which
-`FETCH_WAIT_SECONDS_MAX` count. Rights are asked for again before each answer: a request that began
-before a right was revoked returns nothing that was written after.
+A request that finds less than `min_bytes`, and no error, waits on the sources of its partitions.
+When high watermarks rise, the hub wakes the waiters once, after the producers' responses have left;
+equal reads are shared. The response leaves when there is enough, a partition fails, or `max_wait`,
+at most `FETCH_WAIT_SECONDS_MAX`, has passed. Permissions are checked again before each response, so
+records written after a revocation are not returned.
 
-An error is answered at once when it is news: the first time for a position in a session, or on a
-connection whose requests have none. After that it still stands in every answer, as in Kafka, but
-no request is answered for its sake: a client that asks again and again waits as for records.
+A new error is returned immediately: the first one at a position in a session, or on a connection
+without sessions. Later responses repeat it, as in Kafka, but do not leave early for it.
 
-The budget of an answer (`max_bytes`) is shared fairly: requests without a session begin at
-another partition each time, sessions ask those last that gave records last. The first batch of
-an answer is returned whole even if it is larger than every limit, so a consumer always gets on.
+The budget of a response (`max_bytes`) is shared fairly: requests without a session begin at another
+partition each time, sessions read partitions last that returned records last. The first batch of a
+response is returned whole even if it exceeds every limit, so a consumer always progresses.
 
-A diskless partition has no bytes here. Those that are not loaded yet are asked for together, within
-the budget of the request, and the request waits on: it is woken when they are there. If that takes
-longer than `max_wait` it is answered without them, and the next request finds them.
+Missing bytes of diskless partitions are loaded together, within the request's budget, while the
+request waits. If that takes longer than `max_wait`, the next request returns them.
 
-A client that says in which epoch the record before its offset was written is told where the log
-parts from what it has, instead of records, if it does.
+If a client sends the epoch of the record before its offset and the logs diverge, it gets the point
+of divergence instead of records.
 
-A consumer that names its rack is sent to a replica in it (KIP-392), which is read up to the commit
-mark that it knows. Who names none reads from leaders.
+A consumer with a rack is sent to a replica in it (KIP-392), which it reads up to that replica's
+high watermark; others read from leaders. Readers of committed records get them up to the last
+stable offset, with the list of aborted transactions.
 
-A reader of committed records gets them up to the last stable offset, and is told which of them are
-of aborted transactions.
-
-A client that is above its quota gets an empty answer before anything is read for it, as in Kafka;
-an answer that takes it there has its records, and the next request waits (`broker/quotas/`).
+A client above its quota gets an empty response before anything is read, as in Kafka
+(`broker/quotas/`).
 
 Source: KIP-74 (limits), KIP-98 (transactions), KIP-227, KIP-320 and KIP-595 (epochs); Kafka's
 `DelayedFetch`.
@@ -54,7 +49,7 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_told
+from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_reported
 from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch, parts_from, serving_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, FETCH_WAIT_SECONDS_MAX, READS_SHARED_MAX
@@ -94,19 +89,19 @@ SharedReads = dict[tuple[int, int, int, int], "Read"]
 
 
 class Waiter(Protocol):
-    """A request that waits in the hub."""
+    """Request that waits in the hub."""
 
     def look_again(self, reads: SharedReads) -> None:
-        """One of its sources has grown, or the image has changed."""
+        """Read again after a source has grown, or the image has changed."""
         ...
 
     def expire(self) -> None:
-        """It has waited long enough, or the broker stops."""
+        """Respond because the wait is over, or the broker is stopping."""
         ...
 
 
 class FetchHub:
-    """The waiting fetch requests of a broker."""
+    """Waiting fetch requests of a broker."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, dict[Waiter, None]] = {}
@@ -121,19 +116,19 @@ class FetchHub:
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
-        """Tell the hub the loop that owns it."""
+        """Set the loop that owns the hub."""
         self._call_soon, self._call_later = call_soon, call_later
 
     def __len__(self) -> int:
         return len(self._operations)
 
     def turn(self) -> int:
-        """A number that grows with each request without a session."""
+        """Return a number that grows with each request without a session."""
         self._turn += 1
         return self._turn
 
     def advanced(self, sources: Iterable[object]) -> None:
-        """Sources have grown: wake who waits for them, once the answers have left."""
+        """Wake the waiters of sources that have grown, after pending responses have left."""
         if not self._waiting:
             return
         for source in sources:
@@ -142,11 +137,9 @@ class FetchHub:
                 self._wake_soon(waiting)
 
     def awaited(self) -> Iterable[object]:
-        """The sources that requests wait for."""
         return self._waiting
 
     def image_changed(self) -> None:
-        """Partitions may be gone or led elsewhere: everyone looks again."""
         if self._operations:
             self._wake_soon(self._operations)
 
@@ -163,7 +156,7 @@ class FetchHub:
                 operation.look_again(reads)
 
     def add(self, operation: Waiter, sources: list[object], seconds: float) -> Any:
-        """Let a request wait on its sources; returns the handle of its timeout."""
+        """Add a waiter to its sources; return the handle of its timeout."""
         self._operations[operation] = None
         for source in sources:
             self._waiting.setdefault(source, {})[operation] = None
@@ -181,15 +174,13 @@ class FetchHub:
                     del self._waiting[source]
 
     def finish_all(self) -> None:
-        """Answer all waiting requests with what there is, because the broker stops."""
+        """Complete all waiting requests, because the broker is stopping."""
         for operation in list(self._operations):
             operation.expire()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchParts:
-    """What a fetch uses."""
-
     fetch_hub: FetchHub
     settings: BrokerSettings
     node_id: int
@@ -203,8 +194,6 @@ class FetchParts:
 
 
 class FetchOperation:
-    """A fetch request between its arrival and its answer."""
-
     __slots__ = (
         "_committed", "_context", "_found", "_hub", "_later", "_max_bytes", "_parts", "_plan",
         "_refused", "_request",
@@ -230,18 +219,15 @@ class FetchOperation:
             if quota_bytes is not None:
                 self._max_bytes = min(self._max_bytes, quota_bytes)
         self._refused: dict[bytes, AuthorisationFailed] = {}
-        self._ask()
+        self._authorise()
         self._found: dict[FetchPartition, PartitionAnswer] = {}
         self._size = 0
         self._sources: list[object] = []
         self._timer: Any = None
         self._later: list[Later] = []
 
-    def _ask(self) -> None:
-        """Note the topics that may not be read now, by name or id as the request has them.
-
-        `_source` raises their errors; the sources that a session's partitions had are dropped.
-        """
+    def _authorise(self) -> None:
+        """Record the topics without read permission; `_source` raises their errors."""
         before, context = self._refused, self._context
         if context.rights is EVERYTHING:
             return
@@ -258,7 +244,7 @@ class FetchOperation:
         self._refused = refused
 
     def start(self) -> None:
-        """Answer at once if there is enough, else wait."""
+        """Respond immediately if there is enough, else wait."""
         seconds = min(self._request.max_wait_ms / 1000, FETCH_WAIT_SECONDS_MAX)
         if (
             self._plan.error
@@ -272,7 +258,7 @@ class FetchOperation:
         self._context.abandon = self._leave
 
     def look_again(self, reads: SharedReads) -> None:
-        """Called when a log has grown, or the image has changed."""
+        """Read again after a log has grown, or the image has changed."""
         quotas, context = self._parts.quotas, self._context
         began = context.started if not quotas.timing else self._parts.clock.monotonic()
         if context.connection.closing:
@@ -281,7 +267,7 @@ class FetchOperation:
             self._leave()
             throttled_answer(self._parts, context, throttle_ms, self._plan.session_id)
         else:
-            self._ask()
+            self._authorise()
             if self._satisfied(reads):
                 self._leave()
                 self._answer()
@@ -289,8 +275,8 @@ class FetchOperation:
             quotas.charge(context, self._parts.clock.monotonic() - began)
 
     def expire(self) -> None:
-        """`max_wait` has passed, or the broker stops: answer with what there is."""
-        self._ask()
+        """Respond with the available records: `max_wait` has passed, or the broker is stopping."""
+        self._authorise()
         self._satisfied(None)
         self._leave()
         self._answer()
@@ -303,7 +289,7 @@ class FetchOperation:
             self._timer = None
 
     def _satisfied(self, reads: SharedReads | None) -> bool:
-        """Read within the budget; true if there is enough, or an error begins or ends."""
+        """Read within the budget; return whether there is enough, or an error begins or ends."""
         waits = self._timer is not None
         found = self._found = {}
         self._size = 0
@@ -369,11 +355,11 @@ class FetchOperation:
         if self._context.version >= TOPIC_IDS_FROM:
             topic = partitions.topics_by_id.get(key)
             if topic is None:
-                raise UnknownTopicId(f"there is no topic of id {key.hex()}")
+                raise UnknownTopicId(f"topic id {key.hex()} does not exist")
         else:
             topic = partitions.topics_by_name.get(key)
             if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {key!r}")
+                raise UnknownTopicOrPartition(f"topic {key!r} does not exist")
         index, served = partition.index, topic.partitions
         source = served[index] if 0 <= index < len(served) else None
         if source is None and self._request.rack and 0 <= index < len(served):
@@ -391,7 +377,7 @@ class FetchOperation:
         budget: int,
         reads: SharedReads | None,
     ) -> PartitionAnswer | None:
-        """The records at a partition's offset; None when there are none, or none yet."""
+        """Return the records at a partition's offset; None without records, or while loading."""
         check_epoch(source, partition.leader_epoch)
         offset = partition.offset
         nearer = self._nearer(source, partition) if self._request.rack else -1
@@ -416,13 +402,13 @@ class FetchOperation:
             if isinstance(aborted, Later):
                 self._later.append(aborted)
                 return None
-            answer.aborted = [one[:2] for one in aborted]
+            answer.aborted = [transaction[:2] for transaction in aborted]
         return answer
 
     def _found_at(
         self, source: Partition, offset: int, end: int, limit: int, reads: SharedReads | None
     ) -> Read | None:
-        """The batches at an offset; None while they are loaded."""
+        """Return the batches at an offset; None while they are loaded."""
         first = self._size == 0
         place, read = (0, 0, 0, 0), None
         if reads is not None:
@@ -445,7 +431,7 @@ class FetchOperation:
         return read
 
     def _nearer(self, source: Partition, partition: FetchPartition) -> int:
-        """The broker of the consumer's rack that it should read from; -1 for this one."""
+        """Return the broker of the consumer's rack to read from; -1 for this one."""
         parts, rack = self._parts, self._request.rack
         image, own = parts.cluster.image, parts.node_id
         if source.everywhere:
@@ -456,13 +442,13 @@ class FetchOperation:
         return -1 if own in near else source.nearer(near, partition.offset)
 
     def _load(self, max_bytes: int) -> None:
-        """Have what is not here loaded, together from each place where it lies."""
-        wants: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
-        for load, want in self._later:
-            wants.setdefault(load, []).append(want)
+        """Load missing batches, together from each store."""
+        requests: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
+        for load, request in self._later:
+            requests.setdefault(load, []).append(request)
         self._later = []
-        for load, wanted in wants.items():
-            load(wanted, max_bytes)
+        for load, missing in requests.items():
+            load(missing, max_bytes)
 
     def _headers(self, source: Partition, partition: FetchPartition) -> PartitionAnswer:
         return PartitionAnswer(
@@ -492,7 +478,7 @@ class FetchOperation:
                 answers = topics.setdefault(key, [])
             answers.append(answer)
         if not plan.incremental:
-            context.connection.fetch_errors = errors_told(plan.partitions) if failed else {}
+            context.connection.fetch_errors = errors_reported(plan.partitions) if failed else {}
         error = error_number(plan.error) if plan.error else 0
         writer = ResponseWriter(context.version)
         pieces = writer.write(
@@ -506,13 +492,12 @@ class FetchOperation:
         _reply(self._parts, context, pieces, writer.size_bytes)
 
     def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
-        """Where the leaders are that answers name."""
         named = [answer.leader for answers in topics.values() for answer in answers]
         leaders = [leader[0] for leader in named if leader is not None]
         return endpoints_of(self._parts.cluster.image, leaders, self._context.connection.listener)
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
-        """A partition that has nothing to read: left out of a session's answer if unchanged."""
+        """Return a partition without records; None if a session's answer omits it as unchanged."""
         source = partition.source
         if source is None or partition.generation != self._parts.partitions.generation:
             try:
@@ -545,7 +530,7 @@ class FetchOperation:
         return PartitionAnswer(partition.index, error_of(error)[0], leader=leader)
 
     def _leader_of(self, partition: FetchPartition) -> tuple[int, int] | None:
-        """Who leads a partition that there is, and in which epoch, by the image."""
+        """Return the leader and leader epoch of an existing partition, by the image."""
         partitions = self._parts.partitions
         by_id = self._context.version >= TOPIC_IDS_FROM
         served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]
@@ -557,7 +542,7 @@ class FetchOperation:
 def throttled_answer(
     parts: FetchParts, context: RequestContext, throttle_ms: int, session_id: int = 0
 ) -> None:
-    """Answer without records, and without partitions: the client is to wait."""
+    """Respond without records and partitions, with the throttle time."""
     writer = ResponseWriter(context.version)
     pieces = writer.write((), session_id=session_id)
     throttled(pieces, throttle_ms)

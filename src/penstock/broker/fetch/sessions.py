@@ -1,28 +1,24 @@
-"""Incremental fetch sessions: what a consumer asks for, remembered between its requests.
+"""Incremental fetch sessions: partitions of a consumer, stored between its requests.
 
-A consumer that names a thousand partitions once need not name them again; its next requests say
-only what changed, and the answers only what is new. The core below holds the sessions of a
-broker and turns each request into a `Plan`.
+A consumer sends its partitions once; later requests contain only changes, and responses only new
+results. The core below turns each request into a `Plan`.
 
 | session id | epoch | meaning                                                            |
 |-----------:|------:|--------------------------------------------------------------------|
-| 0          | -1    | no session, the request is complete                                 |
-| n          | -1    | close session n; the request is complete                            |
-| any        | 0     | open a new session with the partitions named; close session n       |
-| n          | > 0   | go on with session n; the epoch must be the next one                |
+| 0          | -1    | no session, the request is complete                                |
+| n          | -1    | close session n; the request is complete                           |
+| any        | 0     | open a new session with these partitions; close session n          |
+| n          | > 0   | continue session n; the epoch must be the next one                 |
 
-Partitions are keyed by the topic's name or id, as the request's version names it; by id, a
-topic that was deleted and created again under its name is another topic. A session's partitions
-are asked in turn: those that gave records go to the end of its order.
+Partitions are keyed by the topic's name or id, as the request's version has it. Partitions of a
+session that returned records move to the end of its order. A session belongs to the principal that
+opened it; others get FETCH_SESSION_ID_NOT_FOUND.
 
-A session belongs to the principal that opened it: to others there is no session of its id.
+The least recently used session is evicted for a new one if it was idle for two minutes; otherwise
+the new request is served without a session (id 0).
 
-The number of sessions is bounded. For a new one the least recently used is evicted, if it was
-idle for two minutes; otherwise the new request is served without a session (id 0).
-
-A partition remembers the error of its last answer for as long as the client asks at the same
-position, in a session or by complete requests on one connection (`told`): such an error is no
-news (`operation.py`).
+A partition stores the error of its last response while the client fetches the same position, in a
+session or by complete requests on one connection (`reported`), so that it is not new.
 
 Source: KIP-227; Kafka's `FetchSession.scala`.
 """
@@ -44,18 +40,15 @@ INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
 Place = tuple[bytes, int]
-"""A partition's topic, by name or id as the request has it, and its index."""
-Told = Mapping[Place, tuple[int, int, int]]
-"""Leader epoch, offset and error of the partitions that had an error in a connection's last answer
-to a complete request."""
-_NOTHING: Final[Told] = {}
+"""Topic of a partition, by name or id as in the request, and its index."""
+Reported = Mapping[Place, tuple[int, int, int]]
+"""Leader epoch, offset and error of the partitions with an error in a connection's last response to
+a complete request."""
+_NOTHING: Final[Reported] = {}
 
 
 class FetchPartition:
-    """One partition of a request or of a session, and what its last answer said.
-
-    `source` is what the topic and index led to when the registry's `generation` was the one here.
-    """
+    """Partition of a request or session; `source` is valid while `generation` is."""
 
     __slots__ = (
         "generation", "index", "key", "last_epoch", "leader_epoch", "max_bytes", "offset",
@@ -72,7 +65,7 @@ class FetchPartition:
         self.generation = -1
 
     def update(self, row: PartitionRequest) -> None:
-        """Take over what a later request says; at another position an error is news again."""
+        """Apply a later request; at another position an error is new again."""
         _, epoch, offset, self.last_epoch, self.max_bytes = row
         if (epoch, offset) != (self.leader_epoch, self.offset):
             self.sent_error = 0
@@ -80,8 +73,6 @@ class FetchPartition:
 
 
 class FetchSession:
-    """The partitions of one consumer, in the order in which they are asked."""
-
     __slots__ = ("by_id", "epoch", "last_used", "owner", "partitions", "session_id")
 
     def __init__(self, session_id: int, owner: object, *, by_id: bool) -> None:
@@ -92,14 +83,14 @@ class FetchSession:
         self.last_used = 0.0
         self.partitions: dict[Place, FetchPartition] = {}
 
-    def update(self, request: FetchRequest, told: Told = _NOTHING) -> None:
-        """Add, change and forget partitions as the request says."""
+    def update(self, request: FetchRequest, reported: Reported = _NOTHING) -> None:
+        """Add, change and remove partitions as the request says."""
         partitions = self.partitions
         for key, rows in request.topics:
             for row in rows:
                 known = partitions.get((key, row[0]))
                 if known is None:
-                    partitions[key, row[0]] = _asked(key, row, told)
+                    partitions[key, row[0]] = _requested(key, row, reported)
                 else:
                     known.update(row)
         for key, indexes in request.forgotten:
@@ -107,7 +98,6 @@ class FetchSession:
                 partitions.pop((key, index), None)
 
     def move_to_end(self, partition: FetchPartition) -> None:
-        """A partition that gave records is asked last next time."""
         place = (partition.key, partition.index)
         if self.partitions.pop(place, None) is not None:
             self.partitions[place] = partition
@@ -118,7 +108,7 @@ class FetchSession:
 
 @dataclass(slots=True)
 class Plan:
-    """What one request asks for. `error` is a Kafka error name, empty when there is none."""
+    """Partitions to fetch. `error` is a Kafka error name, empty without an error."""
 
     partitions: Collection[FetchPartition]
     session: FetchSession | None = None
@@ -131,7 +121,7 @@ class Plan:
 
 
 class FetchSessions:
-    """The sessions of a broker, least recently used first."""
+    """Sessions of a broker, least recently used first."""
 
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
         self._slots = slots
@@ -148,13 +138,9 @@ class FetchSessions:
         owner: object,
         by_id: bool,
         now: float,
-        told: Told = _NOTHING,
+        reported: Reported = _NOTHING,
     ) -> Plan:
-        """Find or open the request's session; `now` is monotonic seconds.
-
-        `owner` is the principal that sends the request. The errors that the connection's last
-        complete request was answered come from `errors_told`.
-        """
+        """Find or open the request's session for principal `owner`; `now` is monotonic seconds."""
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
             session = None
@@ -162,8 +148,8 @@ class FetchSessions:
             if session is not None:
                 del self._sessions[session.session_id]
             if request.session_epoch == FINAL_EPOCH:
-                return Plan(_complete(request, told))
-            return self._open(request, told, owner, by_id=by_id, now=now)
+                return Plan(_complete(request, reported))
+            return self._open(request, reported, owner, by_id=by_id, now=now)
         if session is None:
             return Plan((), error="fetch_session_id_not_found")
         if session.by_id != by_id:
@@ -176,15 +162,15 @@ class FetchSessions:
         return Plan(session.partitions.values(), session, incremental=True)
 
     def _open(
-        self, request: FetchRequest, told: Told, owner: object, *, by_id: bool, now: float
+        self, request: FetchRequest, reported: Reported, owner: object, *, by_id: bool, now: float
     ) -> Plan:
         if not self._make_room(now):
-            return Plan(_complete(request, told))
+            return Plan(_complete(request, reported))
         session_id = self._new_id()
         while session_id in self._sessions or session_id == 0:
             session_id = self._new_id()
         session = FetchSession(session_id, owner, by_id=by_id)
-        session.update(request, told)
+        session.update(request, reported)
         self._touch(session, now)
         return Plan(session.partitions.values(), session)
 
@@ -203,8 +189,8 @@ class FetchSessions:
         self._sessions[session.session_id] = session
 
 
-def errors_told(partitions: Iterable[FetchPartition]) -> Told:
-    """What the next complete request of the connection need not be told at once."""
+def errors_reported(partitions: Iterable[FetchPartition]) -> Reported:
+    """Return the errors that the connection's next complete request has already seen."""
     return {
         (item.key, item.index): (item.leader_epoch, item.offset, item.sent_error)
         for item in partitions
@@ -212,16 +198,16 @@ def errors_told(partitions: Iterable[FetchPartition]) -> Told:
     }
 
 
-def _complete(request: FetchRequest, told: Told) -> list[FetchPartition]:
-    if not told:
+def _complete(request: FetchRequest, reported: Reported) -> list[FetchPartition]:
+    if not reported:
         return [FetchPartition(key, row) for key, rows in request.topics for row in rows]
-    return [_asked(key, row, told) for key, rows in request.topics for row in rows]
+    return [_requested(key, row, reported) for key, rows in request.topics for row in rows]
 
 
-def _asked(key: bytes, row: PartitionRequest, told: Told) -> FetchPartition:
-    """A partition that is asked for; its last error is known if it was at this position."""
+def _requested(key: bytes, row: PartitionRequest, reported: Reported) -> FetchPartition:
+    """Return a requested partition, with its last error if that was at this position."""
     partition = FetchPartition(key, row)
-    epoch, offset, error = told.get((key, partition.index), (-1, -1, 0))
+    epoch, offset, error = reported.get((key, partition.index), (-1, -1, 0))
     if (epoch, offset) == (partition.leader_epoch, partition.offset):
         partition.sent_error = error
     return partition

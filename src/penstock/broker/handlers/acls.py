@@ -1,7 +1,6 @@
 """DescribeAcls, CreateAcls, DeleteAcls.
 
-Each binding is a row of the control plane; what one request changes is stored in one write by
-compare-and-set, and is in force on this broker when it is answered.
+One request's changes are one compare-and-set write, in effect on this broker at the response.
 
 Source: KIP-140, KIP-290; Kafka's `AclApis` and `AclControlManager`.
 """
@@ -39,8 +38,6 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     control: ControlPlane
     cluster: ClusterMetadata
     authoriser: Authoriser
@@ -49,19 +46,19 @@ class Parts:
 async def describe_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
     _check_enabled(parts)
     await parts.cluster.look()
-    wanted = _filter(request)
+    selected = _filter(request)
     resources: dict[tuple[str, str, str], list[AclBinding]] = {}
-    for one in bindings_of(parts.cluster.image):
-        if wanted.matches(one):
-            pattern = (one.resource_type, one.name, one.pattern_type)
-            resources.setdefault(pattern, []).append(one)
+    for binding in bindings_of(parts.cluster.image):
+        if selected.matches(binding):
+            pattern = (binding.resource_type, binding.name, binding.pattern_type)
+            resources.setdefault(pattern, []).append(binding)
     return {
         "resources": [
             {
                 "resource_type": RESOURCE_TYPES.index(kind),
                 "resource_name": name,
                 "pattern_type": PATTERN_TYPES.index(pattern),
-                "acls": [_entry(one) for one in found],
+                "acls": [_entry(binding) for binding in found],
             }
             for (kind, name, pattern), found in resources.items()
         ]
@@ -95,32 +92,37 @@ async def delete_acls(parts: Parts, context: RequestContext, request: Any) -> An
 
     def matched(known: Sequence[AclBinding]) -> tuple[Sequence[AclBinding], Sequence[AclBinding]]:
         found[:] = [
-            [one for one in known if isinstance(wanted, AclFilter) and wanted.matches(one)]
-            for wanted in filters
+            [
+                binding
+                for binding in known
+                if isinstance(selected, AclFilter) and selected.matches(binding)
+            ]
+            for selected in filters
         ]
-        return (), [one for matching in found for one in matching]
+        return (), [binding for matching in found for binding in matching]
 
     await change_acls(parts.control, matched)
     await parts.cluster.refresh()
     return {
         "filter_results": [
-            {**_failed(wanted), "matching_acls": ()}
-            if isinstance(wanted, PenstockError)
-            else {"matching_acls": [{**_pattern(one), **_entry(one)} for one in matching]}
-            for wanted, matching in zip(filters, found, strict=True)
+            {**_failed(selected), "matching_acls": ()}
+            if isinstance(selected, PenstockError)
+            else {
+                "matching_acls": [{**_pattern(binding), **_entry(binding)} for binding in matching]
+            }
+            for selected, matching in zip(filters, found, strict=True)
         ]
     }
 
 
 async def _refresh(parts: Parts) -> None:
-    """Load the newest bindings, if anything is decided by them."""
     _check_enabled(parts)
     await parts.cluster.refresh()
 
 
 def _check_enabled(parts: Parts) -> None:
     if not parts.authoriser.refuses:
-        raise SecurityDisabled("authorizer.class.name is empty: nothing is decided by ACLs")
+        raise SecurityDisabled("ACLs are disabled: authorizer.class.name is not set")
 
 
 def _failed(error: PenstockError) -> Answer:
@@ -130,16 +132,12 @@ def _failed(error: PenstockError) -> Answer:
 
 def _word(kind: str, words: Sequence[str], number: int) -> str:
     if not 1 <= number < len(words):
-        raise InvalidAcl(f"there is no {kind} of number {number}")
+        raise InvalidAcl(f"{kind} {number} is unknown")
     return words[number]
 
 
 def _binding(creation: Any) -> AclBinding:
-    """What a client wants to add.
-
-    Raises:
-        InvalidAcl: it cannot be.
-    """
+    """Return the binding to create; raises InvalidAcl."""
     binding = checked(
         AclBinding(
             resource_type=_word("resource type", RESOURCE_TYPES, creation.resource_type),
@@ -153,18 +151,14 @@ def _binding(creation: Any) -> AclBinding:
     )
     if "/" in binding.host and network_of(binding.host) is None:
         raise InvalidAcl(
-            f"host {binding.host!r:.100} of an ACL is no network: write it as 10.0.0.0/8 or"
+            f"host {binding.host!r:.100} of an ACL is not a network: write it as 10.0.0.0/8 or"
             " 2001:db8::/32"
         )
     return binding
 
 
 def _filter(asked: Any) -> AclFilter:
-    """What a client asks for.
-
-    Raises:
-        InvalidAcl: it has a number that nothing has.
-    """
+    """Return the filter of a request; raises InvalidAcl."""
     return AclFilter(
         resource_type=_word("resource type", RESOURCE_TYPES, asked.resource_type_filter),
         name=asked.resource_name_filter,

@@ -1,9 +1,8 @@
-"""ApiVersions: what this broker serves, straight from the API table.
+"""ApiVersions: supported versions, from the API table.
 
-The requests of clients' metrics are left out while no subscription asks for any, as Apache Kafka
-leaves them out without a receiver: a client that sees them asks for its subscriptions at once.
+Telemetry requests are omitted without a subscription, because clients that see them send them.
 
-Source: KIP-35, KIP-511 (version 0 answers what is not understood), KIP-584 (features).
+Source: KIP-35, KIP-511 (version 0 answers unsupported versions), KIP-584 (features).
 """
 
 from __future__ import annotations
@@ -21,29 +20,27 @@ if TYPE_CHECKING:
 
 TELEMETRY: Final = frozenset({"GetTelemetrySubscriptions", "PushTelemetry"})
 FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
-"""Kafka's features that are finalised here, each at its level: clients choose protocols by them.
-group.version 1 is the consumer group protocol of KIP-848, share.version 1 are the share groups of
-KIP-932. With transaction.version 2 (KIP-890) the epoch rises at every end of a transaction, and
-partitions join it by what is written to them."""
+"""Finalised Kafka features and their levels, by which clients choose protocols. group.version 1 is
+the consumer group protocol of KIP-848, share.version 1 are the share groups of KIP-932. With
+transaction.version 2 (KIP-890) the epoch rises at every end of a transaction, and the broker adds
+partitions when they are written to."""
 
 SOFTWARE_FROM: Final = 3
-"""The version from which clients say what they are."""
+"""First version with the client's software name."""
 
 _NAME: Final = APIS[API_VERSIONS].name
 
 ZERO_FEATURES_FROM: Final = 4
-"""Older versions cannot be told of features that begin at 0 (KAFKA-17011)."""
+"""Older versions cannot represent features that begin at 0 (KAFKA-17011)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Parts of the broker that this handler uses."""
-
     telemetry: Telemetry
 
 
 def api_versions(parts: Parts, context: RequestContext, request: Any) -> bytes:
-    """Answer with the table; encoded once per version."""
+    """Return the table, encoded once per version."""
     if context.version >= SOFTWARE_FROM:
         name, version = request.client_software_name, request.client_software_version
         context.connection.software = name, version
@@ -52,7 +49,6 @@ def api_versions(parts: Parts, context: RequestContext, request: Any) -> bytes:
 
 @cache
 def answer_body(version: int, error_code: int, *, telemetry: bool = False) -> bytes:
-    """The answer's body in one version of ApiVersions."""
     keys = [
         {"api_key": api.key, "min_version": api.minimum, "max_version": api.maximum}
         for api in APIS.values()

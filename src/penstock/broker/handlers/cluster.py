@@ -1,7 +1,6 @@
-"""DescribeCluster, DescribeTopicPartitions, UnregisterBroker: what the metadata image says.
+"""DescribeCluster, DescribeTopicPartitions, UnregisterBroker, from the metadata image.
 
-DescribeTopicPartitions goes through topics in the order of their names; a page ends after
-`max.request.partition.size.limit` partitions, and its cursor names the first that is missing.
+DescribeTopicPartitions returns `max.request.partition.size.limit` partitions a page, by topic name.
 
 Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
 `DescribeTopicPartitionsRequestHandler`.
@@ -38,27 +37,23 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     cluster: ClusterMetadata
     control: ControlPlane
 
 
 class MismatchedEndpointType(InvalidError):
-    """Controllers were asked for where brokers answer."""
+    """A client requested controllers from a broker endpoint."""
 
     code: ClassVar[str] = "mismatched_endpoint_type"
 
 
 class UnsupportedEndpointType(InvalidError):
-    """An endpoint type that nobody knows."""
-
     code: ClassVar[str] = "unsupported_endpoint_type"
 
 
 async def unregister_broker(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Remove a broker that is gone for good; refused while it lives or holds replicas."""
+    """Remove a permanently failed broker; rejected while it is alive or holds replicas."""
     await parts.control.remove_broker(request.broker_id)
     return {"error_code": 0, "error_message": None}
 
@@ -66,9 +61,11 @@ async def unregister_broker(parts: Parts, context: RequestContext, request: Any)
 async def describe_cluster(parts: Parts, context: RequestContext, request: Any) -> Entry:
     endpoint_type = getattr(request, "endpoint_type", BROKERS)
     if endpoint_type == CONTROLLERS:
-        raise MismatchedEndpointType("this endpoint knows brokers (1), not controllers (2)")
+        raise MismatchedEndpointType("this endpoint serves brokers (1), not controllers (2)")
     if endpoint_type != BROKERS:
-        raise UnsupportedEndpointType(f"there is no endpoint type {endpoint_type}")
+        raise UnsupportedEndpointType(
+            f"endpoint type {endpoint_type} is unknown: must be 1 (brokers)"
+        )
     await parts.cluster.look()
     image = parts.cluster.image
     operations = NOT_ASKED
@@ -119,7 +116,6 @@ async def describe_topic_partitions(parts: Parts, context: RequestContext, reque
 
 
 def _range(image: MetadataImage, request: Any) -> tuple[list[str], int]:
-    """Names of the topics to go through, and the partition to start from in the first."""
     asked = [topic.name for topic in request.topics]
     names = sorted(set(asked) if asked else image.topics)
     cursor = request.cursor
@@ -175,7 +171,7 @@ def _described(
                 "isr_nodes": partition.isr,
                 "eligible_leader_replicas": (),
                 "last_known_elr": (),
-                "offline_replicas": [one for one in partition.copies if one not in live],
+                "offline_replicas": [copy for copy in partition.copies if copy not in live],
             }
             for partition in partitions
         ],

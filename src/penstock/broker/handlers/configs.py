@@ -1,11 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-Of topics, brokers, groups and clients' metrics.
-
-Values are decided in `broker/configs.py`. A change is stored by compare-and-set against the
-configurations that it was computed from; when another change came between, it is computed
-again, `ATTEMPTS_MAX` times at most. A change by which a local topic becomes diskless is stored
-by `migration`, which may take long.
+A change is a compare-and-set write against the configurations that it was computed from, retried up
+to `ATTEMPTS_MAX` times. Changes that make a local topic diskless go through `migration`.
 
 Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569,
 KIP-1142 (ListConfigResources).
@@ -82,15 +78,15 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""What ListConfigResources may ask for; of loggers there are none here."""
+"""Resource types of ListConfigResources; broker loggers have no configurations here."""
 ATTEMPTS_MAX: Final = 5
 UNAVAILABLE: Final = "broker.unavailable"
-"""Entry of a broker, where a request names it: what the broker needs and cannot use now."""
+"""Pseudo-configuration of a broker: the dependencies that are unavailable now."""
 _NAMES: Final = {
     TOPIC: "topic", BROKER: "broker", CLIENT_METRICS: "client metrics", GROUP: "group",
 }  # fmt: skip
 _NOT_SERVED: Final = (
-    "is not served, only topics (2), brokers (4), client metrics (16) and groups (32)"
+    "is not supported, only topics (2), brokers (4), client metrics (16) and groups (32)"
 )
 
 Entry = dict[str, Any]
@@ -100,8 +96,6 @@ Computed = Callable[[Levels, Mapping[str, str]], Configs]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -169,7 +163,7 @@ def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
     if not name:
         return describe_cluster_defaults(levels, keys)
     _check_broker_name(parts, name)
-    return describe_broker(replace(levels, file=(_told(parts),)), keys)
+    return describe_broker(replace(levels, file=(_with_addresses(parts),)), keys)
 
 
 def _unavailable(causes: str) -> ConfigEntry:
@@ -178,15 +172,15 @@ def _unavailable(causes: str) -> ConfigEntry:
         value=causes,
         source=ConfigSource.DEFAULT,
         type=ConfigType.STRING,
-        documentation="What the broker needs and cannot use now, with the causes.",
+        documentation="Dependencies of the broker that are unavailable now, with the causes.",
         read_only=True,
     )
 
 
-def _told(parts: Parts) -> BrokerSettings:
-    """Return the settings with the addresses at which the broker listens and is advertised."""
-    told = tuple(shown(*endpoint) for endpoint in parts.identity.endpoints.items())
-    settings = replace(parts.settings, advertised_listeners=told)
+def _with_addresses(parts: Parts) -> BrokerSettings:
+    """Return the settings with the bound and advertised addresses."""
+    endpoints = tuple(shown(*endpoint) for endpoint in parts.identity.endpoints.items())
+    settings = replace(parts.settings, advertised_listeners=endpoints)
     if parts.identity.admin_port is not None:
         host, _, _ = settings.admin_listener.rpartition(":")
         settings = replace(settings, admin_listener=f"{host}:{parts.identity.admin_port}")
@@ -215,21 +209,21 @@ def _topic(parts: Parts, name: str) -> Topic:
     validate_topic_name(name)
     topic = parts.cluster.image.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     return topic
 
 
 def _group(parts: Parts, name: str) -> Mapping[str, str]:
-    """What is set for a group, which need not be there."""
+    """Return a group's stored configs; the group need not exist."""
     if not name:
-        raise BadRequest("a group is named by its id, which is not empty")
+        raise BadRequest("the group id must not be empty")
     return parts.cluster.image.entity_configs.get((GROUP_KIND, name), {})
 
 
 def _subscription(parts: Parts, name: str) -> Mapping[str, str]:
-    """What is set for a subscription to clients' metrics, which need not be there."""
+    """Return a stored subscription to clients' metrics; empty without one."""
     if not name:
-        raise BadRequest("a subscription to client metrics has a name, which is not empty")
+        raise BadRequest("the name of a client metrics subscription must not be empty")
     return parts.cluster.image.entity_configs.get((CLIENT_METRICS_KIND, name), {})
 
 
@@ -238,18 +232,20 @@ def _check_broker_name(parts: Parts, name: str) -> None:
     if number is None:
         raise BadRequest(f"broker name {name[:32]!r} is not a whole number")
     if number != parts.node_id:
-        raise BadRequest(f"broker {name} was asked for, this is broker {parts.node_id}")
+        raise BadRequest(f"the request is for broker {name}, but this is broker {parts.node_id}")
 
 
 # -- ListConfigResources --------------------------------------------------------------------
 
 
 async def list_config_resources(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """What has configurations; version 0 asks for client metrics alone."""
+    """Return the resources with configurations; version 0 is for client metrics only."""
     kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
     unknown = sorted(kinds.difference(RESOURCE_TYPES))
     if unknown:
-        raise UnsupportedVersion(f"there are no configurations of resource types {unknown}")
+        raise UnsupportedVersion(
+            f"resource types {unknown} are unknown: must be among {RESOURCE_TYPES}"
+        )
     await parts.cluster.look()
     image = parts.cluster.image
     names = {
@@ -277,7 +273,7 @@ def _named_of(image: MetadataImage, kind: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alteration:
-    """One resource's change, as a function of what is stored when it is applied."""
+    """Change of one resource, as functions of the stored configurations."""
 
     resource: Any
     topic: Computed
@@ -320,7 +316,7 @@ def _change(config: Any) -> Change:
         operation = Operation(config.config_operation)
     except ValueError:
         raise BadRequest(
-            f"configuration {config.name}: there is no operation {config.config_operation}"
+            f"configuration {config.name}: operation {config.config_operation} is unknown"
         ) from None
     return Change(name=config.name, operation=operation, value=config.value)
 
@@ -343,7 +339,7 @@ async def _alter(parts: Parts, request: Any, read: Callable[[Any], _Alteration])
 
 
 async def _apply(parts: Parts, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
-    """Make the change; returns what is to be said of settings without effect."""
+    """Apply the change, and return warnings about settings without effect."""
     kind = alteration.resource.resource_type
     store = _STORES.get(kind)
     if store is None:
@@ -384,7 +380,6 @@ def _new(configs: Mapping[str, str], current: Mapping[str, str]) -> dict[str, st
 
 
 def _changed_topic(parts: Parts, alteration: _Alteration, topic: Topic) -> dict[str, str]:
-    """What a topic's configs become, as they are now."""
     levels = parts.topic_admin.levels()
     configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
     effective = topic_config(levels, configs)
@@ -411,8 +406,8 @@ async def _apply_group(
 ) -> tuple[str, ...]:
     name = alteration.resource.resource_name
     current = _group(parts, name)
-    wanted = alteration.group(parts.topic_admin.levels(), current)
-    configs = check_group_configs(parts.settings, name, wanted)
+    changed = alteration.group(parts.topic_admin.levels(), current)
+    configs = check_group_configs(parts.settings, name, changed)
     if not validate_only and configs != current:
         await parts.control.set_entity_configs(
             kind=GROUP_KIND, changes={name: configs}, expected={name: current}
@@ -425,8 +420,8 @@ async def _apply_client_metrics(
 ) -> tuple[str, ...]:
     name = alteration.resource.resource_name
     current = _subscription(parts, name)
-    wanted = alteration.client_metrics(parts.topic_admin.levels(), current)
-    configs = check_subscription(name, wanted)
+    changed = alteration.client_metrics(parts.topic_admin.levels(), current)
+    configs = check_subscription(name, changed)
     if not validate_only and configs != current:
         await parts.control.set_entity_configs(
             kind=CLIENT_METRICS_KIND, changes={name: configs}, expected={name: current}
@@ -440,7 +435,7 @@ _STORES: Final = {
     CLIENT_METRICS: _apply_client_metrics,
     GROUP: _apply_group,
 }
-"""Who stores a change, by the type of the resource."""
+"""Functions that store a change, by resource type."""
 
 
 def _named(resource: Any) -> Entry:

@@ -1,8 +1,6 @@
-"""ConsumerGroupHeartbeat and ConsumerGroupDescribe: consumer groups whose coordinator assigns.
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe; the core in `coordination/consumer/` decides.
 
-The core decides (`coordination/consumer/`); these functions translate.
-
-Source: KIP-848; KIP-1082 (the client makes its member id, from version 1).
+Source: KIP-848; KIP-1082 (the client creates its member id, from version 1).
 """
 
 from __future__ import annotations
@@ -29,19 +27,17 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
 
 MEMBER_ID_VERSION: Final = 1
-"""Members make their ids from this version; before, the coordinator does for those without."""
+"""First version in which members create their ids; before, the coordinator does."""
 
 CLASSIC: Final = 0
 CONSUMER: Final = 1
-"""Types of members in descriptions."""
+"""Member types in descriptions."""
 
 Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator

@@ -1,8 +1,7 @@
-"""ElectLeaders: the first replica of a partition becomes its leader again.
+"""ElectLeaders: makes the first replica of each partition its leader again.
 
-Any broker takes the request, and asks those that lead to hand over (`broker/replicas.py`), so
-nothing is lost, and nothing in flight becomes unknown. An unclean election has what is left of a
-partition led whose other replicas are gone; what they alone have is given up, and that is recorded.
+The leaders hand over (`broker/replicas.py`), so no record is lost. An unclean election lets the
+remaining replicas continue; records that only the others have are lost, which is recorded.
 
 Source: KIP-183, KIP-460; `electLeaders` of Kafka's `ReplicationControlManager`.
 """
@@ -41,8 +40,6 @@ Outcomes = dict[Asked, PenstockError | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this handler uses."""
-
     cluster: ClusterMetadata
     replicas: Replicas | None
 
@@ -54,17 +51,17 @@ async def elect_leaders(parts: Parts, context: RequestContext, request: Any) -> 
     await parts.cluster.refresh()
     image = parts.cluster.image
     outcomes: Outcomes = {}
-    heirs: dict[Asked, Partition] = {}
+    successors: dict[Asked, Partition] = {}
     for asked in _asked(image, request):
         try:
-            heirs[asked] = _to_elect(image, asked, unclean=kind == _UNCLEAN)
+            successors[asked] = _to_elect(image, asked, unclean=kind == _UNCLEAN)
         except PenstockError as error:
             outcomes[asked] = error
     if kind == _UNCLEAN:
-        outcomes |= await _elect_uncleanly(parts, heirs, milliseconds(request.timeout) / 1000)
+        outcomes |= await _elect_uncleanly(parts, successors, milliseconds(request.timeout) / 1000)
     else:
         limit_ms = min(milliseconds(request.timeout), HAND_OVER_MS)
-        outcomes |= await _elect(parts, heirs, limit_ms / 1000)
+        outcomes |= await _elect(parts, successors, limit_ms / 1000)
     if request.topic_partitions is None:
         outcomes = {
             asked: outcome
@@ -75,41 +72,51 @@ async def elect_leaders(parts: Parts, context: RequestContext, request: Any) -> 
 
 
 def _asked(image: MetadataImage, request: Any) -> Iterable[Asked]:
-    """The partitions that a request names; all there are, if it names none."""
     if request.topic_partitions is None:
-        return [(name, row.index) for name, one in image.topics.items() for row in one.partitions]
-    return dict.fromkeys((one.topic, n) for one in request.topic_partitions for n in one.partitions)
+        return [
+            (name, row.index) for name, topic in image.topics.items() for row in topic.partitions
+        ]
+    return dict.fromkeys(
+        (topic_partition.topic, n)
+        for topic_partition in request.topic_partitions
+        for n in topic_partition.partitions
+    )
 
 
 def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition:
-    """The partition whose first replica can lead it, and does not."""
+    """Return the partition, whose first replica can lead it and does not."""
     name, number = asked
     topic = image.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"No such topic as {name}")
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     if not 0 <= number < len(topic.partitions):
-        raise UnknownTopicOrPartition(f"No such partition as {name}-{number}")
+        raise UnknownTopicOrPartition(f"partition {name}-{number} does not exist")
     row = topic.partitions[number]
     live = image.broker(row.leader) is not None
     if live and (row.leader == row.replicas[0] if not unclean else _has_quorum(image, row)):
-        raise ElectionNotNeeded(f"{name}-{number} is led by broker {row.leader}")
+        raise ElectionNotNeeded(f"broker {row.leader} already leads {name}-{number}")
     if unclean:
         return row
     preferred = row.replicas[0]
     if preferred not in row.isr or image.broker(preferred) is None:
         raise PreferredLeaderNotAvailable(
-            f"{name}-{number}: broker {preferred} is not in sync, of the replicas {row.isr} are"
+            f"{name}-{number}: broker {preferred} is not in sync; replicas in sync: {row.isr}"
         )
     return row
 
 
 def _has_quorum(image: MetadataImage, row: Partition) -> bool:
-    """Whether so many replicas are up that it is led, or is about to be."""
-    return sum([image.broker(one) is not None for one in row.replicas]) > len(row.replicas) // 2
+    """Return whether a majority of the replicas is registered."""
+    return (
+        sum([image.broker(replica) is not None for replica in row.replicas])
+        > len(row.replicas) // 2
+    )
 
 
-async def _elect_uncleanly(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
-    keys = _keys(parts.cluster.image, heirs)
+async def _elect_uncleanly(
+    parts: Parts, successors: dict[Asked, Partition], seconds: float
+) -> Outcomes:
+    keys = _keys(parts.cluster.image, successors)
     elected: set[PartitionKey] = set()
     if parts.replicas is not None:
         elected = await parts.replicas.elect_uncleanly(list(keys.values()), seconds)
@@ -118,24 +125,24 @@ async def _elect_uncleanly(parts: Parts, heirs: dict[Asked, Partition], seconds:
         if keys[asked] in elected
         else EligibleLeadersNotAvailable(
             f"{asked[0]}-{asked[1]}: none of its replicas {row.replicas} took over within"
-            f" {seconds:g} s: those that are registered must answer first"
+            f" {seconds:g} s; all registered replicas must respond first"
         )
-        for asked, row in heirs.items()
+        for asked, row in successors.items()
     }
 
 
-def _keys(image: MetadataImage, heirs: dict[Asked, Partition]) -> dict[Asked, PartitionKey]:
+def _keys(image: MetadataImage, successors: dict[Asked, Partition]) -> dict[Asked, PartitionKey]:
     return {
         asked: PartitionKey(image.topics[asked[0]].topic_id.bytes, row.index)
-        for asked, row in heirs.items()
+        for asked, row in successors.items()
     }
 
 
-async def _elect(parts: Parts, heirs: dict[Asked, Partition], seconds: float) -> Outcomes:
-    keys = _keys(parts.cluster.image, heirs)
+async def _elect(parts: Parts, successors: dict[Asked, Partition], seconds: float) -> Outcomes:
+    keys = _keys(parts.cluster.image, successors)
     elected: set[PartitionKey] = set()
     if parts.replicas is not None:
-        by_key = {keys[asked]: row.replicas[0] for asked, row in heirs.items()}
+        by_key = {keys[asked]: row.replicas[0] for asked, row in successors.items()}
         elected = await parts.replicas.elect(by_key, seconds)
     return {
         asked: None
@@ -144,7 +151,7 @@ async def _elect(parts: Parts, heirs: dict[Asked, Partition], seconds: float) ->
             f"{asked[0]}-{asked[1]}: broker {row.replicas[0]} did not take over from broker"
             f" {row.leader} within {seconds:g} s"
         )
-        for asked, row in heirs.items()
+        for asked, row in successors.items()
     }
 
 

@@ -1,7 +1,4 @@
-"""Fetch: decode, find the session, read or wait.
-
-Source: `FetchRequest.json`; see `broker/fetch/`.
-"""
+"""Fetch: decodes the request, finds the session, reads or waits (`broker/fetch/`)."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts(FetchParts):
-    """What the handler uses, beside what its requests do while they wait."""
+    """Parts of the broker that the handler uses, besides those of waiting requests."""
 
     fetch_sessions: FetchSessions
 
@@ -32,7 +29,7 @@ def fetch(
     offset: int,
     lease: Lease | None,
 ) -> None:
-    """Handle one Fetch request; answers by `context.reply`, now or when there are records."""
+    """Handle one Fetch request; respond by `context.reply`, now or when records arrive."""
     request = decode_request(frame, offset, context.version)
     throttle_ms = parts.quotas.before_fetch(context) if parts.quotas.active else 0
     if throttle_ms and request.session_epoch == INITIAL_EPOCH:
@@ -43,7 +40,7 @@ def fetch(
         owner=context.connection.principal,
         by_id=context.version >= TOPIC_IDS_FROM,
         now=context.started,
-        told=context.connection.fetch_errors,
+        reported=context.connection.fetch_errors,
     )
     operation = FetchOperation(parts, context, request, plan)
     if throttle_ms and not plan.error:

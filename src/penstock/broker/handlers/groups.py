@@ -1,9 +1,6 @@
-"""FindCoordinator and the requests of consumer groups: join, sync, heartbeat, leave, describe.
+"""FindCoordinator and the requests of classic groups: join, sync, heartbeat, leave, describe.
 
-The group core decides (`coordination/classic/`), its shell waits and stores
-(`coordination/groups.py`); these functions translate, and know where each version keeps its errors
-and which fields it lacks: no member ids before they were required, one member per LeaveGroup before
-version 3, empty text where later versions have null.
+The core in `coordination/classic/` decides; these functions translate between versions.
 
 Source: KIP-62, KIP-345 (static members), KIP-394 (member ids required), KIP-518 and KIP-848
 (filters of ListGroups), KIP-559 (protocol names), KIP-699 (many coordinators), KIP-800 (reasons),
@@ -51,23 +48,21 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 _ASKED: Final = {GROUP: ("describe", "group"), TRANSACTION: ("describe", "transactional_id")}
 KEYS_VERSION: Final = 4
-"""FindCoordinator takes many keys from this version."""
+"""First version of FindCoordinator with several keys."""
 MEMBER_ID_REQUIRED_VERSION: Final = 4
 NULL_PROTOCOL_VERSION: Final = 7
-"""JoinGroup has null for no protocol from this version, and empty text before."""
+"""First version of JoinGroup with null instead of empty text for no protocol."""
 SKIP_ASSIGNMENT_VERSION: Final = 9
 MEMBERS_VERSION: Final = 3
-"""LeaveGroup takes many members from this version."""
+"""First version of LeaveGroup with several members."""
 NOT_FOUND_VERSION: Final = 6
-"""DescribeGroups says GROUP_ID_NOT_FOUND from this version, and only a Dead group before."""
+"""First version of DescribeGroups with GROUP_ID_NOT_FOUND instead of a Dead group."""
 
 Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
@@ -75,8 +70,8 @@ class Parts:
 
 
 def unexpected(response: object) -> BugError:
-    """The core answered with something that does not belong to the request."""
-    return BugError(f"the group core answered with {type(response).__name__}")
+    """Return the error for a response of the core that does not belong to the request."""
+    return BugError(f"the group core returned an unexpected {type(response).__name__}")
 
 
 # -- FindCoordinator ------------------------------------------------------------------------
@@ -102,7 +97,7 @@ def _coordinator(parts: Parts, context: RequestContext, key: str, key_type: int)
             raise context.refusal(operation, resource, name)
         if key_type not in (GROUP, TRANSACTION):
             raise BadRequest(
-                f"coordinators of type {key_type} are not served, only of groups (0) and "
+                f"coordinator type {key_type} is not supported, only groups (0) and "
                 "transactions (1)"
             )
         broker = owner_of(parts.cluster.image, key)

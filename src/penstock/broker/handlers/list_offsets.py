@@ -1,10 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: positions in a log by time and by epoch.
+"""ListOffsets and OffsetForLeaderEpoch: offsets by time and by epoch.
 
-What the timestamps below 0 ask for stands in `records.positions`. Each of -3 to -6 belongs to the
-versions from the one in `SPECIAL_FROM` on; below it, and with any other negative number, a
-partition is answered UNSUPPORTED_VERSION, as by Kafka.
-
-Partitions that others than this broker append to are looked up first, all together.
+`records.positions` defines the timestamps below 0; in versions without one, a partition returns
+UNSUPPORTED_VERSION, as in Kafka.
 
 Source: `ListOffsetsRequest.json`; KIP-79, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734.
 """
@@ -44,18 +41,16 @@ SPECIAL_FROM: Final[Mapping[int, int]] = {
     LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip
-"""The first version that knows each special timestamp."""
+"""First version of each special timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     partitions: PartitionRegistry
 
 
 async def list_offsets(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    """Answer each partition with an offset, its timestamp and leader epoch, or an error."""
+    """Return an offset with timestamp and leader epoch, or an error, for each partition."""
     committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
     served = _Served(parts)
     await served.look_up(
@@ -78,37 +73,36 @@ async def list_offsets(parts: Parts, context: RequestContext, request: Any) -> d
             if isinstance(found, Awaitable):
                 later.append((answer, found))
             else:
-                _tell(answer, found)
+                _set_position(answer, found)
         topics.append({"name": topic.name, "partitions": partitions})
     ended = await asyncio.gather(*(position for _, position in later), return_exceptions=True)
     for (answer, _), outcome in zip(later, ended, strict=True):
         if isinstance(outcome, BaseException):
             answer["error_code"] = _error(outcome)
         else:
-            _tell(answer, outcome)
+            _set_position(answer, outcome)
     return {"topics": topics}
 
 
-def _tell(answer: dict[str, Any], found: OffsetAndTimestamp | None) -> None:
+def _set_position(answer: dict[str, Any], found: OffsetAndTimestamp | None) -> None:
     offset, timestamp, epoch = found or (-1, -1, -1)
     answer |= {"offset": offset, "timestamp": timestamp, "leader_epoch": epoch}
 
 
 def _check_known(timestamp: int, version: int) -> None:
-    """Raise UnsupportedVersion where a timestamp has no meaning in a version."""
+    """Raise UnsupportedVersion if a version lacks a special timestamp."""
     if timestamp < 0 and version < SPECIAL_FROM.get(timestamp, version + 1):
-        raise UnsupportedVersion(f"timestamp {timestamp} in version {version} of ListOffsets")
+        raise UnsupportedVersion(f"timestamp {timestamp} is not supported in version {version}")
 
 
 class _Served:
-    """The partitions of a request; those whose look-up failed answer with its error."""
+    """Partitions of a request; a failed look-up is the error of each."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._failed: PenstockError | None = None
 
     async def look_up(self, asked: Iterable[tuple[str, int]]) -> None:
-        """Learn where they begin and end; what is no partition here is left out."""
         topics = self._parts.partitions.topics
         try:
             await look_up_watermarks(
@@ -120,7 +114,7 @@ class _Served:
             self._failed = error
 
     def partition(self, topic: str, index: int, item: Any) -> Partition:
-        """One of them, as the client knows it; raises the error that it is answered with."""
+        """Return a partition after checking the client's leader epoch; raise its error."""
         partition = self._parts.partitions.partition(topic, index)
         check_epoch(partition, getattr(item, "current_leader_epoch", -1))
         if self._failed is not None and partition.look_up is not None:
@@ -137,7 +131,7 @@ def _error(error: BaseException) -> int:
 async def offset_for_leader_epoch(
     parts: Parts, context: RequestContext, request: Any
 ) -> dict[str, Any]:
-    """Answer each partition with the end offset of an epoch, for truncation checks."""
+    """Return the end offset of an epoch, or an error, for each partition."""
     served = _Served(parts)
     await served.look_up(
         (topic.topic, item.partition) for topic in request.topics for item in topic.partitions

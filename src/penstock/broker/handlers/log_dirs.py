@@ -1,10 +1,7 @@
-"""DescribeLogDirs: where the bytes of partitions lie, and how much room there is.
+"""DescribeLogDirs: sizes of partitions by log directory, and free space.
 
-A broker has one directory for all its local logs. Diskless topics lie in the object store, which
-stands beside it as another log dir, by its URL and without bounds. Each broker answers only for
-those of their partitions whose leader clients take it for, so that the answers of all brokers
-add up to what there is. The size of a partition is that of its batches, as they are kept; the
-journal and the indexes beside them are not in it.
+The object store of diskless topics is another log dir, named by its URL. Each broker reports the
+diskless partitions that clients see it lead, so that the responses add up.
 
 Source: KIP-113, KIP-827 (total and usable bytes); Kafka's `ReplicaManager.describeLogDirs`.
 """
@@ -37,8 +34,6 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     node_id: int
     store: LogStore
     cluster: ClusterMetadata
@@ -47,7 +42,7 @@ class Parts:
 
 
 async def describe_log_dirs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """All partitions, or those that the request names; what does not lie here is left out."""
+    """Return all partitions stored here, or those of the request."""
     await parts.cluster.look()
     topics = parts.partitions.topics
     asked: dict[str, Iterable[int]] = {
@@ -63,12 +58,12 @@ async def describe_log_dirs(parts: Parts, context: RequestContext, request: Any)
 
 
 def _led(parts: Parts, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
-    """The partitions among some that clients take this broker for the leader of, by index."""
-    wanted = frozenset(indexes)
+    """Return the partitions that clients see this broker lead, by index."""
+    selected = frozenset(indexes)
     return {
         row.index: partition
         for row, partition in zip(parts.cluster.shown(topic.topic), topic.partitions, strict=True)
-        if partition is not None and row.leader == parts.node_id and row.index in wanted
+        if partition is not None and row.leader == parts.node_id and row.index in selected
     }
 
 
@@ -91,7 +86,9 @@ def _directory(store: LogStore, led: Mapping[str, _Led]) -> Entry:
 
 async def _object_store(url: str, led: Mapping[str, _Led]) -> Entry:
     try:
-        await look_up_watermarks(one for partitions in led.values() for one in partitions.values())
+        await look_up_watermarks(
+            partition for partitions in led.values() for partition in partitions.values()
+        )
     except PenstockError as error:
         return _offline(url, error)
     return {"log_dir": url, "topics": _topics(led, url)}
@@ -102,13 +99,13 @@ def _offline(log_dir: str, error: PenstockError) -> Entry:
 
 
 def _topics(led: Mapping[str, _Led], store_url: str) -> list[Entry]:
-    """The partitions whose records lie in an object store, or in the directory if it is empty."""
+    """Return the partitions stored in an object store, or in the directory if the URL is empty."""
     topics: list[Entry] = []
     for name, by_index in led.items():
         partitions = [
-            {"partition_index": index, "partition_size": one.size_bytes, "offset_lag": 0}
-            for index, one in by_index.items()
-            if one.store_url == store_url
+            {"partition_index": index, "partition_size": partition.size_bytes, "offset_lag": 0}
+            for index, partition in by_index.items()
+            if partition.store_url == store_url
         ]
         if partitions:
             topics.append({"name": name, "partitions": partitions})

@@ -1,8 +1,6 @@
-"""WriteTxnMarkers: a transaction's coordinator has its end written to partitions led here.
+"""WriteTxnMarkers: writes a coordinator's markers durably to partitions led here.
 
-Each marker is durable before it is answered; those of a request go together.
-
-Source: KIP-98, KIP-1228 (version 2: of which version of transactions a marker is).
+Source: KIP-98, KIP-1228 (version 2: transaction version of a marker).
 """
 
 from __future__ import annotations
@@ -27,8 +25,6 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     clock: Clock
     partitions: PartitionRegistry
 
@@ -36,13 +32,13 @@ class Parts:
 async def write_txn_markers(parts: Parts, context: RequestContext, request: Any) -> Entry:
     written = [
         (
-            int(one.producer_id),
+            int(marker.producer_id),
             [
-                (topic.name, [(i, _write(parts, one, topic.name, i)) for i in _indexes(topic)])
-                for topic in one.topics
+                (topic.name, [(i, _write(parts, marker, topic.name, i)) for i in _indexes(topic)])
+                for topic in marker.topics
             ],
         )
-        for one in request.markers
+        for marker in request.markers
     ]
     return {
         "markers": [
@@ -68,26 +64,25 @@ def _indexes(topic: Any) -> list[int]:
     return [int(index) for index in topic.partition_indexes]
 
 
-def _write(parts: Parts, wanted: Any, topic: str, index: int) -> asyncio.Future[Outcome]:
-    """Write one marker; what became of it comes later."""
+def _write(parts: Parts, request: Any, topic: str, index: int) -> asyncio.Future[Outcome]:
     outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
     marker = Marker(
-        int(wanted.producer_id),
-        int(wanted.producer_epoch),
-        int(wanted.coordinator_epoch),
-        bool(wanted.transaction_result),
-        max(1, int(getattr(wanted, "transaction_version", 1))),
+        int(request.producer_id),
+        int(request.producer_epoch),
+        int(request.coordinator_epoch),
+        bool(request.transaction_result),
+        max(1, int(getattr(request, "transaction_version", 1))),
     )
     try:
         parts.partitions.partition(topic, index).write_marker(
-            marker, now_ms=parts.clock.now_ms(), done=partial(_settle, outcome)
+            marker, now_ms=parts.clock.now_ms(), done=partial(_complete, outcome)
         )
     except PenstockError as error:
         outcome.set_result(error)
     return outcome
 
 
-def _settle(outcome: asyncio.Future[Outcome], result: Outcome) -> None:
+def _complete(outcome: asyncio.Future[Outcome], result: Outcome) -> None:
     if not outcome.done():
         outcome.set_result(result)
 

@@ -1,15 +1,10 @@
-"""Metadata: brokers, topics and their leaders; encoded once, answered until the image changes.
+"""Metadata: brokers, topics and leaders, cached in encoded form until the image changes.
 
-Three ways of asking: for all topics (null; in version 0 an empty list), for none (an empty
-list), for some, by name or from version 12 on by id. A topic that is asked for by name and does
-not exist is created when both the client and `auto.create.topics.enable` allow it; one that is not
-known here is looked for in the control plane, where another broker may have put it.
+A missing topic named by name is created if the client and `auto.create.topics.enable` allow it; an
+unknown topic is first looked up in the control plane, where another broker may have created it.
 
-Who leads a partition whose leader seems to be gone will be known in a moment, and a client that is
-told of the old one, or of none, asks again after as much as a second (librdkafka). So an answer
-waits for a new leader, `LED_ANEW_SECONDS` at most; then there is none.
-
-The leaders of diskless partitions depend on the client's rack as well; see `broker/diskless.py`.
+If a leader seems to be gone, the response waits up to `NEW_LEADER_SECONDS` for a new one, because a
+client without a leader may retry only after a second (librdkafka).
 
 Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic ids).
 """
@@ -46,29 +41,26 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LED_ANEW_SECONDS: Final = 0.3
+NEW_LEADER_SECONDS: Final = 0.3
 _THROTTLE: Final = struct.Struct(">i")
 _THROTTLE_FROM: Final = 3
-"""The version from which an answer begins with the time to wait."""
+"""First version that begins with the throttle time."""
 NEVER_STRICT: Final = 2**15
-"""The version from which topics are refused because of a quota: they are created, for now."""
+"""First version that rejects topics because of a quota: none so far."""
 _IDS_FROM: Final = 12
-"""The version from which topics may be named by ids: before, answers have names alone."""
+"""First version in which topics may be named by ids alone."""
 _NAME: Final = APIS[METADATA].name
-Wanted = list[tuple[str | None, Any]]
+Requested = list[tuple[str | None, Any]]
 
 
 class NotLookedUp(RetriableError):
-    """A topic that is not known here, while the control plane cannot be asked for it.
-
-    Clients ask again for metadata at this error, and at few others.
-    """
+    """The control plane is unavailable for the look-up of an unknown topic; clients retry."""
 
     code: ClassVar[str] = "leader_not_available"
 
 
 class MetadataCache:
-    """Encoded answers by version, request, rack and listener, dropped when the image changes."""
+    """Encoded responses by version, request, rack and listener, for one image."""
 
     __slots__ = ("_bytes", "_entries")
 
@@ -94,8 +86,6 @@ class MetadataCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     cluster: ClusterMetadata
     partitions: PartitionRegistry
@@ -105,26 +95,22 @@ class Parts:
 
 
 def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
-    """Answer from the cache, from the image, or after creating what is missing.
+    """Return a response from the cache, from the image, or after creating topics.
 
-    What a broker says that hears of nobody may be old, and librdkafka asks the one that it has
-    talked to last, for as long as they are connected: the connection is closed after the answer.
+    librdkafka keeps using the connected broker: an isolated one closes the connection afterwards.
     """
     _check_names(context.version, request)
     if parts.cluster.alone():
-        why = "another broker may know of newer leaders: this one hears of nobody"
+        why = "this broker is isolated; other brokers may have newer leaders"
         asyncio.get_running_loop().call_soon(context.connection.close, why)
     unreachable = parts.cluster.unreachable()
-    if unreachable and unreachable & _leaders(parts, _wanted(context.version, request)):
+    if unreachable and unreachable & _leaders(parts, _requested(context.version, request)):
         return _answer_when_led(parts, context, request)
     return _answer_now(parts, context, request)
 
 
 def _check_names(version: int, request: Any) -> None:
-    """Raise InvalidError where topics are named by ids in versions 10 and 11, or not at all.
-
-    These versions have the fields, and no answer for them.
-    """
+    """Raise InvalidError for topics by id in versions 10 and 11, or without name and id."""
     if version >= _IDS_FROM:
         return
     for topic in request.topics or ():
@@ -139,32 +125,31 @@ def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | 
     cached = parts.metadata_cache.get(key)
     if cached is not None:
         return cached
-    wanted, errors = _wanted(context.version, request), {}
-    if wanted is not None:
+    requested, errors = _requested(context.version, request), {}
+    if requested is not None:
         if context.rights is not EVERYTHING:
-            errors = _refused(parts, context, request, wanted)
-        visible = [one for one in wanted if _key_of(*one) not in errors]
+            errors = _refused(parts, context, request, requested)
+        visible = [topic for topic in requested if _key_of(*topic) not in errors]
         missing = _to_create(parts, request, visible)
         if missing:
-            return _create_and_answer(parts, context, request, wanted, missing, errors)
-        if any(_is_unknown(parts, *one) for one in visible):
-            return _look_and_answer(parts, context, request, wanted, errors)
-    return _answer(parts, context, request, wanted, errors)
+            return _create_and_answer(parts, context, request, requested, missing, errors)
+        if any(_is_unknown(parts, *topic) for topic in visible):
+            return _look_and_answer(parts, context, request, requested, errors)
+    return _answer(parts, context, request, requested, errors)
 
 
 def _key_of(name: str | None, topic_id: Any) -> Any:
-    """By what errors of a topic are known."""
     return topic_id or name
 
 
 def _refused(
-    parts: Parts, context: RequestContext, request: Any, wanted: Wanted
+    parts: Parts, context: RequestContext, request: Any, requested: Requested
 ) -> dict[Any, PenstockError]:
-    """The errors of the topics that may not be described, or be created where they are not."""
+    """Return errors of the topics that the caller may not describe, or create if missing."""
     rights = context.rights
     errors: dict[Any, PenstockError] = {}
     creates = rights.allows("create", "cluster", CLUSTER)
-    for name, topic_id in wanted:
+    for name, topic_id in requested:
         known = None if topic_id is None else parts.partitions.topics_by_id.get(topic_id.bytes)
         topic = name if known is None else known.topic.name
         if topic is None:
@@ -179,21 +164,19 @@ def _refused(
 
 
 def throttled(version: int, body: bytes, throttle_ms: int) -> bytes:
-    """The body of an answer that says how long the client has to wait."""
     if version < _THROTTLE_FROM:
         return body
     return _THROTTLE.pack(throttle_ms) + body[_THROTTLE.size :]
 
 
-def _leaders(parts: Parts, wanted: Wanted | None) -> set[int]:
-    """Who leads the replicated partitions that are asked for."""
+def _leaders(parts: Parts, requested: Requested | None) -> set[int]:
     image = parts.cluster.image
     topics = (
         image.topics.values()
-        if wanted is None
+        if requested is None
         else [
             image.topics.get(name or "") if topic_id is None else image.topic_by_id(topic_id)
-            for name, topic_id in wanted
+            for name, topic_id in requested
         ]
     )
     return {
@@ -206,11 +189,11 @@ def _leaders(parts: Parts, wanted: Wanted | None) -> set[int]:
 
 
 async def _answer_when_led(parts: Parts, context: RequestContext, request: Any) -> bytes:
-    loop, wanted = asyncio.get_running_loop(), _wanted(context.version, request)
-    until = loop.time() + LED_ANEW_SECONDS
+    loop, requested = asyncio.get_running_loop(), _requested(context.version, request)
+    until = loop.time() + NEW_LEADER_SECONDS
     while (left := until - loop.time()) > 0:
         await parts.cluster.next_image(left)
-        if _leaders(parts, wanted) <= parts.cluster.live:
+        if _leaders(parts, requested) <= parts.cluster.live:
             break
     answer = _answer_now(parts, context, request)
     return answer if isinstance(answer, bytes) else await answer
@@ -226,60 +209,55 @@ async def _look_and_answer(
     parts: Parts,
     context: RequestContext,
     request: Any,
-    wanted: Wanted,
+    requested: Requested,
     errors: Mapping[Any, PenstockError],
 ) -> bytes:
-    """Ask the control plane before a topic is said to be unknown.
-
-    Another broker may have created it just now. A consumer that subscribes to it is told so once,
-    and would not ask again before its metadata expire, minutes later. Where it cannot be asked,
-    whether there is such a topic is not known: clients are told to ask again.
-    """
+    """Look up unknown topics first: clients retry only minutes after UNKNOWN_TOPIC."""
     try:
         await parts.cluster.refresh()
     except PenstockError as error:
-        logger.warning("looking for new topics failed: %s", error)
-        errors = {**_not_looked_up(wanted, error), **errors}
-    return _answer(parts, context, request, wanted, errors)
+        logger.warning("could not look up unknown topics in the control plane: %s", error)
+        errors = {**_not_looked_up(requested, error), **errors}
+    return _answer(parts, context, request, requested, errors)
 
 
-def _not_looked_up(wanted: Wanted, cause: PenstockError) -> dict[Any, PenstockError]:
-    """The error of each topic that turns out not to be known, by name or id."""
+def _not_looked_up(requested: Requested, cause: PenstockError) -> dict[Any, PenstockError]:
     error = NotLookedUp(str(cause))
-    return {_key_of(*one): error for one in wanted}
+    return {_key_of(*topic): error for topic in requested}
 
 
 def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[Any, ...]:
-    """What an answer depends on beside the image. A client that names no rack has the empty one."""
+    """Return the cache key of a response. Without a rack the client's rack is empty."""
     rack = rack_of(context.client_id, parts.cluster.image)
     unreachable = parts.cluster.unreachable()
     listener = context.connection.listener
     return context.version, request, rack, listener, unreachable, context.rights
 
 
-def _wanted(version: int, request: Any) -> Wanted | None:
-    """The topics asked for as (name, id); None means all."""
+def _requested(version: int, request: Any) -> Requested | None:
     if request.topics is None or (version == 0 and not request.topics):
         return None
-    wanted: Wanted = []
+    requested: Requested = []
     for topic in request.topics:
         topic_id = getattr(topic, "topic_id", None)
-        wanted.append((topic.name if topic_id is None else None, topic_id))
-    return wanted
+        requested.append((topic.name if topic_id is None else None, topic_id))
+    return requested
 
 
-def _to_create(parts: Parts, request: Any, wanted: Wanted) -> list[str]:
+def _to_create(parts: Parts, request: Any, requested: Requested) -> list[str]:
     allowed = getattr(request, "allow_auto_topic_creation", True)
     if not allowed or not parts.settings.auto_create_topics_enable:
         return []
-    return [name for name, _ in wanted if name is not None and name not in parts.partitions.topics]
+    return [
+        name for name, _ in requested if name is not None and name not in parts.partitions.topics
+    ]
 
 
 async def _create_and_answer(
     parts: Parts,
     context: RequestContext,
     request: Any,
-    wanted: Wanted,
+    requested: Requested,
     missing: list[str],
     refused: Mapping[Any, PenstockError],
 ) -> bytes:
@@ -295,17 +273,19 @@ async def _create_and_answer(
     try:
         results = zip(valid, await parts.topic_admin.create_by_default(valid), strict=True)
     except UnavailableError as error:
-        logger.warning("creating topics failed: %s", error)
-        return _answer(parts, context, request, wanted, _not_looked_up(wanted, error) | errors)
+        logger.warning("could not create topics for a metadata request: %s", error)
+        return _answer(
+            parts, context, request, requested, _not_looked_up(requested, error) | errors
+        )
     errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
-    return _answer(parts, context, request, wanted, errors)
+    return _answer(parts, context, request, requested, errors)
 
 
 def _answer(
     parts: Parts,
     context: RequestContext,
     request: Any,
-    wanted: Wanted | None,
+    requested: Requested | None,
     errors: Mapping[Any, PenstockError],
 ) -> bytes:
     rights = context.rights
@@ -317,14 +297,16 @@ def _answer(
     key = _key(parts, context, request)
     rack, image = key[2], parts.cluster.image
     live = parts.cluster.live
-    if wanted is None:
+    if requested is None:
         topics = [
             _topic(topic, parts.cluster.shown(topic, rack), operations, live)
             for topic in image.topics.values()
             if rights.allows("describe", "topic", topic.name)
         ]
     else:
-        topics = [_wanted_topic(parts, *one, rack, operations, live, errors) for one in wanted]
+        topics = [
+            _requested_topic(parts, *topic, rack, operations, live, errors) for topic in requested
+        ]
     with_cluster = getattr(request, "include_cluster_authorized_operations", False)
     body = encoder(_NAME, context.version, "response")(
         {
@@ -349,7 +331,7 @@ def _answer(
     return body
 
 
-def _wanted_topic(
+def _requested_topic(
     parts: Parts,
     name: str | None,
     topic_id: Any,
@@ -407,7 +389,7 @@ def _topic(
                 "leader_epoch": serving_epoch(topic, partition),
                 "replica_nodes": partition.copies,
                 "isr_nodes": partition.isr,
-                "offline_replicas": [one for one in partition.copies if one not in live],
+                "offline_replicas": [copy for copy in partition.copies if copy not in live],
             }
             for partition in partitions
         ],

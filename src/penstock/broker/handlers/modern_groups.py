@@ -1,4 +1,4 @@
-"""What heartbeats and descriptions of groups with server-side assignment answer, of all kinds."""
+"""Heartbeat and describe responses of groups with server-side assignment."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 _NO_TOPICS: Final[Entry] = {"topic_partitions": ()}
 Names = Mapping[bytes, str]
-"""Names of topics by their ids."""
+"""Topic names by topic id."""
 
 
 class GroupParts(Protocol):
-    """What these answers use."""
+    """Parts of the broker that these responses use."""
 
     @property
     def cluster(self) -> ClusterMetadata: ...
@@ -36,7 +36,7 @@ class GroupParts(Protocol):
 
 
 def heartbeat_answer(response: Any, member_id: str) -> Entry:
-    """What a member is told."""
+    """Return the response to a member's heartbeat."""
     if isinstance(response, Refused):
         return {
             "error_code": error_number(response.error),
@@ -72,7 +72,7 @@ async def described_groups(
     name: str,
     member: Callable[[Any, Names], Entry],
 ) -> Entry:
-    """All groups of a request, of one kind: what the core describes them by, and its name."""
+    """Return the descriptions of a request's groups, of the core's class `kind`."""
     rights, asked = context.rights, request.include_authorized_operations
     names = {topic.topic_id.bytes: name for name, topic in parts.cluster.image.topics.items()}
     return {
@@ -93,7 +93,7 @@ async def described_groups(
 
 
 def _seen(context: RequestContext, group: Entry) -> Entry:
-    """The group, but for its members if one of them has a topic that must not be seen."""
+    """Return the group, without its members if the caller may not describe one of their topics."""
     topics = {
         part["topic_name"]
         for member in group["members"]
@@ -103,7 +103,7 @@ def _seen(context: RequestContext, group: Entry) -> Entry:
     for topic in topics:
         if not context.rights.allows("describe", "topic", topic):
             number, _ = error_of(context.refusal("describe", "topic", topic))
-            message = "the group reads topics that the client may not describe"
+            message = "the group has topics that the client is not authorised to describe"
             return {**group, "error_code": number, "error_message": message, "members": ()}
     return group
 
@@ -134,12 +134,12 @@ async def _described(
         "group_epoch": found.epoch,
         "assignment_epoch": found.assignment_epoch,
         "assignor_name": found.assignor,
-        "members": [member(one, names) for one in found.members],
+        "members": [member(described, names) for described in found.members],
     }
 
 
 def named(partitions: Partitions, names: Names) -> Entry:
-    """Partitions of topics that are still there."""
+    """Return the partitions of topics that still exist."""
     return {
         "topic_partitions": [
             {

@@ -1,11 +1,10 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete: the positions of consumer groups.
+"""OffsetCommit, OffsetFetch, OffsetDelete: committed offsets of consumer groups.
 
-The group coordinator says whether a member may commit; offsets go straight to the control
-plane, which gathers the commits of all connections into few transactions and answers when they
-are durable. Nothing is cached here, so what was answered is what a restart finds.
+The group coordinator validates members. Offsets go directly to the control plane, which batches the
+commits of all connections and responds when they are durable; nothing is cached here.
 
-Where an error of the whole group stands depends on the version of OffsetFetch: on every
-partition in version 1, at the top from 2, on the group from 8.
+Errors of a whole group are on every partition in version 1 of OffsetFetch, at the top from 2, on
+the group from 8.
 
 Source: Kafka's `OffsetMetadataManager`; KIP-211 (retention), KIP-320 (leader epochs), KIP-447
 (stable offsets), KIP-496 (deletion), KIP-709 (many groups), KIP-848 (topic ids).
@@ -40,12 +39,12 @@ GROUPS_VERSION: Final = 8
 TOPIC_IDS_VERSION: Final = 10
 GROUP_NOT_FOUND_VERSION: Final = 9
 MEMBER_EPOCHS_VERSION: Final = 9
-"""OffsetCommit and OffsetFetch of members that have epochs are at least of this version."""
-"""OffsetCommit tells a group that is not there from a generation that is not, from here."""
+"""First version of OffsetCommit and OffsetFetch with member epochs."""
+"""First version of OffsetCommit that distinguishes an unknown group from an old generation."""
 ILLEGAL_GENERATION: Final = "illegal_generation"
 
 UNSTABLE: Final = "unstable_offset_commit"
-"""An open transaction may change the offset; who needs a stable one asks again."""
+"""An open transaction may change the offset; clients that require stable offsets retry."""
 
 Entry = dict[str, Any]
 PartitionKey = tuple[str, int]
@@ -54,8 +53,6 @@ Committed = dict[PartitionKey, CommittedOffset]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     control: ControlPlane
     clock: Clock
@@ -64,7 +61,7 @@ class Parts:
 
 
 class Topics(Protocol):
-    """What says whether an offset can be stored."""
+    """Parts that validate offsets."""
 
     @property
     def settings(self) -> BrokerSettings: ...
@@ -74,31 +71,27 @@ class Topics(Protocol):
 
 
 class OffsetMetadataTooLarge(InvalidError):
-    """The text that goes with an offset is above `offset.metadata.max.bytes`."""
+    """The metadata text exceeds `offset.metadata.max.bytes`."""
 
     code: ClassVar[str] = "offset_metadata_too_large"
 
 
 class SubscribedToTopic(InvalidError):
-    """A member of the group reads the topic whose offsets were to be deleted."""
+    """A member of the group subscribes to the topic of the offsets to delete."""
 
     code: ClassVar[str] = "group_subscribed_to_topic"
 
 
 def topic_of(parts: Topics, asked: Any) -> Topic:
-    """The topic that an element names by `topic_id` or by `name`.
-
-    Raises:
-        UnknownTopicId, UnknownTopicOrPartition: it is not there.
-    """
+    """Return the topic of an element; raises UnknownTopicId, UnknownTopicOrPartition."""
     if hasattr(asked, "topic_id"):
         by_id = parts.partitions.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
         if by_id is None:
-            raise UnknownTopicId(f"there is no topic of id {asked.topic_id}")
+            raise UnknownTopicId(f"topic id {asked.topic_id} does not exist")
         return by_id.topic
     by_name = parts.partitions.topics.get(asked.name)
     if by_name is None:
-        raise UnknownTopicOrPartition(f"there is no topic {asked.name!r}")
+        raise UnknownTopicOrPartition(f"topic {asked.name!r} does not exist")
     return by_name.topic
 
 
@@ -143,7 +136,7 @@ async def offset_commit(parts: Parts, context: RequestContext, request: Any) -> 
 
 
 def _refused(request: Any, number: int) -> Entry:
-    """The same error on every partition: OffsetCommit has no other place for it."""
+    """Return the same error on every partition: OffsetCommit has no top-level error."""
     return {
         "topics": [
             {
@@ -166,7 +159,7 @@ def accept(
     now_ms: int,
     expire_ms: int | None = None,
 ) -> list[Entry]:
-    """Check the partitions of one topic; what may be stored is added to `accepted`."""
+    """Check the partitions of one topic, and append valid offsets to `accepted`."""
     try:
         topic = topic_of(parts, asked)
     except PenstockError as error:
@@ -212,7 +205,7 @@ def _refusal(parts: Topics, topic: Topic, index: int, metadata: str) -> str:
 async def offset_fetch(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= GROUPS_VERSION:
         stable = request.require_stable
-        return {"groups": [await _group(parts, context, one, stable) for one in request.groups]}
+        return {"groups": [await _group(parts, context, group, stable) for group in request.groups]}
     answer = await _group(parts, context, request, getattr(request, "require_stable", False))
     number = answer["error_code"]
     if number and context.version < TOP_LEVEL_ERROR_VERSION:
@@ -248,7 +241,6 @@ async def _group(parts: Parts, context: RequestContext, asked: Any, require_stab
 
 
 async def _refuse_member(parts: Parts, context: RequestContext, asked: Any) -> Refused | None:
-    """Why a member may not look up offsets; who says nothing of itself may."""
     if context.version < MEMBER_EPOCHS_VERSION:
         return None
     if asked.member_id is None and asked.member_epoch < 0:
@@ -261,7 +253,7 @@ async def _refuse_member(parts: Parts, context: RequestContext, asked: Any) -> R
 async def _committed(
     parts: Parts, group_id: str, keys: Sequence[PartitionKey] | None, require_stable: bool
 ) -> tuple[Committed, Collection[PartitionKey]]:
-    """Offsets, and the partitions in which they are not stable, if that is asked."""
+    """Return offsets, and the partitions whose offsets are unstable, if requested."""
     if require_stable:
         stable = await parts.control.stable_offsets(group_id, keys)
         found, unstable = stable.committed, stable.unstable
@@ -280,7 +272,6 @@ def _keys(parts: Parts, topics: Iterable[Any]) -> list[PartitionKey]:
 
 
 def _name(parts: Parts, asked: Any) -> str | None:
-    """A topic's name. One that was named need not exist; an id that nobody has is None."""
     if not hasattr(asked, "topic_id"):
         return str(asked.name)
     found = parts.partitions.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None

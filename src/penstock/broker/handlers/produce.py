@@ -1,19 +1,15 @@
-"""Produce: append each partition's batches, answer when what their topics promise holds.
+"""Produce: appends each partition's batches and responds when they are acknowledged.
 
-All partitions of a request are appended in the event loop's turn. A partition says by its own
-callback when the promise holds: after the sync that the requests of one turn share, or when its
-object is committed; the request is answered when all of its partitions have. Errors are per
-partition; a partition that fails does not keep the others from being stored.
+All partitions are appended in one turn of the loop; the response leaves when each partition's
+callback has reported that its batches are durable or replicated. Errors are per partition.
 
 A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
+Batches that must be decompressed are appended after a thread has opened them (`opener.py`); the
+connection's later requests wait, so that a producer's batches keep their order.
 
-A compressed batch that has to be opened, and whatever takes long to look at, is appended once a
-thread has opened it (`opener.py`); the connection's later requests wait, so that batches of a
-producer keep their order.
-
-Versions 0 to 2 are advertised but refused, each partition with an error in the version's own
-shape (see `wire/kafka/apis.py`). Of a request with a transactional id, batches that would begin a
-transaction are verified first (`verification.py`).
+Versions 0 to 2 are advertised but rejected in their own response format (see `wire/kafka/apis.py`).
+In requests with a transactional id, batches that would begin a transaction are verified first
+(`verification.py`).
 
 Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `ReplicaManager`.
 """
@@ -89,8 +85,6 @@ _ALL: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     clock: Clock
     cluster: ClusterMetadata
     opener: Opener
@@ -110,7 +104,7 @@ def produce(
     offset: int,
     lease: Lease | None,
 ) -> None:
-    """Handle one Produce request; answers by `context.reply` once it is durable."""
+    """Handle one Produce request; respond by `context.reply` once it is durable."""
     request = decode_request(frame, offset, context.version)
     problem = _problem(context, request)
     if problem is not None:
@@ -123,13 +117,12 @@ def produce(
         refused = _take_refused(parts, context, request)
     context.no_answer = request.acks == 0
     if request.transactional_id is None:
-        _go_on(context, _append(parts, context, request, lease, None, refused))
+        _continue(context, _append(parts, context, request, lease, None, refused))
     else:
         _begin(parts, context, request, lease, request.transactional_id, refused)
 
 
-def _go_on(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -> None:
-    """Have the rest of an append done while the connection's later requests wait."""
+def _continue(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -> None:
     if rest is not None:
         context.connection.waits_for(asyncio.get_running_loop().create_task(rest))
 
@@ -137,7 +130,6 @@ def _go_on(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -> N
 def _take_refused(
     parts: Parts, context: RequestContext, request: ProduceRequest
 ) -> list[TopicResult]:
-    """Take the topics out of a request that may not be written, and answer them."""
     rights, refused, kept = context.rights, [], []
     by_id = context.version >= TOPIC_IDS_FROM
     for topic in request.topics:
@@ -162,10 +154,7 @@ def _append(
     guards: Guards | None,
     results: list[TopicResult],
 ) -> Coroutine[Any, Any, None] | None:
-    """Append, and answer; `results` has what is answered beside that.
-
-    Returns what is left to do of batches that have to be opened first.
-    """
+    """Append batches; return the work left for sealed ones. `results` are further results."""
     now_ms, acks = parts.clock.now_ms(), request.acks
     by_id = context.version >= TOPIC_IDS_FROM
     topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
@@ -183,9 +172,7 @@ def _append(
                     raise _unknown(key, by_id=by_id)
                 partition = _writable(parts, context, topic, index)
                 if not records:
-                    raise InvalidRecord(
-                        f"the records of {topic.topic.name}-{index} are null or empty"
-                    )
+                    raise InvalidRecord(f"records of {topic.topic.name}-{index} are null or empty")
                 guard = None if guards is None else guard_of(guards, (key, index))
                 try:
                     partition.append(
@@ -213,7 +200,7 @@ def _append(
 
 
 def _writable(parts: Parts, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
-    """The partition of a topic that the peer may write to; PenstockError if there is none."""
+    """Return a partition that the peer may write to; raise PenstockError without one."""
     if topic.topic.internal and context.connection.principal != PEER:
         raise InternalTopic(topic.topic.name)
     served = topic.partitions
@@ -222,8 +209,6 @@ def _writable(parts: Parts, context: RequestContext, topic: ServedTopic, index: 
 
 
 class _Sealed(NamedTuple):
-    """A batch that has to be opened before it is appended."""
-
     result: _Appended
     topic: ServedTopic
     partition: Partition
@@ -238,14 +223,13 @@ async def _append_opened(
     sealed: list[_Sealed],
     lease: Lease | None,
 ) -> None:
-    """Append batches once a thread has opened them."""
     connection = context.connection
     client = (connection.principal, connection.client_host)
     now_ms = parts.clock.now_ms()
     try:
         found = await parts.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
-        for one, ready in zip(sealed, found, strict=True):
-            pending.append_opened(one, ready, parts.clock.now_ms(), lease)
+        for batch, ready in zip(sealed, found, strict=True):
+            pending.append_opened(batch, ready, parts.clock.now_ms(), lease)
     finally:
         if lease is not None:
             lease.release()
@@ -263,27 +247,27 @@ def _begin(
     transactional_id: str,
     refused: list[TopicResult],
 ) -> None:
-    """Append what belongs to a transaction, after a look at what would begin one."""
+    """Append a transaction's batches, after verifying those that would begin one."""
     verifier, version = parts.verifier, context.version
     now_ms = parts.clock.now_ms()
-    guards, wanted = look_at(parts.partitions, request, version, now_ms)
+    guards, unverified = look_at(parts.partitions, request, version, now_ms)
     if version < ADDS_FROM and not parts.settings.transaction_partition_verification_enable:
-        guards.update({one.place: UNGUARDED for one in wanted})
-    elif wanted:
-        known = verified_now(verifier, transactional_id, wanted, version, now_ms)
+        guards.update({batch.place: UNGUARDED for batch in unverified})
+    elif unverified:
+        known = verified_now(verifier, transactional_id, unverified, version, now_ms)
         if known is not None:
             guards.update(known)
-            _go_on(context, _append(parts, context, request, lease, guards, refused))
+            _continue(context, _append(parts, context, request, lease, guards, refused))
             return
         if lease is not None:
             lease.retain()
-        work = verified(verifier, transactional_id, wanted, version, parts.clock)
+        work = verified(verifier, transactional_id, unverified, version, parts.clock)
         task = asyncio.get_running_loop().create_task(
             _append_verified(parts, context, request, lease, guards, work, refused)
         )
         context.connection.waits_for(task)
         return
-    _go_on(context, _append(parts, context, request, lease, guards, refused))
+    _continue(context, _append(parts, context, request, lease, guards, refused))
 
 
 async def _append_verified(
@@ -303,13 +287,18 @@ async def _append_verified(
             await rest
     except TimeoutError:
         refuse(parts, context, request, NotEnoughReplicas(
-            f"the coordinator of the transaction has not answered within {request.timeout_ms} ms"
+            f"the transaction's coordinator did not respond within {request.timeout_ms} ms"
         ))  # fmt: skip
     except asyncio.CancelledError:
-        refuse(parts, context, request, NotEnoughReplicas("the broker stops"))
+        refuse(parts, context, request, NotEnoughReplicas("the broker is stopping; retry"))
     except Exception as error:
         logger.error("verifying a transaction failed", exc_info=error)
-        refuse(parts, context, request, NotEnoughReplicas(f"it could not be verified: {error!r}"))
+        refuse(
+            parts,
+            context,
+            request,
+            NotEnoughReplicas(f"the transaction could not be verified: {error!r}"),
+        )
     finally:
         if lease is not None:
             lease.release()
@@ -318,7 +307,7 @@ async def _append_verified(
 def refuse(
     parts: Parts, context: RequestContext, request: ProduceRequest, error: PenstockError
 ) -> None:
-    """Answer every partition of a request with an error, and store none."""
+    """Respond with an error for every partition of a request, and append nothing."""
     context.no_answer = request.acks == 0
     _Pending(parts, context, request, _refused(request, error)).answer()
 
@@ -326,18 +315,15 @@ def refuse(
 def refuse_old(
     parts: Parts, context: RequestContext, frame: memoryview, offset: int, message: str
 ) -> None:
-    """Answer versions 0 to 2, which are advertised but not served, in their own shape.
-
-    They are version 3 without its transactional id.
-    """
+    """Reject versions 0 to 2 in their own format: version 3 without transactional id."""
     request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
     refuse(parts, context, request, UnsupportedVersion(message))
 
 
 def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
     if by_id:
-        return UnknownTopicId(f"there is no topic of id {key.hex()}")
-    return UnknownTopicOrPartition(f"there is no topic {key.decode(errors='replace')!r}")
+        return UnknownTopicId(f"topic id {key.hex()} does not exist")
+    return UnknownTopicOrPartition(f"topic {key.decode(errors='replace')!r} does not exist")
 
 
 def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) -> None:
@@ -351,9 +337,8 @@ def _fail(result: PartitionResult, topic: ServedTopic | None, error: Exception) 
 
 
 def _problem(context: RequestContext, request: ProduceRequest) -> PenstockError | None:
-    """Why nothing of a request may be appended."""
     if request.acks not in (0, 1, _ALL):
-        return InvalidRequiredAcks(f"acks = {request.acks} is none of 0, 1 and -1 (all)")
+        return InvalidRequiredAcks(f"acks = {request.acks}: must be 0, 1 or -1 (all)")
     rights = context.rights
     if rights is EVERYTHING or not has_transactions(request):
         return None
@@ -364,7 +349,6 @@ def _problem(context: RequestContext, request: ProduceRequest) -> PenstockError 
 
 
 def has_transactions(request: ProduceRequest) -> bool:
-    """Whether batches of a request say that they belong to a transaction."""
     return any(
         records is not None and says_transactional(records)
         for _, partitions in request.topics
@@ -381,10 +365,7 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
 
 
 class _Appended(PartitionResult):
-    """A partition's result, which is called when its topic's promise holds, or does not.
-
-    `takes` says what that waits for.
-    """
+    """Result of a partition, called with the outcome of its append; `takes` is its pending step."""
 
     __slots__ = ("_pending", "takes")
     takes: str
@@ -412,7 +393,7 @@ class _Appended(PartitionResult):
 
 
 class _Pending:
-    """A request whose batches are appended, until what their topics promise holds."""
+    """Request whose appends are not all acknowledged."""
 
     __slots__ = (
         "_context", "_parts", "_request", "_results", "deadline", "outstanding",
@@ -433,26 +414,26 @@ class _Pending:
         self.deadline = context.started + request.timeout_ms / 1000
 
     def append_opened(
-        self, one: _Sealed, ready: memoryview | Exception, now_ms: int, lease: Lease | None
+        self, sealed: _Sealed, ready: memoryview | Exception, now_ms: int, lease: Lease | None
     ) -> None:
-        """Append a batch that was opened, or say why it was refused."""
-        result = one.result
+        """Append an opened batch, or record its error."""
+        result = sealed.result
         if self._results is not None and not isinstance(ready, Exception):
             try:
-                one.partition.append(
+                sealed.partition.append(
                     ready, now_ms=now_ms, acks=self._request.acks, lease=lease, done=result,
-                    guard=one.guard, opening=Opening.DONE,
+                    guard=sealed.guard, opening=Opening.DONE,
                 )  # fmt: skip
-                result.takes = one.partition.append_takes
+                result.takes = sealed.partition.append_takes
                 return
             except Exception as error:
                 ready = error
         if isinstance(ready, Exception):
-            _fail(result, one.topic, ready)
+            _fail(result, sealed.topic, ready)
         self.outstanding -= 1
 
     def expire(self) -> None:
-        """The client's timeout passed before the end; the records may yet become durable."""
+        """Respond with a timeout; the records may still become durable."""
         number = error_number("request_timed_out")
         for result in [result for _, results in self._results or () for result in results]:
             if isinstance(result, _Appended) and result.error == 0 and result.base_offset < 0:
@@ -461,7 +442,7 @@ class _Pending:
         self.answer()
 
     def answer(self) -> None:
-        """Send the response, once; with acks=0 an error closes the connection instead."""
+        """Send the response once; with acks=0 an error closes the connection instead."""
         self._parts.produce_waiting.pop(self, None)
         results = self._results
         if results is None:
@@ -483,7 +464,7 @@ class _Pending:
             self._parts.metrics.failed(context, result.error)
         if context.no_answer:
             if failed:
-                context.connection.close(f"acks=0 and an append failed: {failed[0].message}")
+                context.connection.close(f"append with acks=0 failed: {failed[0].message}")
             self._parts.metrics.answered(context, self._parts.clock.monotonic())
             return
         version = context.version

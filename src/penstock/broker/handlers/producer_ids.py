@@ -1,8 +1,7 @@
-"""InitProducerId: identities of idempotent and of transactional producers.
+"""InitProducerId: identities of idempotent and transactional producers.
 
-Ids come from the control plane in blocks and are never used twice, also when a block is lost
-with the process. A producer without a transactional id that comes back with its producer id simply
-gets a new one: nothing refers to the old one. Of transactional ones their coordinator decides.
+A producer without a transactional id gets a new id even if it sends its old one; the transaction
+coordinator decides for others.
 
 Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-679 (who may be idempotent).
 """
@@ -28,19 +27,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FENCED_FROM: Final = 4
-"""PRODUCER_FENCED is known from this version."""
+"""First version with PRODUCER_FENCED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     producer_ids: ProducerIds
     transactions: TransactionCoordinator
 
 
-def _ask(context: RequestContext, transactional_id: str | None) -> None:
-    """A producer without a transactional id may be idempotent if it may write to any topic."""
+def _authorise(context: RequestContext, transactional_id: str | None) -> None:
+    """Check permissions. Producers without a transactional id need write on any topic."""
     rights = context.rights
     if transactional_id is None:
         if not (
@@ -53,12 +50,14 @@ def _ask(context: RequestContext, transactional_id: str | None) -> None:
 
 
 async def init_producer_id(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    """Answer with a fresh producer id and epoch 0, or those of a transactional id."""
-    _ask(context, request.transactional_id)
+    """Return a new producer id and epoch 0, or those of a transactional id."""
+    _authorise(context, request.transactional_id)
     if request.transactional_id is None:
         return {"producer_id": await parts.producer_ids.next(), "producer_epoch": 0}
     if not request.transactional_id:
-        raise BadRequest("transactional.id is empty: leave it out, or name the producer")
+        raise BadRequest(
+            "transactional.id must not be empty; omit it for a producer without transactions"
+        )
     response = await parts.transactions.call(
         InitProducerId(
             transactional_id=request.transactional_id,

@@ -1,10 +1,7 @@
-"""DescribeProducers: the idempotent producers that a partition remembers.
+"""DescribeProducers: idempotent producers in a partition's state (KIP-664).
 
-Followers answer from their own copies of the log, which may lack the newest batches and may have
-uncommitted ones. Their answers have a message beside error code 0 that says so, by which the broker
-as a client of others recognises them (`client/appender.py`).
-
-Source: KIP-664.
+Followers respond from their own logs, which may differ; a message beside error code 0 marks these
+responses for the broker's own client (`client/appender.py`).
 """
 
 from __future__ import annotations
@@ -24,8 +21,6 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     node_id: int
     partitions: PartitionRegistry
 

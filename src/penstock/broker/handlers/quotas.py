@@ -1,7 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas.
-
-What a request means is decided in `broker/quotas/`. The entries of one request that can be are
-stored in one write by compare-and-set; when another change came between, they are computed again.
+"""DescribeClientQuotas and AlterClientQuotas; `broker/quotas/` interprets them.
 
 Source: KIP-546; Kafka's `ControllerApis`.
 """
@@ -32,8 +29,6 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     control: ControlPlane
     cluster: ClusterMetadata
 
@@ -41,8 +36,8 @@ class Parts:
 async def describe_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
     await parts.cluster.look()
     components = [
-        Component(kind=one.entity_type, match=one.match_type, name=one.match)
-        for one in request.components
+        Component(kind=component.entity_type, match=component.match_type, name=component.match)
+        for component in request.components
     ]
     try:
         found = list(
@@ -73,14 +68,10 @@ async def alter_client_quotas(parts: Parts, context: RequestContext, request: An
 
 
 async def _alter(parts: Parts, request: Any) -> Answer:
-    """Apply a request to what is stored now; each entry has its own error.
-
-    Raises:
-        StaleConfigs: it is not what is stored any more.
-    """
+    """Apply a request to the stored quotas; raises StaleConfigs after a concurrent change."""
     known = parts.cluster.image.entity_configs
     pairs = [
-        [(one.entity_type, one.entity_name) for one in entry.entity] for entry in request.entries
+        [(part.entity_type, part.entity_name) for part in entry.entity] for entry in request.entries
     ]
     counts = Counter(frozenset(entity) for entity in pairs)
     changes, expected, answers = {}, {}, []
@@ -91,11 +82,11 @@ async def _alter(parts: Parts, request: Any) -> Answer:
         answers.append(answer)
         try:
             if counts[frozenset(entity)] > 1:
-                raise BadRequest("the request names this quota entity more than once")
-            whose = entity_of(entity)
-            name = text_of(whose)
+                raise BadRequest("the request contains this quota entity more than once")
+            owner = entity_of(entity)
+            name = text_of(owner)
             current = known.get((QUOTA, name), {})
-            changes[name] = _altered(whose, current, entry)
+            changes[name] = _altered(owner, current, entry)
             expected[name] = current
         except PenstockError as error:
             answer["error_code"], answer["error_message"] = error_of(error)

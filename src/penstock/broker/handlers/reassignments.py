@@ -1,7 +1,6 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: other replicas for partitions.
+"""AlterPartitionReassignments and ListPartitionReassignments.
 
-Any broker takes an order and stores it in the control plane; who leads a partition carries it out
-(`broker/moves.py`), whenever that is. An order without replicas cancels the one that there is.
+The control plane stores a reassignment, the leader carries it out (`broker/moves.py`).
 
 Source: KIP-455, KIP-860; `alterPartitionReassignments` of Kafka's `ReplicationControlManager`.
 """
@@ -35,21 +34,19 @@ Outcomes = dict[Asked, PenstockError | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     cluster: ClusterMetadata
     control: ControlPlane
     topic_admin: TopicAdmin
 
 
 class NotInProgress(InvalidError):
-    """Nothing is ordered that could be cancelled."""
+    """The partition has no reassignment to cancel."""
 
     code: ClassVar[str] = "no_reassignment_in_progress"
 
 
 class TimedOut(RetriableError):
-    """The control plane did not store the orders in time; whether it does yet is not known."""
+    """The control plane did not store the reassignments in time; the outcome is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -62,10 +59,12 @@ async def alter_partition_reassignments(
     outcomes: Outcomes = {}
     orders: dict[Asked, Reassignment] = {}
     for topic in request.topics:
-        for one in topic.partitions:
-            asked = topic.name, one.partition_index
+        for partition in topic.partitions:
+            asked = topic.name, partition.partition_index
             try:
-                orders[asked] = _order(parts, asked, one.replicas, change_factor=change_factor)
+                orders[asked] = _order(
+                    parts, asked, partition.replicas, change_factor=change_factor
+                )
                 outcomes[asked] = None
             except PenstockError as error:
                 outcomes[asked] = error
@@ -74,8 +73,12 @@ async def alter_partition_reassignments(
             refused = await parts.control.reassign(list(orders.values()))
             await parts.cluster.refresh()
     except TimeoutError as error:
-        raise TimedOut("the control plane has not stored the orders in time") from error
-    outcomes |= {asked: refused[one.key] for asked, one in orders.items() if one.key in refused}
+        raise TimedOut(
+            "the control plane did not store the reassignments in time; list them before retrying"
+        ) from error
+    outcomes |= {
+        asked: refused[order.key] for asked, order in orders.items() if order.key in refused
+    }
     return {
         "error_code": 0,
         "error_message": None,
@@ -87,27 +90,22 @@ async def alter_partition_reassignments(
 def _order(
     parts: Parts, asked: Asked, replicas: Sequence[int] | None, *, change_factor: bool
 ) -> Reassignment:
-    """What the control plane is asked for.
-
-    Raises:
-        UnknownTopicOrPartition, NotInProgress: there is no such thing.
-        InvalidReplicaAssignment, InvalidReplicationFactor: these brokers cannot be its replicas.
-    """
+    """Return the reassignment to store; raises PenstockError if it is not possible."""
     image = parts.cluster.image
     topic, row = _found(image, asked)
     if is_diskless(topic):
         raise InvalidReplicaAssignment(
-            f"topic {topic.name!r} is diskless: its records lie in the object store, on no broker"
+            f"topic {topic.name!r} is diskless: its records are in the object store, not on brokers"
         )
     if replicas is None:
         if not row.move:
-            raise NotInProgress(f"{topic.name}-{row.index} is not reassigned")
+            raise NotInProgress(f"{topic.name}-{row.index} has no reassignment in progress")
         return Reassignment(topic.topic_id, row.index, None)
     factor = None if change_factor else len(row.target or row.replicas)
     if factor not in (None, len(replicas)):
         raise InvalidReplicationFactor(
-            f"{topic.name}-{row.index} would have {len(replicas)} replicas, it has {factor}:"
-            " the request does not allow another number"
+            f"{topic.name}-{row.index} has {factor} replicas, the request has {len(replicas)} and"
+            " does not allow a change of the replication factor"
         )
     placed = check_assignment(
         replicas, image.brokers, partition=row.index, replication_factor=factor
@@ -117,8 +115,8 @@ def _order(
     minimum = topic_config(parts.topic_admin.levels(), topic.configs).min_insync_replicas
     if len(placed) < minimum and {*placed} != {*row.replicas}:
         raise InvalidReplicationFactor(
-            f"{topic.name}-{row.index} would have {len(placed)} replicas, and min.insync.replicas ="
-            f" {minimum}: nothing could be acknowledged"
+            f"{topic.name}-{row.index} would have {len(placed)} replicas, fewer than"
+            f" min.insync.replicas = {minimum}"
         )
     return Reassignment(topic.topic_id, row.index, placed)
 
@@ -127,9 +125,9 @@ def _found(image: MetadataImage, asked: Asked) -> tuple[Topic, Partition]:
     name, number = asked
     topic = image.topics.get(name)
     if topic is None:
-        raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
     if not 0 <= number < len(topic.partitions):
-        raise UnknownTopicOrPartition(f"there is no partition {name}-{number}")
+        raise UnknownTopicOrPartition(f"partition {name}-{number} does not exist")
     return topic, topic.partitions[number]
 
 
@@ -147,16 +145,16 @@ async def list_partition_reassignments(
 ) -> dict[str, Any]:
     await parts.cluster.look()
     topics = parts.cluster.image.topics
-    wanted: Iterable[tuple[str, Iterable[int] | None]] = [(name, None) for name in topics]
+    selected: Iterable[tuple[str, Iterable[int] | None]] = [(name, None) for name in topics]
     if request.topics is not None:
-        wanted = [(one.name, one.partition_indexes) for one in request.topics]
+        selected = [(topic.name, topic.partition_indexes) for topic in request.topics]
     found = {
         name: [
             _ongoing(row)
             for row in topics[name].partitions
             if row.move and (numbers is None or row.index in numbers)
         ]
-        for name, numbers in wanted
+        for name, numbers in selected
         if name in topics
     }
     return {

@@ -1,6 +1,4 @@
-"""ShareFetch and ShareAcknowledge: sessions, acknowledgements, records to work on.
-
-Acknowledgements that come with a fetch are taken first, and stored with what the fetch acquires.
+"""ShareFetch and ShareAcknowledge: sessions, acknowledgements, acquired records.
 
 Source: `ShareFetchRequest.json`, `ShareAcknowledgeRequest.json`; KIP-932, KIP-1206, KIP-1222.
 """
@@ -42,8 +40,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     share: ShareService
     fetch_hub: FetchHub
     partitions: PartitionRegistry
@@ -54,17 +50,21 @@ class Parts:
     stopping: asyncio.Event
 
 
-Said = list[tuple[Place, Sequence[Any]]]
-"""The acknowledgements of a request by partition, as they came."""
+Acknowledgements = list[tuple[Place, Sequence[Any]]]
+"""Acknowledgement batches of a request by partition."""
 
 
 async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> list[Buffer]:
-    """Take acknowledgements, then acquire records of the session's partitions."""
-    places, said = _named(request)
-    if request.share_session_epoch == INITIAL_EPOCH and said:
-        raise InvalidShareRequest("a session is opened with nothing to acknowledge")
+    """Apply acknowledgements, then acquire records of the session's partitions."""
+    places, acknowledgements = _named(request)
+    if request.share_session_epoch == INITIAL_EPOCH and acknowledgements:
+        raise InvalidShareRequest(
+            "the first request of a share session must not contain acknowledgements"
+        )
     if getattr(request, "is_renew_ack", False) and (request.max_records or request.max_bytes):
-        raise InvalidShareRequest("locks are renewed by a request that fetches nothing")
+        raise InvalidShareRequest(
+            "a request that renews locks must not fetch: set max_records and max_bytes to 0"
+        )
     session = _session(parts, context, request)
     last = request.share_session_epoch == FINAL_EPOCH
     if not last:
@@ -74,7 +74,7 @@ async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> li
             for index in topic.partitions
         ]
         session.update(places, forgotten)
-    answers = await _acknowledge(parts, context, session, said)
+    answers = await _acknowledge(parts, context, session, acknowledgements)
     throttled = parts.quotas.active and parts.quotas.before_fetch(context)
     if not last and not throttled:
         fetching = ShareFetching(
@@ -99,12 +99,14 @@ async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> li
 
 
 async def share_acknowledge(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    """Take acknowledgements; answered when they are stored."""
+    """Apply acknowledgements; respond when they are stored."""
     if request.share_session_epoch == INITIAL_EPOCH:
-        raise InvalidShareSessionEpoch("a share session is not opened by ShareAcknowledge")
-    _, said = _named(request)
+        raise InvalidShareSessionEpoch(
+            "ShareAcknowledge cannot open a share session: send ShareFetch first"
+        )
+    _, acknowledgements = _named(request)
     session = _session(parts, context, request)
-    answers = await _acknowledge(parts, context, session, said)
+    answers = await _acknowledge(parts, context, session, acknowledgements)
     await answers.acknowledged()
     if request.share_session_epoch == FINAL_EPOCH:
         parts.share.sessions.end(session, said=True)
@@ -115,15 +117,15 @@ async def share_acknowledge(parts: Parts, context: RequestContext, request: Any)
                 "topic_id": topic_id,
                 "partitions": [
                     {
-                        "partition_index": one.index,
-                        "error_code": one.acknowledge_error,
-                        "error_message": one.acknowledge_message,
+                        "partition_index": partition.index,
+                        "error_code": partition.acknowledge_error,
+                        "error_message": partition.acknowledge_message,
                         "current_leader": {
-                            "leader_id": one.leader[0],
-                            "leader_epoch": one.leader[1],
+                            "leader_id": partition.leader[0],
+                            "leader_epoch": partition.leader[1],
                         },
                     }
-                    for one in partitions
+                    for partition in partitions
                 ],
             }
             for topic_id, partitions in answers.by_topic().items()
@@ -135,22 +137,21 @@ async def share_acknowledge(parts: Parts, context: RequestContext, request: Any)
     }
 
 
-def _named(request: Any) -> tuple[list[Place], Said]:
-    """The partitions that a request names, and what it says of them."""
-    places, said = [], []
+def _named(request: Any) -> tuple[list[Place], Acknowledgements]:
+    places, acknowledgements = [], []
     for topic in request.topics:
-        for one in topic.partitions:
-            place = (topic.topic_id, one.partition_index)
+        for partition in topic.partitions:
+            place = (topic.topic_id, partition.partition_index)
             places.append(place)
-            if one.acknowledgement_batches:
-                said.append((place, one.acknowledgement_batches))
-    return places, said
+            if partition.acknowledgement_batches:
+                acknowledgements.append((place, partition.acknowledgement_batches))
+    return places, acknowledgements
 
 
 def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSession:
-    """The session of a request; raises PenstockError."""
+    """Return the session of a request; raises PenstockError."""
     if not request.group_id or not request.member_id:
-        raise InvalidGroupId("a share group's member names its group and itself")
+        raise InvalidGroupId("group id and member id must not be empty")
     key, epoch = (request.group_id, request.member_id), request.share_session_epoch
     sessions, now = parts.share.sessions, context.started
     connection, owner = context.connection, context.connection.principal
@@ -160,7 +161,7 @@ def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSessio
 
 
 async def _acknowledge(
-    parts: Parts, context: RequestContext, session: ShareSession, said: Said
+    parts: Parts, context: RequestContext, session: ShareSession, acknowledgements: Acknowledgements
 ) -> Answers:
     group_id, member = session.key
     answers = Answers(
@@ -171,8 +172,8 @@ async def _acknowledge(
         renews=parts.share.settings_of(group_id).renews,
         context=context,
     )
-    await answers.open([place for place, _ in said])
-    for place, batches in said:
+    await answers.open([place for place, _ in acknowledgements])
+    for place, batches in acknowledgements:
         answers.acknowledge(place, batches)
     return answers
 
@@ -188,6 +189,5 @@ def _lock_timeout_ms(parts: Parts, request: Any) -> int:
 
 
 def _leaders(parts: Parts, context: RequestContext, answers: Answers) -> list[Endpoint]:
-    """Where the leaders are that answers name."""
-    named = [one.leader[0] for one in answers.found.values() if one.leader[0] >= 0]
+    named = [answer.leader[0] for answer in answers.found.values() if answer.leader[0] >= 0]
     return endpoints_of(parts.cluster.image, named, context.connection.listener)

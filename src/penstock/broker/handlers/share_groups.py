@@ -1,6 +1,4 @@
-"""ShareGroupHeartbeat and ShareGroupDescribe: who reads which partitions for a share group.
-
-The core decides (`coordination/share/`); these functions translate.
+"""ShareGroupHeartbeat and ShareGroupDescribe; the core in `coordination/share/` decides.
 
 Source: `ShareGroupHeartbeatRequest.json`, `ShareGroupDescribeRequest.json`; KIP-932.
 """
@@ -28,8 +26,6 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
 

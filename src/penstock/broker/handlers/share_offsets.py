@@ -1,8 +1,6 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets.
 
-A group's coordinator answers from what is stored, and asks the leaders of partitions for their
-ends. The lag is -1 where a leader does not report one. Offsets can be set and deleted while a group
-has no members. Setting offsets of a group that does not exist creates it.
+The lag is -1 without a leader. Offsets can be changed only while a group has no members.
 
 Source: `DescribeShareGroupOffsetsRequest.json` and its like; KIP-932, KIP-1226 (lag).
 """
@@ -34,15 +32,11 @@ Entry = dict[str, Any]
 
 
 class NonEmptyGroup(InvalidError):
-    """The group has members."""
-
     code: ClassVar[str] = "non_empty_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     share: ShareService
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
@@ -50,7 +44,7 @@ class Parts:
 
 
 async def _group(parts: Parts, group_id: str, *, empty: bool) -> DescribedShareGroup:
-    """A share group of this coordinator; raises PenstockError."""
+    """Return a share group of this coordinator; raises PenstockError."""
     parts.coordinator.check_owner(group_id)
     return _checked(group_id, await parts.coordinator.describe(group_id), empty=empty)
 
@@ -61,7 +55,7 @@ def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> Described
         raise GroupIdNotFound(f"Group {group_id} {why}.")
     if empty and group.members:
         count = len(group.members)
-        raise NonEmptyGroup(f"group {group_id!r} has {count} members: they have to leave first")
+        raise NonEmptyGroup(f"group {group_id!r} has {count} members; stop them first")
     return group
 
 
@@ -71,7 +65,7 @@ def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> Described
 async def describe_share_group_offsets(
     parts: Parts, context: RequestContext, request: Any
 ) -> Entry:
-    return {"groups": [await _described(parts, context, one) for one in request.groups]}
+    return {"groups": [await _described(parts, context, group) for group in request.groups]}
 
 
 async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry:
@@ -89,15 +83,15 @@ async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry
         }  # fmt: skip
     if group.topics is None:
         names = {topic.topic_id: name for name, topic in parts.cluster.image.topics.items()}
-        wanted: dict[str, list[int]] = {}
+        selected: dict[str, list[int]] = {}
         for topic_id, index in sorted(states):
             if topic_id in names and rights.allows("describe", "topic", names[topic_id]):
-                wanted.setdefault(names[topic_id], []).append(index)
+                selected.setdefault(names[topic_id], []).append(index)
     else:
-        wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+        selected = {topic.topic_name: list(topic.partitions) for topic in group.topics}
     ends = await parts.end_offsets.of(
         TopicPartition(name, index)
-        for name, indexes in wanted.items()
+        for name, indexes in selected.items()
         if rights.allows("describe", "topic", name)
         for index in indexes
     )
@@ -107,7 +101,7 @@ async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry
             _topic(parts, name, indexes, states, ends)
             if rights.allows("describe", "topic", name)
             else _failed_topic(name, indexes, context.refusal("describe", "topic", name))
-            for name, indexes in wanted.items()
+            for name, indexes in selected.items()
         ],
     }
 
@@ -134,7 +128,9 @@ def _topic(
 ) -> Entry:
     topic = parts.cluster.image.topics.get(name)
     if topic is None:
-        return _failed_topic(name, indexes, UnknownTopicOrPartition(f"there is no topic {name!r}"))
+        return _failed_topic(
+            name, indexes, UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        )
     partitions = []
     for index in indexes:
         state = states.get((topic.topic_id, index))
@@ -151,7 +147,7 @@ def _topic(
 
 
 def lag(state: ShareState, end: int) -> int:
-    """The records up to `end` that are not settled."""
+    """Return the number of records below `end` that are not acknowledged or archived."""
     settled = sum(
         run.last - run.first + 1 for run in state.runs if run.state == RecordState.RESOLVED
     )
@@ -164,7 +160,7 @@ def lag(state: ShareState, end: int) -> int:
 async def alter_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
     group_id: str = request.group_id
     if not group_id.strip():
-        raise InvalidGroupId("offsets are set for a group that the request does not name")
+        raise InvalidGroupId("the group id must not be empty")
     parts.coordinator.check_owner(group_id)
     _checked(group_id, await parts.coordinator.ensure_share_group(group_id), empty=True)
     offsets: dict[Place, int] = {}
@@ -172,20 +168,20 @@ async def alter_share_group_offsets(parts: Parts, context: RequestContext, reque
     for topic in request.topics:
         known = parts.cluster.image.topics.get(topic.topic_name)
         partitions = []
-        for one in topic.partitions:
-            answer: Entry = {"partition_index": one.partition_index}
+        for partition in topic.partitions:
+            answer: Entry = {"partition_index": partition.partition_index}
             count = 0 if known is None else len(known.partitions)
-            if known is None or not 0 <= one.partition_index < count:
+            if known is None or not 0 <= partition.partition_index < count:
                 answer["error_code"] = error_number(UnknownTopicOrPartition.code)
                 answer["error_message"] = (
-                    f"topic {topic.topic_name!r} has {count} partitions, there is no"
-                    f" {one.partition_index}"
+                    f"topic {topic.topic_name!r} has {count} partitions, not partition"
+                    f" {partition.partition_index}"
                 )
-            elif one.start_offset < 0:
+            elif partition.start_offset < 0:
                 answer["error_code"] = error_number("invalid_request")
-                answer["error_message"] = f"offset {one.start_offset} is below 0"
+                answer["error_message"] = f"offset {partition.start_offset} is below 0"
             else:
-                offsets[known.topic_id, one.partition_index] = one.start_offset
+                offsets[known.topic_id, partition.partition_index] = partition.start_offset
             partitions.append(answer)
         responses.append(
             {
@@ -217,7 +213,7 @@ async def delete_share_group_offsets(parts: Parts, context: RequestContext, requ
                 "topic_name": topic.topic_name,
                 "topic_id": None,
                 "error_code": error_number(UnknownTopicOrPartition.code),
-                "error_message": f"there is no topic {topic.topic_name!r}",
+                "error_message": f"topic {topic.topic_name!r} does not exist",
             }
             for topic in request.topics
         ]

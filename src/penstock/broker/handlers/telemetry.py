@@ -1,7 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry; decided in `broker/telemetry/`.
-
-Source: KIP-714.
-"""
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714), handled by `broker/telemetry/`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     telemetry: Telemetry
 
@@ -42,7 +37,7 @@ def get_telemetry_subscriptions(
 
 def push_telemetry(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
     if request.client_instance_id is None:
-        raise BadRequest("a push without the id that the client was given")
+        raise BadRequest("the push has no client instance id: request the subscriptions first")
     parts.telemetry.push(
         context,
         request.client_instance_id,

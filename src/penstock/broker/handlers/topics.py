@@ -1,9 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords.
-
-What a request asks for is decided in `broker/topic_plan.py`; these functions read requests,
-store plans, and write the answers, one entry for every topic asked for, in the request's order.
-A topic that was created with configurations that have no effect yet has a message that says so,
-beside error code 0.
+"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, as planned by `topic_plan.py`.
 
 Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP-525, KIP-599.
 """
@@ -52,8 +47,6 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     settings: BrokerSettings
     control: ControlPlane
     cluster: ClusterMetadata
@@ -63,7 +56,7 @@ class Parts:
 
 
 def failed(error: PenstockError) -> Entry:
-    """The error fields that most answers share."""
+    """Return the error fields that most responses share."""
     number, message = error_of(error)
     return {"error_code": number, "error_message": message}
 
@@ -93,7 +86,6 @@ async def create_topics(parts: Parts, context: RequestContext, request: Any) -> 
 
 
 def _within(quota: MutationQuota, plan: TopicPlan | PenstockError) -> TopicPlan | PenstockError:
-    """A plan that the client's quota allows, else why not."""
     try:
         if not isinstance(plan, PenstockError):
             quota.take(len(plan.partitions))
@@ -160,7 +152,7 @@ async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> 
     if not parts.settings.delete_topic_enable:
         if context.version < 3:
             raise BadRequest("Topic deletion is disabled.")
-        raise TopicDeletionDisabled("topics cannot be deleted: delete.topic.enable is false")
+        raise TopicDeletionDisabled("topic deletion is disabled: delete.topic.enable is false")
     await parts.cluster.refresh()
     if context.version < 6:
         asked = [(name, None) for name in request.topic_names]
@@ -179,7 +171,6 @@ async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> 
 
 
 def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
-    """What two elements that mean the same topic have in common."""
     topic = parts.cluster.image.topics.get(name) if name is not None else None
     return topic.topic_id if topic is not None else (topic_id or name)
 
@@ -187,7 +178,7 @@ def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
 def _deletable(
     parts: Parts, context: RequestContext, name: str | None, topic_id: UUID | None
 ) -> Topic:
-    """The topic; whether one is there is told only to who may describe it."""
+    """Return the topic; only callers with describe permission learn whether it exists."""
     rights = context.rights
     if rights.allows("delete", "cluster", CLUSTER):
         return _find(parts, name, topic_id)
@@ -216,7 +207,7 @@ async def _delete(
         await parts.control.delete_topic(topic.topic_id)
         return {"name": topic.name, "topic_id": topic.topic_id}
     except UnknownTopic as error:
-        gone = UnknownTopicOrPartition(f"topic {name!r} is gone") if name else error
+        gone = UnknownTopicOrPartition(f"topic {name!r} does not exist any more") if name else error
         return {**answer, **failed(gone)}
     except PenstockError as error:
         return {**answer, **failed(error)}
@@ -228,13 +219,13 @@ def _find(parts: Parts, name: str | None, topic_id: UUID | None) -> Topic:
     if name is not None:
         topic = parts.cluster.image.topics.get(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
         return topic
     if topic_id is None:
         raise BadRequest("Neither topic name nor id were specified.")
     known = parts.partitions.topics_by_id.get(topic_id.bytes)
     if known is None:
-        raise UnknownTopicId(f"there is no topic of id {topic_id}")
+        raise UnknownTopicId(f"topic id {topic_id} does not exist")
     return known.topic
 
 
@@ -289,16 +280,14 @@ async def _grow(parts: Parts, asked: Any, quota: MutationQuota, *, validate_only
 
 
 async def delete_records(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Delete in the leaders' logs at once, then wait for their copies as long as the client does.
-
-    A partition that is answered as timed out is deleted at its leader, and later by its copies.
-    """
+    """Delete records in the leaders' logs, then wait for replicas until the client's timeout."""
     waiting: list[tuple[Partition, Entry]] = []
     topics = [
         {
             "name": topic.name,
             "partitions": [
-                await _trimmed(parts, topic.name, one, waiting) for one in topic.partitions
+                await _trimmed(parts, topic.name, partition, waiting)
+                for partition in topic.partitions
             ],
         }
         for topic in request.topics
@@ -325,7 +314,8 @@ async def _trimmed(
         policy = found.config.cleanup_policy
         if "delete" not in policy:
             raise PolicyViolation(
-                f"topic {name!r}: cleanup.policy is {','.join(policy)}, without delete"
+                f"topic {name!r}: deleting records needs cleanup.policy = delete, not"
+                f" {','.join(policy)}"
             )
         answer["low_watermark"] = await found.delete_records(partition.offset)
         waiting.append((found, answer))

@@ -1,12 +1,12 @@
-"""TxnOffsetCommit: a group's positions that a transaction brings.
+"""TxnOffsetCommit: offsets that a transaction commits.
 
-They are staged beside what is committed, and counted or dropped by the save that decides the
-transaction (`control/groups/pending.py`). From version 5 on the group becomes part of the
-transaction by this request; before, AddOffsetsToTxn has made it so.
+The offsets are staged beside the committed ones, and applied or discarded when the transaction is
+decided (`control/groups/pending.py`). From version 5 on this request adds the group to the
+transaction; before, AddOffsetsToTxn does.
 
-The member is checked again once the offsets are staged. Whoever gets its partitions in a newer
-generation looks for stable offsets after that, and finds these; one that was replaced before is
-refused, and its producer aborts.
+The member is checked again once the offsets are staged. Its successor in a newer generation looks
+for stable offsets after that, and finds these; a member that was replaced before is rejected, and
+its producer aborts.
 
 Source: Kafka's `GroupCoordinatorService.commitTransactionalOffsets`; KIP-98, KIP-447, KIP-890.
 """
@@ -40,17 +40,15 @@ OLD_EPOCH: Final = "invalid_producer_epoch"
 STALE_MEMBER_EPOCH: Final = "stale_member_epoch"
 ABORTABLE: Final = "transaction_abortable"
 ABORTABLE_VERSION: Final = 4
-"""The first version that knows TRANSACTION_ABORTABLE."""
+"""First version with TRANSACTION_ABORTABLE."""
 ADDS_GROUP_VERSION: Final = 5
-"""The first version that makes the group part of the transaction."""
+"""First version that adds the group to the transaction."""
 
 Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What this handler uses."""
-
     settings: BrokerSettings
     clock: Clock
     partitions: PartitionRegistry
@@ -73,7 +71,7 @@ async def txn_offset_commit(parts: Parts, context: RequestContext, request: Any)
 
 
 async def _stage(parts: Parts, version: int, request: Any, offsets: list[CommittedOffset]) -> int:
-    """Make offsets part of the transaction; the error's number, or 0."""
+    """Stage offsets in the transaction; return the error's number, or 0."""
     group_id = request.group_id
     if not group_id:
         return error_number(INVALID_GROUP_ID)
@@ -105,10 +103,7 @@ async def _stage(parts: Parts, version: int, request: Any, offsets: list[Committ
 
 
 async def _add_group(parts: Parts, transaction: OpenTransaction, group_id: str) -> None:
-    """Raises what the transaction's coordinator says, as clients of a group's coordinator take it.
-
-    Where it cannot be asked now, they are to ask again; whom they ask is right.
-    """
+    """Add the group; an unavailable coordinator becomes a retriable error."""
     try:
         await parts.transaction_link.add_group(transaction, group_id)
     except PenstockError as error:
@@ -119,6 +114,6 @@ async def _add_group(parts: Parts, transaction: OpenTransaction, group_id: str) 
 
 
 def _member_error(refused: Refused) -> int:
-    """Members of groups with epochs are told what all producers know."""
+    """Return the error's number, without errors that only members with epochs have."""
     stale = refused.error == STALE_MEMBER_EPOCH
     return error_number(ILLEGAL_GENERATION if stale else refused.error)

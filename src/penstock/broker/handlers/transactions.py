@@ -1,11 +1,8 @@
 """AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions.
 
-The core decides (`coordination/transactions/`); these functions translate. Up to version 3
-AddPartitionsToTxn comes from producers, about one transaction; from 4 on from brokers, about many:
-to add partitions that are written to, or to verify that they were added. EndTxn from version 5 on
-is that of transactions whose epoch rises.
-
-Clients that do not know PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH.
+Producers send AddPartitionsToTxn up to version 3, for one transaction; brokers send it from version
+4 on, for many, to add or verify partitions. Clients without PRODUCER_FENCED get
+INVALID_PRODUCER_EPOCH.
 
 Source: KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-890, KIP-994.
 """
@@ -50,11 +47,11 @@ if TYPE_CHECKING:
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"
 FENCED_FROM: Final = 2
-"""AddPartitionsToTxn, AddOffsetsToTxn and EndTxn know PRODUCER_FENCED from this version."""
+"""First version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn with PRODUCER_FENCED."""
 BATCHED_FROM: Final = 4
-"""AddPartitionsToTxn is about many transactions from this version."""
+"""First version of AddPartitionsToTxn for several transactions."""
 RAISES_EPOCH_FROM: Final = 5
-"""EndTxn is that of transactions of version 2 from this version."""
+"""First version of EndTxn for transaction version 2."""
 
 Entry = dict[str, Any]
 _ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
@@ -62,8 +59,6 @@ _ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     cluster: ClusterMetadata
     transactions: TransactionCoordinator
 
@@ -73,19 +68,19 @@ def _identity(request: Any) -> ProducerIdentity:
 
 
 def known_code(error: str, version: int, known_from: int) -> int:
-    """The number of an error, as clients of a version know it."""
+    """Return the number of an error as a version represents it."""
     return error_number(OLD_EPOCH if error == FENCED and version < known_from else error)
 
 
 def unexpected(response: object) -> PenstockError:
-    """The core refused what must not be taken for an empty answer, or answered something else."""
+    """Return the error for a refusal that must not look empty, or for a wrong response type."""
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
-    return BugError(f"the transaction core answered with {type(response).__name__}")
+    return BugError(f"the transaction core returned an unexpected {type(response).__name__}")
 
 
 def identity_answer(response: Any, version: int, known_from: int) -> Entry:
-    """The identity that a producer has from now on, or why it has none."""
+    """Return the producer's new identity, or the error."""
     if isinstance(response, Refused):
         return {
             "error_code": known_code(response.error, version, known_from),
@@ -104,7 +99,10 @@ def identity_answer(response: Any, version: int, known_from: int) -> Entry:
 async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
     if context.version >= BATCHED_FROM:
         results = await asyncio.gather(
-            *[_added_by_broker(parts, context.version, one) for one in request.transactions]
+            *[
+                _added_by_broker(parts, context.version, transaction)
+                for transaction in request.transactions
+            ]
         )
         return {"results_by_transaction": results}
     producer = ProducerIdentity(
@@ -112,9 +110,9 @@ async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: 
     )
     partitions = _partitions(request.v3_and_below_topics)
     refused = {
-        one: context.refusal("write", "topic", one.topic).code
-        for one in partitions
-        if not context.rights.allows("write", "topic", one.topic)
+        partition: context.refusal("write", "topic", partition.topic).code
+        for partition in partitions
+        if not context.rights.allows("write", "topic", partition.topic)
     }
     if refused:
         return {"results_by_topic_v3_and_below": _refused(partitions, refused)}
@@ -130,19 +128,21 @@ async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: 
     }
 
 
-async def _added_by_broker(parts: Parts, version: int, one: Any) -> Entry:
-    partitions, producer = _partitions(one.topics), _identity(one)
-    kind = VerifyPartitions if one.verify_only else _ADD_SOON
+async def _added_by_broker(parts: Parts, version: int, transaction: Any) -> Entry:
+    partitions, producer = _partitions(transaction.topics), _identity(transaction)
+    kind = VerifyPartitions if transaction.verify_only else _ADD_SOON
     return {
-        "transactional_id": one.transactional_id,
+        "transactional_id": transaction.transactional_id,
         "topic_results": await _added(
-            parts, version, one.transactional_id, producer, partitions, kind=kind
+            parts, version, transaction.transactional_id, producer, partitions, kind=kind
         ),
     }
 
 
 def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, int(one)) for topic in topics for one in topic.partitions]
+    return [
+        TopicPartition(topic.name, int(index)) for topic in topics for index in topic.partitions
+    ]
 
 
 async def _added(
@@ -154,7 +154,7 @@ async def _added(
     *,
     kind: Callable[..., AddToTransaction | VerifyPartitions],
 ) -> list[Entry]:
-    """The results of one transaction: all partitions are added, or none."""
+    """Add all partitions to one transaction, or none, and return their results."""
     unknown = await _unknown(parts, partitions)
     if unknown:
         return _refused(partitions, dict.fromkeys(unknown, UnknownTopicOrPartition.code))
@@ -177,19 +177,22 @@ async def _added(
     if not isinstance(response, Verified):
         raise unexpected(response)
     abortable = error_number("transaction_abortable")
-    return _results({one: abortable if one in response.missing else 0 for one in partitions})
+    return _results(
+        {partition: abortable if partition in response.missing else 0 for partition in partitions}
+    )
 
 
 def _refused(
     partitions: Sequence[TopicPartition], errors: Mapping[TopicPartition, str]
 ) -> list[Entry]:
-    """The errors of some partitions, for which the others were not added either."""
+    """Return the errors of some partitions; the others were not added either."""
     others = "operation_not_attempted"
-    return _results({one: error_number(errors.get(one, others)) for one in partitions})
+    return _results(
+        {partition: error_number(errors.get(partition, others)) for partition in partitions}
+    )
 
 
 async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
-    """Partitions that there are not, in the newest image that can be had."""
     unknown = _missing(parts, partitions)
     if unknown:
         await parts.cluster.look(LOOK_FOR_TOPICS_SECONDS)
@@ -200,9 +203,10 @@ async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[To
 def _missing(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
     topics = parts.cluster.image.topics
     return {
-        one
-        for one in partitions
-        if one.topic not in topics or not 0 <= one.partition < len(topics[one.topic].partitions)
+        partition
+        for partition in partitions
+        if partition.topic not in topics
+        or not 0 <= partition.partition < len(topics[partition.topic].partitions)
     }
 
 
@@ -255,7 +259,8 @@ async def end_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
 async def describe_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
     return {
         "transaction_states": [
-            await _described(parts, context.rights, one) for one in request.transactional_ids
+            await _described(parts, context.rights, transactional_id)
+            for transactional_id in request.transactional_ids
         ]
     }
 
@@ -311,10 +316,10 @@ async def list_transactions(parts: Parts, context: RequestContext, request: Any)
         "unknown_state_filters": response.unknown_states,
         "transaction_states": [
             {
-                "transactional_id": one.transactional_id,
-                "producer_id": one.producer_id,
-                "transaction_state": one.state,
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "transaction_state": transaction.state,
             }
-            for one in response.transactions
+            for transaction in response.transactions
         ],
     }

@@ -1,8 +1,6 @@
 """DescribeUserScramCredentials, AlterUserScramCredentials.
 
-A client salts the password; the broker keeps what is made of that, and never had the password. What
-one request changes is stored in one write by compare-and-set. Of a user that a request names twice
-nothing is changed.
+The client salts the password; the broker stores only derived keys, in one compare-and-set write.
 
 Source: KIP-554; Kafka's `ScramControlManager` and `ScramImage`.
 """
@@ -29,30 +27,26 @@ Answer = dict[str, Any]
 
 
 class UserNotFound(InvalidError):
-    """There is no such user, or nothing is kept of one for the mechanism."""
+    """The user does not exist, or has no credential for the mechanism."""
 
     code: ClassVar[str] = "resource_not_found"
 
 
 class DuplicateUser(InvalidError):
-    """A request names a user twice."""
+    """A request contains a user twice."""
 
     code: ClassVar[str] = "duplicate_resource"
 
     def __init__(self, user: str) -> None:
-        super().__init__(f"the request names user {user!r:.300} more than once")
+        super().__init__(f"the request contains user {user!r:.300} more than once")
 
 
 class UnknownMechanism(InvalidError):
-    """There is no mechanism of that number."""
-
     code: ClassVar[str] = "unsupported_sasl_mechanism"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What these handlers use."""
-
     control: ControlPlane
     cluster: ClusterMetadata
 
@@ -70,9 +64,10 @@ def _described(user: str, known: Mapping[str, ScramCredential] | None, count: in
     if count > 1:
         return _failed(user, DuplicateUser(user))
     if not known:
-        return _failed(user, UserNotFound(f"there is no user {user!r:.300}"))
+        return _failed(user, UserNotFound(f"user {user!r:.300} does not exist"))
     infos = [
-        {"mechanism": NUMBERS[name], "iterations": one.iterations} for name, one in known.items()
+        {"mechanism": NUMBERS[name], "iterations": credential.iterations}
+        for name, credential in known.items()
     ]
     return {"user": user, "credential_infos": infos}
 
@@ -81,21 +76,21 @@ async def alter_user_scram_credentials(
     parts: Parts, context: RequestContext, request: Any
 ) -> Answer:
     await parts.cluster.refresh()
-    counts = Counter(one.name for one in (*request.deletions, *request.upsertions))
+    counts = Counter(deletion.name for deletion in (*request.deletions, *request.upsertions))
     results: dict[str, Answer] = {}
 
     def change(
         known: Mapping[str, Mapping[str, ScramCredential]],
     ) -> Mapping[str, Mapping[str, ScramCredential]]:
         changed: dict[str, dict[str, ScramCredential]] = {}
-        for one in (*request.deletions, *request.upsertions):
+        for alteration in (*request.deletions, *request.upsertions):
             try:
-                if counts[one.name] > 1:
-                    raise DuplicateUser(one.name)
-                changed[one.name] = _altered(one, known.get(one.name, {}))
-                results[one.name] = {"user": one.name}
+                if counts[alteration.name] > 1:
+                    raise DuplicateUser(alteration.name)
+                changed[alteration.name] = _altered(alteration, known.get(alteration.name, {}))
+                results[alteration.name] = {"user": alteration.name}
             except PenstockError as error:
-                results[one.name] = _failed(one.name, error)
+                results[alteration.name] = _failed(alteration.name, error)
         return changed
 
     await change_credentials(parts.control, change)
@@ -103,23 +98,22 @@ async def alter_user_scram_credentials(
     return {"results": list(results.values())}
 
 
-def _altered(one: Any, known: Mapping[str, ScramCredential]) -> dict[str, ScramCredential]:
-    """What a user has after one deletion or upsertion.
-
-    Raises:
-        InvalidCredential, UnknownMechanism, UserNotFound: why it cannot be.
-    """
-    check_user(one.name)
-    mechanism = BY_NUMBER.get(one.mechanism)
+def _altered(alteration: Any, known: Mapping[str, ScramCredential]) -> dict[str, ScramCredential]:
+    """Return a user's credentials after a change; raises InvalidError."""
+    check_user(alteration.name)
+    mechanism = BY_NUMBER.get(alteration.mechanism)
     if mechanism is None:
-        raise UnknownMechanism(f"there is no SCRAM mechanism of number {one.mechanism}")
+        raise UnknownMechanism(f"SCRAM mechanism {alteration.mechanism} is unknown")
     left = dict(known)
-    if hasattr(one, "salted_password"):
+    if hasattr(alteration, "salted_password"):
         left[mechanism] = credential_of(
-            mechanism, one.salted_password, salt=one.salt, iterations=one.iterations
+            mechanism,
+            alteration.salted_password,
+            salt=alteration.salt,
+            iterations=alteration.iterations,
         )
     elif left.pop(mechanism, None) is None:
-        raise UserNotFound(f"nothing is kept of user {one.name!r:.300} for {mechanism}")
+        raise UserNotFound(f"user {alteration.name!r:.300} has no credential for {mechanism}")
     return left
 
 

@@ -1,25 +1,23 @@
-"""Before the first batch of a transaction is taken, its coordinator is asked.
+"""Verification of transactional batches with the coordinator before they are appended.
 
-Partitions whose transaction goes on are not asked about; of the others, all of a request are asked
-about together. Later requests of the connection wait meanwhile, so that a producer's batches are
-taken in their order.
+Partitions with an ongoing transaction need no verification; the others of a request are verified
+together. Later requests of the connection wait, so that a producer's batches keep their order.
 
-A partition that several brokers append to never knows that a transaction goes on. In version 1,
-where epochs do not tell one transaction from the next, it is looked up before it is asked about: a
-marker that comes behind where it ended then is one that the batch must not come behind.
+A partition to which several brokers append never knows that a transaction is ongoing. In
+transaction version 1, where epochs do not distinguish successive transactions, its end is looked up
+before verification: the batch must not be appended behind a marker from there on.
 
-From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2): if
-it has not ended the producer's last transaction quite yet, it is asked again a few times. So it is
-where a marker has come meanwhile, which makes its answer worth nothing: that of the producer's last
-transaction often comes while the coordinator is asked.
+From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2). If
+it has not finished the producer's last transaction, or a marker arrived meanwhile, the request to
+the coordinator is repeated a few times.
 
-| the coordinator says                              | the producer is told                        |
+| the coordinator returns                           | the producer gets                           |
 |---------------------------------------------------|---------------------------------------------|
-| NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS: it tries again         |
-| CONCURRENT_TRANSACTIONS                           | that from version 12, else the one above    |
-| TRANSACTION_ABORTABLE                             | that from version 11, else INVALID_TXN_STATE|
+| NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS: it retries             |
+| CONCURRENT_TRANSACTIONS                           | the same from version 12, else the one above|
+| TRANSACTION_ABORTABLE                             | the same from version 11, else INVALID_TXN_…|
 | PRODUCER_FENCED                                   | INVALID_PRODUCER_EPOCH                      |
-| anything else                                     | that                                        |
+| another error                                     | the same                                    |
 
 Source: KIP-890; Kafka's `ReplicaManager` and `AddPartitionsToTxnManager`.
 """
@@ -54,14 +52,14 @@ _AGAIN: Final = frozenset({
 })  # fmt: skip
 
 Place = tuple[bytes, int]
-"""A topic as the request names it, and a partition."""
+"""Topic as the request names it, and partition."""
 
 Guards = Mapping[Place, Guard | PenstockError]
-"""What the batch of each partition comes with, or why it is refused."""
+"""Guard of each partition's batch, or the error that rejects it."""
 
 
 class Unverified(NamedTuple):
-    """A batch that may begin a transaction of its partition."""
+    """Batch that may begin a transaction of its partition."""
 
     place: Place
     partition: Partition
@@ -71,10 +69,7 @@ class Unverified(NamedTuple):
     guard: Guard
 
     def renewed(self, now_ms: int) -> Unverified:
-        """With another guard if a marker has made this one void; raises as `begin_verification`.
-
-        Of a partition that several brokers append to, only the append can tell.
-        """
+        """Return it, with a new guard after a marker; raises as `begin_verification`."""
         partition, epoch = self.partition, self.producer_epoch
         if partition.everywhere:
             return self
@@ -85,33 +80,33 @@ class Unverified(NamedTuple):
 def look_at(
     partitions: PartitionRegistry, request: ProduceRequest, version: int, now_ms: int
 ) -> tuple[dict[Place, Guard | PenstockError], list[Unverified]]:
-    """What the batches of a request come with, as far as it is known, and which are unverified."""
+    """Return the guards that are known, and the unverified batches of a request."""
     topics = partitions.topics_by_id if version >= TOPIC_IDS_FROM else partitions.topics_by_name
     guards: dict[Place, Guard | PenstockError] = {}
-    wanted: list[Unverified] = []
+    unverified: list[Unverified] = []
     for key, batches in request.topics:
         topic = topics.get(key)
         for index, records in batches:
             place = key, index
             guards[place] = ONGOING
             try:
-                if topic is not None and records:  # else the append says what is wrong
+                if topic is not None and records:  # else the append rejects it
                     partition = partitions.partition_of(topic, index)
                     found = _unverified(partition, place, records, now_ms)
-                    wanted += [] if found is None else [found]
+                    unverified += [] if found is None else [found]
             except PenstockError as error:
                 guards[place] = error
-    return guards, wanted
+    return guards, unverified
 
 
 def _unverified(
     partition: Partition, place: Place, records: memoryview, now_ms: int
 ) -> Unverified | None:
-    """What is to be verified of a partition's batch."""
+    """Return a partition's batch if it needs verification."""
     header = decode_header(records)
     producer_id, epoch = header.producer_id, header.producer_epoch
     if not header.is_transactional or producer_id < 0:
-        return None  # the append refuses it, and says why
+        return None  # the append rejects it
     guard = partition.begin_verification(producer_id, epoch, header.base_sequence, now_ms=now_ms)
     if guard is None:
         return None
@@ -121,24 +116,24 @@ def _unverified(
 async def verified(
     verifier: Verifier,
     transactional_id: str,
-    wanted: Sequence[Unverified],
+    unverified: Sequence[Unverified],
     version: int,
     clock: Clock,
 ) -> dict[Place, Guard | PenstockError]:
-    """Ask about batches, as a request of this version; each one's guard, or why it is refused."""
+    """Verify batches for a request of this version; return each one's guard or error."""
     guards: dict[Place, Guard | PenstockError] = {}
     if version < ADDS_FROM:
-        wanted, guards = await _looked_up(wanted)
+        unverified, guards = await _looked_up(unverified)
     by_producer: dict[tuple[int, int], list[Unverified]] = {}
-    for one in wanted:
-        by_producer.setdefault((one.producer_id, one.producer_epoch), []).append(one)
+    for pending in unverified:
+        by_producer.setdefault((pending.producer_id, pending.producer_epoch), []).append(pending)
     for (producer_id, epoch), batches in by_producer.items():
         for tried in range(1, VERIFICATION_TRIES_MAX + 1):
             answers = await verifier.verify(
                 transactional_id,
                 producer_id,
                 epoch,
-                [one.partition.topic_partition for one in batches],
+                [batch.partition.topic_partition for batch in batches],
                 add=version >= ADDS_FROM,
             )
             ending = version >= ADDS_FROM and any([_is_concurrent(error) for error in answers])
@@ -146,8 +141,8 @@ async def verified(
                 await pause(VERIFICATION_RETRY_MS / 1000)
             batches = [
                 again
-                for one, error in zip(batches, answers, strict=True)
-                if (again := _judged(one, error, guards, version, clock.now_ms())) is not None
+                for pending, error in zip(batches, answers, strict=True)
+                if (again := _judged(pending, error, guards, version, clock.now_ms())) is not None
             ]
             if not batches:
                 break
@@ -157,69 +152,70 @@ async def verified(
 def verified_now(
     verifier: Verifier,
     transactional_id: str,
-    wanted: Sequence[Unverified],
+    unverified: Sequence[Unverified],
     version: int,
     now_ms: int,
 ) -> dict[Place, Guard | PenstockError] | None:
-    """As `verified`, where nobody has to be waited for; None where it is otherwise."""
-    first = wanted[0]
+    """Verify without waiting; None if waiting is necessary."""
+    first = unverified[0]
     producer = first.producer_id, first.producer_epoch
     if version >= ADDS_FROM or any(
         [
-            one.partition.look_up is not None or (one.producer_id, one.producer_epoch) != producer
-            for one in wanted
+            batch.partition.look_up is not None
+            or (batch.producer_id, batch.producer_epoch) != producer
+            for batch in unverified
         ]
     ):
         return None
     answers = verifier.verify_now(
-        transactional_id, *producer, [one.partition.topic_partition for one in wanted]
+        transactional_id, *producer, [batch.partition.topic_partition for batch in unverified]
     )
     if answers is None:
         return None
     guards: dict[Place, Guard | PenstockError] = {}
-    for one, error in zip(wanted, answers, strict=True):
-        _judged(one, error, guards, version, now_ms)
+    for batch, error in zip(unverified, answers, strict=True):
+        _judged(batch, error, guards, version, now_ms)
     return guards
 
 
 async def _looked_up(
-    wanted: Sequence[Unverified],
+    unverified: Sequence[Unverified],
 ) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:
-    """Have guards say where partitions end that others append to; why those are refused, too."""
-    shared = [one for one in wanted if one.partition.look_up is not None]
+    """Put the end offsets of shared partitions into their guards; return failures as errors."""
+    shared = [batch for batch in unverified if batch.partition.look_up is not None]
     try:
-        await look_up_watermarks([one.partition for one in shared])
+        await look_up_watermarks([batch.partition for batch in shared])
     except PenstockError as error:
-        refused = NotEnoughReplicas(f"where the partition ends is not known: {error}")
-        left = [one for one in wanted if one.partition.look_up is None]
-        return left, {one.place: refused for one in shared}
-    for one in shared:
-        one.guard.verified_from = one.partition.high_watermark
-    return wanted, {}
+        refused = NotEnoughReplicas(f"the partition's end offset could not be looked up: {error}")
+        left = [batch for batch in unverified if batch.partition.look_up is None]
+        return left, {batch.place: refused for batch in shared}
+    for batch in shared:
+        batch.guard.verified_from = batch.partition.high_watermark
+    return unverified, {}
 
 
 def _judged(
-    one: Unverified,
+    batch: Unverified,
     error: PenstockError | None,
     guards: dict[Place, Guard | PenstockError],
     version: int,
     now_ms: int,
 ) -> Unverified | None:
-    """Note what became of a batch; returns what is to be asked again, if it can be."""
-    guards[one.place] = one.guard if error is None else told(error, version)
+    """Record a batch's guard or error; return the batch if verification must be repeated."""
+    guards[batch.place] = batch.guard if error is None else producer_error(error, version)
     concurrent = version >= ADDS_FROM and _is_concurrent(error)
     if error is not None and not concurrent:
         return None
     try:
-        again = one.renewed(now_ms)
+        again = batch.renewed(now_ms)
     except PenstockError as refusal:
-        guards[one.place] = refusal
+        guards[batch.place] = refusal
         return None
     if concurrent:
         return again
-    if again is one:
+    if again is batch:
         return None
-    guards[one.place] = NotEnoughReplicas("a marker came while the transaction was verified")
+    guards[batch.place] = NotEnoughReplicas("a transaction marker was appended during verification")
     return again
 
 
@@ -227,12 +223,12 @@ def _is_concurrent(error: PenstockError | None) -> bool:
     return error is not None and error.code == _CONCURRENT
 
 
-def told(error: PenstockError, version: int) -> PenstockError:
-    """What the producer is told of a coordinator's error; see the table."""
+def producer_error(error: PenstockError, version: int) -> PenstockError:
+    """Return the producer's error for a coordinator's error; see the table above."""
     code = error.code
     if code in _AGAIN or (code == _CONCURRENT and version < ADDS_FROM):
         return NotEnoughReplicas(
-            f"it could not be verified that the partition is part of the transaction: {error}"
+            f"the coordinator did not verify that the transaction has the partition: {error}"
         )
     if code == "transaction_abortable" and version < ABORTABLE_FROM:
         return InvalidTxnState(str(error))
@@ -242,7 +238,6 @@ def told(error: PenstockError, version: int) -> PenstockError:
 
 
 def guard_of(guards: Guards, place: Place) -> Guard:
-    """The guard of a partition's batch; raises PenstockError, why it is refused."""
     found = guards[place]
     if isinstance(found, PenstockError):
         raise found

@@ -1,4 +1,4 @@
-"""The cluster's metadata as this broker has them: the newest image, and what changed in it."""
+"""Cluster metadata of this broker: the newest image, and its changes."""
 
 from penstock.broker.metadata.cluster import ClusterMetadata
 from penstock.broker.metadata.delta import ImageDelta, delta_of

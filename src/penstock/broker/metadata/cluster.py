@@ -1,12 +1,8 @@
-"""The newest image of the metadata, held in memory; reads never wait.
+"""Newest image of the metadata in memory; reads never wait.
 
-The image is replaced as a whole: who changes metadata awaits the call of the control plane and
-then `refresh()`, which has the follower (the partition registry) open, create and delete what the
-delta asks for, and tells the listeners of `on_image` (caches of encoded answers, waiting fetches,
-the coordinator). Refreshes wait for each other. One that is given up half-way leaves it unknown
-what is done: the next one compares everything.
-
-It belongs to the event-loop thread.
+Images are replaced as a whole. A change awaits the control plane and then `refresh()`: the applier
+(the partition registry) opens, creates and deletes what the delta requires, then the listeners of
+`on_image` are notified. Refreshes are serialised. Belongs to the event-loop thread.
 """
 
 from __future__ import annotations
@@ -26,64 +22,64 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
 
 LOOK_SECONDS: Final = 1.0
-"""How long an answer waits for metadata that others changed; while the database is unavailable the
-image in memory is the newest one."""
+"""Longest wait of a response for metadata changed elsewhere; while the database is unavailable the
+image in memory is the newest."""
 
 Leaders = Mapping[tuple[UUID, int], tuple[int, int]]
 """Leaders and their epochs, by topic id and partition."""
 
 
-class Follower(Protocol):
-    """Who brings what this broker holds in line with an image."""
+class ImageApplier(Protocol):
+    """Port that applies an image to this broker's partitions."""
 
     async def prepare(self, delta: ImageDelta) -> None:
-        """Before the image is in force: make what it needs."""
+        """Create what the image needs, before it takes effect."""
 
     def apply(self, delta: ImageDelta) -> None:
-        """The image is in force."""
+        """Apply the image, which takes effect now."""
 
     async def clean_up(self, delta: ImageDelta) -> None:
-        """After the listeners know: delete what is gone."""
+        """Delete what is gone, after the listeners were notified."""
 
 
 class ClusterMetadata:
     """Topics, brokers and configurations of the cluster, as of the newest image."""
 
-    def __init__(self, control: ControlPlane, follower: Follower) -> None:
+    def __init__(self, control: ControlPlane, applier: ImageApplier) -> None:
         self.loaded: MetadataImage | None = None
-        """None until `refresh` has run once."""
+        """Current image; None until the first `refresh`."""
         self.check: Callable[[MetadataImage], Awaitable[None]] = _nothing
-        """Raises if this broker must not go by an image."""
+        """Raises if this broker must not use an image."""
         self.on_image: list[Callable[[], None]] = []
         self.unreachable: Callable[[], frozenset[int]] = frozenset
-        """Brokers that are registered and seem to be gone."""
+        """Registered brokers that are unreachable."""
         self.alone: Callable[[], bool] = lambda: False
-        """Whether the others may have gone on without this broker."""
+        """Whether other brokers may have replaced this one."""
         self.control = control
-        self._follower = follower
+        self._applier = applier
         self._settled: MetadataImage | None = None
         self._refreshing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
-        """Done with the next image."""
+        """Completed with the next image."""
         self._placements: dict[str, Placement] = {}
         self._placed_for: MetadataImage | None = None
 
     @property
     def image(self) -> MetadataImage:
-        """The image; only before `refresh` has run once is there none."""
+        """Current image. Raises PenstockError before the first `refresh`."""
         if self.loaded is None:
             raise PenstockError("the broker has not loaded its metadata yet")
         return self.loaded
 
     @property
     def live(self) -> frozenset[int]:
-        """The ids of the brokers that clients may be sent to."""
+        """Ids of the brokers that clients may be sent to."""
         brokers = frozenset([broker.broker_id for broker in self.image.brokers])
         return brokers - self.unreachable()
 
     async def refresh(self) -> None:
-        """Load the newest image and bring what this broker holds in line with it."""
+        """Load the newest image and apply it to this broker."""
         if await self.control.image() is self._settled:
             return
         async with self._refreshing:
@@ -93,16 +89,15 @@ class ClusterMetadata:
             await self.check(image)
             delta = delta_of(self._settled, image)
             self._settled = None
-            await self._follower.prepare(delta)
+            await self._applier.prepare(delta)
             self._in_force(delta)
-            await self._follower.clean_up(delta)
+            await self._applier.clean_up(delta)
             self._settled = image
 
-    def heard(self, leaders: Leaders) -> None:
-        """Go by leaders of epochs that are newer than those of the image, until there is another.
+    def apply_leaders(self, leaders: Leaders) -> None:
+        """Use leaders with newer epochs than the image until the next image.
 
-        A broker that cannot reach the control plane hears of them from themselves alone. Clients
-        that ask it would be sent to whoever led before, again and again.
+        A broker without the control plane learns about them from the leaders alone.
         """
         image = self.image
         changed: dict[str, list[Partition]] = {}
@@ -125,7 +120,7 @@ class ClusterMetadata:
 
     def _in_force(self, delta: ImageDelta) -> None:
         self.loaded = delta.image
-        self._follower.apply(delta)
+        self._applier.apply(delta)
         for listener in self.on_image:
             listener()
         if self._next is not None:
@@ -133,11 +128,7 @@ class ClusterMetadata:
             self._next = None
 
     async def look(self, seconds: float = LOOK_SECONDS) -> None:
-        """Load the newest image, or keep the present one if that takes longer than `seconds`.
-
-        What others changed before this call is in the image then: a refresh that began before is
-        waited for and made again.
-        """
+        """Load an image with all earlier changes, or keep the present one after `seconds`."""
         before = self._looking
         if before is not None and not before.done():
             await asyncio.wait([before], timeout=seconds)
@@ -153,16 +144,12 @@ class ClusterMetadata:
             await self.refresh()
 
     async def next_image(self, seconds: float) -> None:
-        """Wait until there is another image, or for so long."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_future()
         await asyncio.wait([self._next], timeout=seconds)
 
     def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
-        """A topic's partitions as clients are told of them.
-
-        Of a diskless topic any live broker leads any partition: one of `rack`, if there is one.
-        """
+        """Return a topic's partitions for clients; leaders of diskless ones are of `rack`."""
         if not is_diskless(topic):
             return topic.partitions
         image = self.image

@@ -1,8 +1,8 @@
-"""What changed from one image of the metadata to the next.
+"""Changes from one image of the metadata to the next.
 
-The control plane's rules note which topics they change, so that a delta costs what changed. Where
-that is not known, because an image was read from the database or many changes came at once, images
-are compared by identity: a topic that did not change is the same object in both.
+The control plane notes which topics it changes, so a delta costs what changed. If that is unknown,
+after a read from the database or many changes, images are compared by identity: unchanged topics
+are the same objects in both.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDelta:
-    """The way to `image`.
+    """Changes that lead to `image`.
 
-    `changed` are topics as they are now, new ones included; `gone` are topics as they were, those
-    included whose name another topic has now. `whole` says that it is not known what was there
-    before: `changed` has all topics then, and `gone` none.
+    `changed` are new and changed topics; `gone` are removed topics, also those whose name another
+    topic has now. `whole` means that the previous image is unknown: `changed` has all topics,
+    `gone` none.
     """
 
     image: MetadataImage
@@ -33,7 +33,7 @@ class ImageDelta:
 
 
 def delta_of(before: MetadataImage | None, image: MetadataImage) -> ImageDelta:
-    """What leads from one image to another; None is one of which nothing is known."""
+    """Return the changes from one image to another; None is an unknown previous image."""
     new = image.topics
     if before is None:
         return ImageDelta(image=image, changed=tuple(new.values()), whole=True)

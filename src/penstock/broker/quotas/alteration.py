@@ -1,6 +1,4 @@
-"""AlterClientQuotas: what an entry of a request makes of an entity's quotas.
-
-An entry is applied as a whole or not at all; all that is wrong with it is said at once.
+"""AlterClientQuotas: applies an entry to an entity's quotas as a whole, or not at all.
 
 Source: Kafka's `ClientQuotaControlManager`; KIP-546.
 """
@@ -17,7 +15,7 @@ from penstock.broker.quotas.keys import problem_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Set one quota of an entity, or remove it: `value` is None."""
+    """Change of one quota of an entity; a `value` of None removes it."""
 
     key: str
     value: float | None
@@ -26,11 +24,7 @@ class Change:
 def altered(
     entity: Entity, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str]:
-    """The quotas of an entity after changes, as they are stored; of one key the last one counts.
-
-    Raises:
-        BadRequest: it names every change that cannot be.
-    """
+    """Return an entity's quotas after changes; raises BadRequest with all invalid changes."""
     problems = [problem_of(entity, change.key, change.value) for change in changes]
     wrong = [problem for problem in problems if problem is not None]
     if wrong:

@@ -1,7 +1,7 @@
-"""Whom a quota is for: a user, a client id, both, or an address; by name, or by default.
+"""Quota entities: a user, a client id, both, or an address; by name or default.
 
-An entity is a mapping from type to name, where None means the default of the type. In the control
-plane it is the JSON of that, types in order:
+An entity is a mapping from type to name, where None is the type's default. The control plane stores
+it as JSON, types in order:
 
     {"client-id": "etl", "user": null}
 
@@ -26,25 +26,21 @@ Entity = Mapping[str, str | None]
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
-    """The entity of a request's pairs of type and name.
-
-    Raises:
-        BadRequest: there is no such thing; the message says why.
-    """
+    """Return the entity of pairs of type and name; raises BadRequest."""
     found: dict[str, str | None] = {}
     for kind, name in parts:
         if kind not in TYPES:
-            raise BadRequest(f"there is no type of quota entity {kind!r}, only {', '.join(TYPES)}")
+            raise BadRequest(f"quota entity type {kind!r} is unknown; must be {', '.join(TYPES)}")
         if kind in found:
-            raise BadRequest(f"the quota entity names its {kind} twice")
+            raise BadRequest(f"the quota entity has two values for {kind}")
         if name == "":
-            raise BadRequest(f"the {kind} of a quota entity is empty; null is its default")
+            raise BadRequest(f"the {kind} of a quota entity must not be empty; null is the default")
         found[kind] = name
     if not found:
-        raise BadRequest("a quota entity without a type")
+        raise BadRequest("the quota entity has no type")
     if IP in found:
         if len(found) > 1:
-            raise BadRequest("a quota of an ip has no user and no client-id")
+            raise BadRequest("a quota entity with ip must not have user or client-id")
         found[IP] = _address(found[IP])
     return found
 
@@ -55,20 +51,20 @@ def _address(text: str | None) -> str | None:
     try:
         return str(ip_address(text))
     except ValueError:
-        raise BadRequest(f"{text!r} is no IP address") from None
+        raise BadRequest(f"{text!r} is not an IP address") from None
 
 
 def text_of(entity: Entity) -> str:
-    """As it is stored; equal entities have equal texts."""
+    """Return the stored text of an entity; equal entities have equal texts."""
     return json.dumps(dict(entity), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
 
 
 def of_text(text: str) -> dict[str, str | None]:
-    """The entity of a text of `text_of`."""
+    """Parse a text of `text_of`."""
     found: dict[str, str | None] = json.loads(text)
     return found
 
 
 def shown(entity: Entity) -> str:
-    """For messages: `user alice, client-id (default)`."""
+    """Format an entity for messages: `user alice, client-id (default)`."""
     return ", ".join(f"{kind} {name or '(default)'}" for kind, name in entity.items())

@@ -1,7 +1,4 @@
-"""What a quota bounds, and which values it may have.
-
-Source: Kafka's `QuotaConfig` and `ClientQuotaControlManager`.
-"""
+"""Kinds of quotas, and their valid values, as in Kafka's `QuotaConfig`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ CONNECTION: Final = "connection_creation_rate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A kind of quota. `maximum` is the largest whole number; without one, fractions will do."""
+    """Kind of quota. `maximum` is the largest whole number; without one, fractions are valid."""
 
     doc: str
     maximum: int | None = None
@@ -40,24 +37,24 @@ IP_KEYS: Final[Mapping[str, Key]] = {
 
 
 def keys_of(entity: Entity) -> Mapping[str, Key]:
-    """The quotas that an entity may have."""
+    """Return the quotas that an entity may have."""
     return IP_KEYS if IP in entity else CLIENT_KEYS
 
 
 def problem_of(entity: Entity, name: str, value: float | None) -> str | None:
-    """What is wrong with a quota's value, which is None where it is to be removed."""
+    """Return the error of a quota's value, or None. A value of None removes the quota."""
     keys = keys_of(entity)
     key = keys.get(name)
     if key is None:
         kind = "an ip" if IP in entity else "users and client ids"
-        return f"{name}: there is no such quota of {kind}, only {', '.join(keys)}"
+        return f"{name}: unknown quota of {kind}; must be {', '.join(keys)}"
     if value is None:
         return None
     if not value > 0 or math.isinf(value):
-        return f"{name}: {value:g} is not above 0 and finite"
+        return f"{name} = {value:g} must be above 0 and finite"
     if key.maximum is not None:
         if value != math.floor(value):
-            return f"{name}: {value:g} is no whole number"
+            return f"{name} = {value:g} must be a whole number"
         if value > key.maximum:
-            return f"{name}: {value:g} is above {key.maximum}"
+            return f"{name} = {value:g} must be at most {key.maximum}"
     return None

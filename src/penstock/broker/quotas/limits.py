@@ -1,24 +1,24 @@
-"""The bounds of quotas."""
+"""Bounds of quotas."""
 
 from __future__ import annotations
 
 from typing import Final
 
 METERS_MAX: Final = 10_000
-"""Users, client ids or addresses whose use is known, of each kind of quota; beyond it those that
-used nothing for longest are forgotten and begin anew."""
+"""Measured users, client ids or addresses of each kind of quota; above, the longest unused are
+discarded."""
 
 CLIENTS_MAX: Final = 10_000
-"""Pairs of user and client id for which it is remembered what bounds them."""
+"""Pairs of user and client id whose quotas are cached."""
 
 MUTE_SECONDS_MAX: Final = 600.0
-"""Longest time for which a connection is not read because of quotas."""
+"""Longest time for which quotas pause reading from a connection."""
 
 ACCEPT_SECONDS_MAX: Final = 30.0
-"""Longest time for which a new connection is not read; clients give requests up after that."""
+"""Longest time for which a new connection is not read; clients time out after that."""
 
 FILTERS_MAX: Final = 3
-"""Components of a filter, of which there is one for each type of entity."""
+"""Components of a filter, at most one for each entity type."""
 
 SERIES_MAX: Final = 100
-"""Entities, of those nearest to their quotas, that metrics name."""
+"""Entities in metrics, those nearest to their quotas."""

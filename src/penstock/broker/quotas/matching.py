@@ -1,7 +1,7 @@
-"""DescribeClientQuotas: which entities a filter means.
+"""DescribeClientQuotas: entities that a filter matches.
 
-A component says of a type of entity: this name, the default, or any of the type. An entity is
-meant if it fits all components; a strict filter wants it to have no other types.
+A component matches an entity type by name, by default, or any value. An entity must match all
+components; with a strict filter it must have no other types.
 
 Source: KIP-546; Kafka's `ClientQuotaCache`.
 """
@@ -23,14 +23,12 @@ ANY: Final = 2
 
 
 class UnknownEntityType(InvalidError):
-    """A type of entity that this broker has no quotas of."""
-
     code: ClassVar[str] = "unsupported_version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """What a filter wants of one type of entity; `name` is that of an exact match."""
+    """Condition on one entity type; `name` is that of an exact match."""
 
     kind: str
     match: int
@@ -45,41 +43,37 @@ class Component:
 
 
 def checked(components: Iterable[Component]) -> list[Component]:
-    """The components of a filter.
-
-    Raises:
-        BadRequest: they contradict themselves or each other.
-        UnknownEntityType: there is none of such a name.
-    """
+    """Return the components of a filter; raises BadRequest, UnknownEntityType."""
     found: dict[str, Component] = {}
-    for one in components:
-        if not one.kind:
-            raise BadRequest("a component of the filter names no type of entity")
-        if one.kind not in TYPES:
+    for component in components:
+        if not component.kind:
+            raise BadRequest("a component of the filter has no entity type")
+        if component.kind not in TYPES:
             raise UnknownEntityType(
-                f"there is no type of quota entity {one.kind!r}, only {', '.join(TYPES)}"
+                f"quota entity type {component.kind!r} is unknown; must be {', '.join(TYPES)}"
             )
-        if one.kind in found:
-            raise BadRequest(f"the filter names {one.kind} twice")
-        if one.match not in (EXACT, DEFAULT, ANY):
-            raise BadRequest(f"{one.kind}: there is no type of match {one.match}")
-        if (one.match == EXACT) is (one.name is None):
-            wanted = "needs" if one.match == EXACT else "has no"
-            raise BadRequest(f"{one.kind}: a match of type {one.match} {wanted} name")
-        found[one.kind] = one
+        if component.kind in found:
+            raise BadRequest(f"the filter has two components for {component.kind}")
+        if component.match not in (EXACT, DEFAULT, ANY):
+            raise BadRequest(f"{component.kind}: match type {component.match} is unknown")
+        if (component.match == EXACT) is (component.name is None):
+            rule = "needs a name" if component.match == EXACT else "must not have a name"
+            raise BadRequest(f"{component.kind}: match type {component.match} {rule}")
+        found[component.kind] = component
     if IP in found and len(found) > 1:
-        raise BadRequest("a filter for an ip has no user and no client-id")
+        raise BadRequest("a filter with ip must not have user or client-id")
     return list(found.values())
 
 
 def matching(
     configs: EntityConfigs, components: Iterable[Component], *, strict: bool
 ) -> Iterator[tuple[dict[str, str | None], Mapping[str, float]]]:
-    """The entities that a filter means, with their quotas."""
-    wanted = checked(components)
+    """Yield the entities that a filter matches, with their quotas."""
+    filters = checked(components)
     for (kind, name), values in configs.items():
         if kind != QUOTA:
             continue
         entity = of_text(name)
-        if all(one.fits(entity) for one in wanted) and (not strict or len(entity) == len(wanted)):
+        fits = all(component.fits(entity) for component in filters)
+        if fits and (not strict or len(entity) == len(filters)):
             yield entity, {key: float(text) for key, text in values.items()}

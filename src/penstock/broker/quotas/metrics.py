@@ -16,32 +16,31 @@ if TYPE_CHECKING:
 THROTTLED: Final = Metric(
     name="penstock_quota_throttled_total",
     kind="counter",
-    doc="Requests and new connections whose connection was not read for a time, by what bounded"
-    " them.",
+    doc="Throttled requests and new connections, by quota.",
     labels=("quota",),
 )
 THROTTLE_SECONDS: Final = Metric(
     name="penstock_quota_throttle_seconds_total",
     kind="counter",
-    doc="Seconds for which connections were not to be read, of all those that were throttled.",
+    doc="Total throttle time in seconds, by quota.",
     labels=("quota",),
 )
 REFUSED: Final = Metric(
     name="penstock_quota_refused_total",
     kind="counter",
-    doc="Topics that were not created, grown or deleted because of a quota.",
+    doc="Topics whose creation, growth or deletion a quota rejected.",
 )
 METERS: Final = Metric(
     name="penstock_quota_meters",
     kind="gauge",
-    doc="Users, client ids and addresses whose use is measured because a quota bounds them.",
+    doc="Users, client ids and addresses that are measured because they have a quota.",
     labels=("quota",),
 )
 USED: Final = Metric(
     name="penstock_quota_used_ratio",
     kind="gauge",
-    doc="What was used lately of a quota, of the clients that are nearest to theirs or beyond; a"
-    " label is empty where the quota is for all in one.",
+    doc="Recent use as a fraction of the quota, of the clients nearest to or above it; a label is"
+    " empty if the quota is shared by all.",
     labels=("quota", "user", "client_id"),
 )
 
@@ -62,7 +61,7 @@ class Throttles:
 
 
 def quota_samples(throttles: Throttles, table: QuotaTable, now_ms: float) -> Iterator[Sample]:
-    """What quotas did, and who is nearest to theirs."""
+    """Yield the effects of quotas, and the clients nearest to theirs."""
     for quota, count in throttles.counts.items():
         yield Sample(THROTTLED, count, (quota,))
         yield Sample(THROTTLE_SECONDS, throttles.seconds[quota], (quota,))
@@ -72,7 +71,7 @@ def quota_samples(throttles: Throttles, table: QuotaTable, now_ms: float) -> Ite
     for quota, _, _ in used:
         meters[quota] = meters.get(quota, 0) + 1
     yield from _meters(meters)
-    for quota, scope, ratio in nlargest(SERIES_MAX, used, key=lambda one: one[2]):
+    for quota, scope, ratio in nlargest(SERIES_MAX, used, key=lambda row: row[2]):
         yield Sample(USED, ratio, (quota, *_labels(scope)))
 
 

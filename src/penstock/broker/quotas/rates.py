@@ -1,14 +1,13 @@
-"""How much was used lately: rates over windows, and a bucket of tokens, as Kafka counts them.
+"""Rates over windows, and a token bucket, computed as in Kafka.
 
-A rate is over the last `samples` windows of `window_ms`, the present one included; while fewer have
-passed it is as if all but one had. What is above a quota has to wait until the rate is back at
-it, were nothing more used:
+A rate is over the last `samples` windows of `window_ms`, including the present one; with fewer, all
+but one count as elapsed. The throttle time is the time until the rate is back at the quota without
+further use:
 
     (rate - quota) / quota * the time that the rate is over
 
 A bucket holds the tokens of all windows; it may be overdrawn once, and then fills at the quota.
-
-Nothing here asks for the time; `now_ms` never goes backwards.
+Times are arguments; `now_ms` never goes backwards.
 
 Source: Kafka's `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
 """
@@ -21,19 +20,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """How many windows a rate is over, and how long each is."""
+    """Number and length of a rate's windows."""
 
     samples: int
     window_ms: float
 
     @property
     def burst_seconds(self) -> float:
-        """How many seconds' worth of a quota may be used at once: all windows but the present."""
+        """Seconds' worth of a quota that may be used at once: all windows but the present."""
         return max(self.samples - 1, 1) * self.window_ms / 1000
 
 
 class WindowedRate:
-    """A rate, and what it leads to under a quota of so much a second."""
+    """Rate, and its throttle time under a quota per second."""
 
     __slots__ = ("_windows", "_within", "quota")
 
@@ -41,10 +40,10 @@ class WindowedRate:
         self.quota = quota
         self._within = within
         self._windows: deque[list[float]] = deque()
-        """Of each window: when it began, when something was recorded last, and how much in all."""
+        """Start, time of the last record, and sum of each window."""
 
     def record(self, amount: float, now_ms: float) -> None:
-        """Count what was used; at most `samples` + 1 windows are kept."""
+        """Record use; at most `samples` + 1 windows are stored."""
         self._forget(now_ms)
         windows, length = self._windows, self._within.window_ms
         if not windows:
@@ -59,18 +58,18 @@ class WindowedRate:
         newest[2] += amount
 
     def rate(self, now_ms: float) -> float:
-        """So much a second."""
+        """Return the rate per second."""
         self._forget(now_ms)
         return sum([window[2] for window in self._windows]) * 1000 / self._over_ms(now_ms)
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long to wait until the rate is back at the quota; 0 below it."""
+        """Return the time until the rate is back at the quota; 0 below it."""
         rate, quota = self.rate(now_ms), self.quota
         return 0.0 if rate <= quota else (rate - quota) / quota * self._over_ms(now_ms)
 
     @property
     def used_ms(self) -> float:
-        """When something was recorded last."""
+        """Time of the last record."""
         return self._windows[-1][1] if self._windows else 0.0
 
     def _over_ms(self, now_ms: float) -> float:
@@ -88,7 +87,7 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """Tokens that come at the quota, up to those of all windows; a new one is full."""
+    """Tokens that arrive at the quota, up to those of all windows; initially full."""
 
     __slots__ = ("_burst_seconds", "_filled_ms", "_tokens", "quota")
 
@@ -99,23 +98,23 @@ class TokenBucket:
         self._filled_ms: float | None = None
 
     def record(self, amount: float, now_ms: float) -> None:
-        """Take tokens, more than there are if need be."""
+        """Take tokens, overdrawing if necessary."""
         self._fill(now_ms)
         self._tokens -= amount
 
     def rate(self, now_ms: float) -> float:
-        """What was taken of the burst, spread over its time."""
+        """Return the tokens taken from the burst, per second of its time."""
         self._fill(now_ms)
         return self.quota - self._tokens / self._burst_seconds
 
     def wait_ms(self, now_ms: float) -> float:
-        """How long until the bucket is not overdrawn; 0 if it is not."""
+        """Return the time until the bucket is not overdrawn; 0 if it is not."""
         self._fill(now_ms)
         return max(0.0, -self._tokens / self.quota * 1000)
 
     @property
     def used_ms(self) -> float:
-        """When tokens were taken or asked for last."""
+        """Time of the last use."""
         return self._filled_ms or 0.0
 
     def _fill(self, now_ms: float) -> None:

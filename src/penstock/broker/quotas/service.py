@@ -1,23 +1,17 @@
-"""What the request path asks of quotas, and has done for them.
+"""Quotas on the request path.
 
-`active` is False while no quota bounds requests: then nothing else is to be asked, and nothing is
-counted. What is above its quota is answered with the time to wait, and its connection is not read
-for as long; nothing sleeps, and what was read is not thrown away. Producers are counted when their
-requests come, as one may send many before it is answered. Fetches are looked at before they read:
-one of a client above its quota is answered empty.
+`active` is False while no quota applies to requests; then nothing is measured. A response above the
+quota has a throttle time, and reading from the connection pauses for as long. Producers are
+measured at their requests, since one may send many before a response. Fetches are checked before
+they read: a client above its quota gets an empty response.
 
-The time of requests is that of the event loop's turns from a request's frame on, and of the turns
-of handlers that wait in between; 100 percent is one loop. What a turn does for all requests
-together, as syncing the log, is nobody's. It is looked at before it is added to, so a request
-waits for those before it.
+Request time is that of the event loop's turns from a request's frame on; 100 percent is one loop.
+Work for all requests together, such as log syncs, is not charged. Requests between brokers are
+exempt.
 
-What brokers ask of each other bounds nobody: their markers and questions about transactions go on
-while clients wait.
+Belongs to the event-loop thread.
 
-It belongs to the event-loop thread.
-
-Source: Kafka's `ClientQuotaManager`, `ClientRequestQuotaManager`, `ControllerMutationQuotaManager`,
-`ConnectionQuotas`; KIP-13, KIP-124, KIP-219, KIP-599, KIP-612.
+Belongs to the event-loop thread.
 """
 
 from __future__ import annotations
@@ -49,22 +43,20 @@ T = TypeVar("T")
 
 
 class ThrottlingQuotaExceeded(RetriableError):
-    """Too many partitions are created and deleted; the answer says when to come again."""
+    """A partition mutation exceeds the quota; the response has the throttle time."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaParts:
-    """What quotas use."""
-
     settings: BrokerSettings
     clock: Clock
     cluster: ClusterMetadata
 
 
 def between_brokers(context: RequestContext) -> bool:
-    """Whether only other brokers send such a request: none of it is a client's."""
+    """Return whether only other brokers send such a request."""
     return any(
         check.scope == "whole" and check.operation == "cluster_action"
         for check in context.api.checks
@@ -73,11 +65,7 @@ def between_brokers(context: RequestContext) -> bool:
 
 
 class MutationQuota:
-    """The quota of one request that creates or deletes partitions.
-
-    A `strict` one refuses what comes while the bucket is overdrawn; else it is done, and the
-    client waits afterwards.
-    """
+    """Quota of a partition mutation; a `strict` one rejects, others throttle afterwards."""
 
     __slots__ = ("_bucket", "_now_ms", "_strict", "refused")
 
@@ -88,11 +76,7 @@ class MutationQuota:
         self.refused = 0
 
     def take(self, partitions: int) -> None:
-        """Count so many partitions.
-
-        Raises:
-            ThrottlingQuotaExceeded: they have to wait.
-        """
+        """Take tokens for partitions; raises ThrottlingQuotaExceeded."""
         bucket, now_ms = self._bucket, self._now_ms()
         if bucket is None:
             return
@@ -101,21 +85,19 @@ class MutationQuota:
             if wait_ms > 0:
                 self.refused += 1
                 raise ThrottlingQuotaExceeded(
-                    f"{MUTATION} = {bucket.quota:g} is used up; come again in {wait_ms} ms"
+                    f"{MUTATION} = {bucket.quota:g} is exceeded; retry in {wait_ms} ms"
                 )
         bucket.record(partitions, now_ms)
 
     @property
     def throttle_ms(self) -> int:
-        """How long the client is to wait after the answer."""
+        """Throttle time of the response."""
         if self._bucket is None or (self._strict and not self.refused):
             return 0
         return round(self._bucket.wait_ms(self._now_ms()))
 
 
 class Quotas:
-    """The quotas of a broker's clients."""
-
     def __init__(self, parts: QuotaParts) -> None:
         settings = parts.settings
         self._clock = parts.clock
@@ -131,15 +113,15 @@ class Quotas:
         self._table = QuotaTable(rates=self._rates, mutations=mutations)
         self._configs: EntityConfigs = {}
         self.active = False
-        """Whether any quota bounds requests."""
+        """Whether any quota applies to requests."""
         self.timing = False
-        """Whether the time of requests is to be charged."""
+        """Whether request time is charged."""
         self.counts_connections = False
-        """Whether any quota bounds new connections."""
+        """Whether any quota applies to new connections."""
         self.throttles = Throttles()
 
     def image_changed(self) -> None:
-        """Go by the quotas of the newest image."""
+        """Apply the quotas of the newest image."""
         configs = self._cluster.image.entity_configs
         if configs is not self._configs:
             self._configs = configs
@@ -151,7 +133,7 @@ class Quotas:
     # Requests, while `active`
 
     def producing(self, context: RequestContext, size_bytes: int) -> None:
-        """Count a Produce request; those behind it on its connection are read when it may be."""
+        """Measure a Produce request, and throttle its connection."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0
         if bounds.produce is not None:
@@ -160,7 +142,7 @@ class Quotas:
         self._throttle(context, PRODUCER, wait_ms, bounds, now_ms)
 
     def produced(self, context: RequestContext) -> int:
-        """What is left to wait, in ms, when a Produce request is answered."""
+        """Return the remaining throttle time, in ms, when a Produce request is answered."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0 if bounds.produce is None else bounds.produce.wait_ms(now_ms)
         throttle_ms, _ = self._longer(PRODUCER, wait_ms, bounds, now_ms)
@@ -168,13 +150,13 @@ class Quotas:
         return throttle_ms
 
     def before_fetch(self, context: RequestContext) -> int:
-        """The time to wait, in ms, of one that must not read now; else 0."""
+        """Return the throttle time, in ms, of a client that must not read now; else 0."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0 if bounds.fetch is None else bounds.fetch.wait_ms(now_ms)
         return self._throttle(context, CONSUMER, wait_ms, bounds, now_ms)
 
     def fetched(self, context: RequestContext, size_bytes: int) -> int:
-        """Count a Fetch answer; the time to wait, in ms."""
+        """Measure a Fetch response; return the throttle time in ms."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0
         if bounds.fetch is not None:
@@ -183,22 +165,22 @@ class Quotas:
         return self._throttle(context, CONSUMER, wait_ms, bounds, now_ms)
 
     def fetch_bytes_max(self, context: RequestContext) -> int | None:
-        """The most that one Fetch may answer, as far as quotas say: all of the window's bytes."""
+        """Return the most bytes that quotas allow for one Fetch; None without a quota."""
         meter = self._bounds(context).fetch
         return None if meter is None else int(meter.quota * self._rates.burst_seconds)
 
     def requested(self, context: RequestContext, throttle_ms: int) -> int:
-        """Throttle any other request that is answered; its handler asks for `throttle_ms`."""
+        """Throttle any other request; `throttle_ms` is its handler's throttle time."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         return self._throttle(context, MUTATION, throttle_ms, bounds, now_ms)
 
     def mutations(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
-        """That of a request; from this version on it is refused what is too much."""
+        """Return a request's quota; strict from version `strict_from` on."""
         bucket = self._bounds(context).mutation if self.active else None
         return MutationQuota(bucket, self._now_ms, strict=context.version >= strict_from)
 
     def mutated(self, quota: MutationQuota) -> int:
-        """The time to wait, in ms, that a handler says in its answer."""
+        """Return the throttle time, in ms, for a handler's response."""
         self.throttles.refused += quota.refused
         return quota.throttle_ms
 
@@ -213,7 +195,7 @@ class Quotas:
     def _throttle(
         self, context: RequestContext, quota: str, wait_ms: float, bounds: Bounds, now_ms: float
     ) -> int:
-        """Have the connection not read for the longer of this wait and that of its time."""
+        """Throttle the connection by the longer of this and the request time's throttle time."""
         throttle_ms, quota = self._longer(quota, wait_ms, bounds, now_ms)
         if throttle_ms:
             self.throttles.throttled(quota, throttle_ms)
@@ -221,7 +203,7 @@ class Quotas:
         return throttle_ms
 
     def _longer(self, quota: str, wait_ms: float, bounds: Bounds, now_ms: float) -> tuple[int, str]:
-        """How long a request has to wait, and because of what."""
+        """Return a request's throttle time, and the quota that causes it."""
         if bounds.request is not None:
             of_time = min(bounds.request.wait_ms(now_ms), self._rates.window_ms)
             if of_time > wait_ms:
@@ -231,20 +213,18 @@ class Quotas:
     # Time, while `timing`
 
     def charge(self, context: RequestContext, seconds: float) -> None:
-        """Count time of the event loop."""
         meter = self._bounds(context).request
         if meter is not None:
             meter.record(seconds * 100, self._now_ms())
 
     def timed(self, context: RequestContext, work: Coroutine[Any, Any, T]) -> Timed[T]:
-        """What does the work of a request and charges the turns that it takes."""
         charge = partial(self.charge, context)
         return Timed(work, charge=charge, monotonic=self._clock.monotonic)
 
     # Connections, while `counts_connections`
 
     def accepted(self, connection: Connection) -> None:
-        """Count a new connection; it is not read as long as its address has too many."""
+        """Measure a new connection; it is not read while its address exceeds its quota."""
         meter = self._table.accepts(connection.client_host)
         if meter is None:
             return

@@ -1,13 +1,12 @@
-"""Which quotas bound a client, and the meters of what it used of them.
+"""Quotas of clients, and the meters of their use.
 
-Of the quotas of one kind that could be meant, the first of this order holds:
+The first matching quota of a kind applies:
 
     user and client id · user, default client id · user · default user and client id ·
     default user, default client id · default user · client id · default client id
 
-All who are bounded by a quota of a user share one meter for that user, as do those of a client id;
-under a quota of both each pair has its own. What is known is bounded: meters that nobody used for
-longest are forgotten first.
+All clients under a user's quota share that user's meter, as do those of a client id; under a quota
+of both each pair has its own. The longest unused meters are discarded first.
 
 Source: Kafka's `ClientQuotaManager`; KIP-55, KIP-546.
 """
@@ -25,15 +24,14 @@ from penstock.broker.quotas.rates import TokenBucket, WindowedRate, Windows
 from penstock.control.values import QUOTA, EntityConfigs
 
 ALL: Final = "\0"
-"""Stands for what a quota does not name: all users, or all client ids, in one. A client id may be
-empty."""
+"""Placeholder for a dimension that a quota does not name: all users, or all client ids."""
 
 Scope = tuple[str | None, str | None]
-"""User and client id as a quota names them: a name, None for the default, or `ALL`."""
+"""User and client id of a quota: a name, None for the default, or `ALL`."""
 
 
 class Measured(Protocol):
-    """What is under a quota; `used_ms` says when it was used last."""
+    """Meter under a quota; `used_ms` is the time of its last use."""
 
     quota: float
 
@@ -46,7 +44,7 @@ Meter = TypeVar("Meter", bound=Measured)
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The meters of one client, where a quota bounds it."""
+    """Meters of one client; None without a quota."""
 
     produce: WindowedRate | None
     fetch: WindowedRate | None
@@ -58,7 +56,7 @@ UNBOUNDED: Final = Bounds(None, None, None, None)
 
 
 def levels(user: str, client_id: str) -> Iterator[tuple[Scope, Scope]]:
-    """From the most to the least specific quota: whom it names, and who shares its meter."""
+    """Yield scopes of a client's possible quotas and their meters, most specific first."""
     both, one_user, one_client = (user, client_id), (user, ALL), (ALL, client_id)
     yield both, both
     yield (user, None), both
@@ -71,7 +69,7 @@ def levels(user: str, client_id: str) -> Iterator[tuple[Scope, Scope]]:
 
 
 class Meters(Generic[Meter]):
-    """The quotas of one kind, and meters of those whom they bound."""
+    """Quotas of one kind, and their meters."""
 
     def __init__(self, make: Callable[[float, Windows], Meter], within: Windows) -> None:
         self._make = make
@@ -80,13 +78,12 @@ class Meters(Generic[Meter]):
         self.known: dict[Scope, Meter] = {}
 
     def replace(self, quotas: dict[Scope, float]) -> None:
-        """Go by other quotas; what was used stays known while there are any."""
+        """Replace the quotas; meters stay while there are any."""
         self.quotas = quotas
         if not quotas:
             self.known.clear()
 
     def of(self, user: str, client_id: str) -> Meter | None:
-        """The meter of a client; None where no quota bounds it."""
         for named, shared in levels(user, client_id) if self.quotas else ():
             quota = self.quotas.get(named)
             if quota is not None:
@@ -94,7 +91,7 @@ class Meters(Generic[Meter]):
         return None
 
     def under(self, quota: float, shared: Scope) -> Meter:
-        """The meter of those who share it, by a quota."""
+        """Return the meter of a scope, with this quota."""
         meter = self.known.get(shared)
         if meter is None:
             if len(self.known) >= METERS_MAX:
@@ -104,14 +101,13 @@ class Meters(Generic[Meter]):
         return meter
 
     def _make_room(self) -> None:
-        """Forget a quarter, so that the next ones cost nothing."""
         oldest = sorted(self.known.items(), key=lambda item: item[1].used_ms)
         for shared, _ in oldest[: METERS_MAX // 4]:
             del self.known[shared]
 
 
 class QuotaTable:
-    """The quotas of an image, and meters as they are asked for."""
+    """Quotas of an image, and meters created on demand."""
 
     def __init__(self, *, rates: Windows, mutations: Windows) -> None:
         self._rates: dict[str, Meters[WindowedRate]] = {
@@ -122,7 +118,7 @@ class QuotaTable:
 
     @property
     def bounds_clients(self) -> bool:
-        """Whether any quota bounds requests."""
+        """Whether any quota applies to requests."""
         rates = self._rates
         return any(rates[key].quotas for key in (PRODUCER, CONSUMER, REQUEST)) or bool(
             self._mutations.quotas
@@ -130,16 +126,15 @@ class QuotaTable:
 
     @property
     def bounds_time(self) -> bool:
-        """Whether any quota bounds the time of requests."""
+        """Whether any quota applies to request time."""
         return bool(self._rates[REQUEST].quotas)
 
     @property
     def bounds_addresses(self) -> bool:
-        """Whether any quota bounds connections."""
+        """Whether any quota applies to connections."""
         return bool(self._rates[CONNECTION].quotas)
 
     def replace(self, configs: EntityConfigs) -> None:
-        """Go by other quotas."""
         quotas: dict[str, dict[Scope, float]] = {}
         for (kind, name), values in configs.items():
             if kind != QUOTA:
@@ -154,7 +149,6 @@ class QuotaTable:
         self._clients.clear()
 
     def bounds(self, user: str, client_id: str) -> Bounds:
-        """What bounds a client."""
         found = self._clients.get((user, client_id))
         if found is None:
             rates = self._rates
@@ -170,13 +164,13 @@ class QuotaTable:
         return found
 
     def accepts(self, address: str) -> WindowedRate | None:
-        """The rate of an address' connections, where a quota bounds it."""
+        """Return the meter of an address' connections; None without a quota."""
         meters = self._rates[CONNECTION]
         quota = meters.quotas.get((ALL, address), meters.quotas.get((ALL, None)))
         return None if quota is None else meters.under(quota, (ALL, address))
 
     def used(self, now_ms: float) -> Iterator[tuple[str, Scope, float]]:
-        """Of each meter its kind, whose it is, and its rate over its quota."""
+        """Yield each meter's kind, scope, and rate over quota."""
         for key, meters in self._rates.items():
             for shared, meter in meters.known.items():
                 yield key, shared, meter.rate(now_ms) / meter.quota
@@ -185,7 +179,7 @@ class QuotaTable:
 
 
 def _scope(entity: Mapping[str, str | None]) -> Scope:
-    """Whom a quota names; an address in the place of a client id."""
+    """Return the scope of a quota; an address takes the client id's position."""
     if IP in entity:
         return ALL, entity[IP]
     return entity.get(USER, ALL), entity.get(CLIENT_ID, ALL)

@@ -1,4 +1,4 @@
-"""The time that a coroutine takes of the event loop: that of its own turns, not of its waiting."""
+"""Event-loop time of a coroutine: its own turns, without its waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Timed(Generic[T]):
-    """An awaitable that does what a coroutine does, and says after each turn how long it was."""
+    """Awaitable that runs a coroutine and charges the duration of each turn."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""The door of the broker: TLS, and who may say anything before it has said who it is."""
+"""TLS and authentication of the broker's connections."""

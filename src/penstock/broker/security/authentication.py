@@ -1,12 +1,12 @@
-"""How far one connection is with saying who it is: which requests it may make, and what then.
+"""SASL state of one connection: which requests it may send.
 
-    BEGIN     nothing was said: ApiVersions, SaslHandshake
+    BEGIN     before a handshake: ApiVersions, SaslHandshake
     EXCHANGE  a mechanism was agreed on: SaslAuthenticate
-    DONE      all requests; SaslHandshake begins anew (KIP-368), while the principal stays
-    FAILED    nothing more
+    DONE      all requests; SaslHandshake starts reauthentication (KIP-368)
+    FAILED    no requests
 
-Who has authenticated until some moment may, after it, only authenticate anew; it has to be the same
-principal, by the same mechanism.
+After its session has ended, a connection may only reauthenticate, as the same principal by the same
+mechanism.
 
 Source: Kafka's `SaslServerAuthenticator`; KIP-152, KIP-368.
 """
@@ -35,30 +35,26 @@ from penstock.wire.kafka.errors import MalformedRequest
 HANDSHAKE: Final = BY_NAME["SaslHandshake"].key
 AUTHENTICATE: Final = BY_NAME["SaslAuthenticate"].key
 VERSIONS_MAX: Final = 4
-"""ApiVersions that are answered before authentication; clients ask once, or in two versions."""
+"""ApiVersions requests before authentication; clients send one, or two in different versions."""
 AGAIN_SECONDS: Final = 1.0
-"""Who authenticates more often than this does not need it (as in Kafka)."""
+"""Minimum time between authentications of a connection (as in Kafka)."""
 
 
 class NotAuthenticated(MalformedRequest):
-    """A request that its connection may not make yet, or not any more."""
+    """The connection may not send this request now."""
 
 
 class UnsupportedMechanism(InvalidError):
-    """The listener does not have the mechanism."""
-
     code: ClassVar[str] = "unsupported_sasl_mechanism"
 
 
 class IllegalState(InvalidError):
-    """A message of authentication that does not belong here."""
+    """A message of authentication is not expected now."""
 
     code: ClassVar[str] = "illegal_sasl_state"
 
 
 class Step(Enum):
-    """See the module's text."""
-
     BEGIN = auto()
     EXCHANGE = auto()
     DONE = auto()
@@ -66,7 +62,7 @@ class Step(Enum):
 
 
 class Authentication:
-    """One connection's; `now` is monotonic seconds."""
+    """State of one connection; `now` is monotonic seconds."""
 
     def __init__(
         self,
@@ -76,13 +72,13 @@ class Authentication:
         *,
         brokers_only: bool = False,
     ) -> None:
-        """`brokers_only`: nobody but other brokers authenticates here."""
+        """`brokers_only`: only other brokers may authenticate here."""
         self.mechanisms = mechanisms
         self._brokers_only = brokers_only
         self.mechanism = ""
         self.principal: Principal | None = None
         self.expires = float("inf")
-        """Until when the connection is authenticated."""
+        """End of the authenticated session, in monotonic seconds."""
         self._begin = begin
         self._step = Step.BEGIN
         self._exchange: ServerExchange | None = None
@@ -90,11 +86,11 @@ class Authentication:
         self._since = now
 
     def check(self, key: int, now: float) -> None:
-        """Raise NotAuthenticated unless a request may be made, by the key of its API."""
+        """Raise NotAuthenticated unless the connection may send a request of this API key."""
         if self._step is Step.DONE:
             if now < self.expires or key in (HANDSHAKE, AUTHENTICATE):
                 return
-            raise NotAuthenticated("a request after the session has ended")
+            raise NotAuthenticated("a request after the end of the authenticated session")
         if self._step is Step.EXCHANGE:
             allowed = key == AUTHENTICATE
         elif key == API_VERSIONS:
@@ -106,12 +102,7 @@ class Authentication:
             raise NotAuthenticated(f"a request with API key {key} before authentication")
 
     def handshake(self, mechanism: str, now: float) -> None:
-        """The client names a mechanism.
-
-        Raises:
-            UnsupportedMechanism: there is no such; the connection is of no more use.
-            IllegalState: there is nothing to authenticate now.
-        """
+        """Handle the client's mechanism; raises UnsupportedMechanism, IllegalState."""
         again = self._step is Step.DONE
         if self._step not in (Step.BEGIN, Step.DONE) or (
             again and now - self._since < AGAIN_SECONDS
@@ -119,41 +110,32 @@ class Authentication:
             raise IllegalState("SaslHandshake is not expected now")
         if again and mechanism != self.mechanism:
             self._step = Step.FAILED
-            raise UnsupportedMechanism(
-                f"{self.principal} has authenticated by {self.mechanism}, and has to again"
-            )
+            raise UnsupportedMechanism(f"{self.principal} must reauthenticate by {self.mechanism}")
         if mechanism not in self.mechanisms:
             self._step = Step.FAILED
             raise UnsupportedMechanism(
-                f"mechanism {mechanism!r:.60} is none of {', '.join(self.mechanisms)}"
+                f"mechanism {mechanism!r:.60} is not supported, only {', '.join(self.mechanisms)}"
             )
         self.mechanism = mechanism
         self._exchange = self._begin(mechanism)
         self._step = Step.EXCHANGE
 
     def step(self, message: bytes) -> Outcome | Later:
-        """The client's next message.
-
-        Raises:
-            AuthenticationFailed: the connection is of no more use.
-            IllegalState: no mechanism was agreed on.
-        """
+        """Handle the client's next message; raises AuthenticationFailed, IllegalState."""
         if self._exchange is None or self._step is not Step.EXCHANGE:
-            raise IllegalState("SaslAuthenticate comes after SaslHandshake")
+            raise IllegalState("SaslAuthenticate requires a SaslHandshake first")
         return self._exchange.step(message)
 
     def accept(
         self, accepted: Accepted, now: float, now_ms: int, longest_ms: int
     ) -> tuple[int, Principal]:
-        """The client is who it says; returns for how long, in ms, 0 for good, and who that is.
-
-        `longest_ms` bounds it, unless it is 0; other brokers are not bound.
+        """Return the session's length in ms, 0 for unlimited, and the principal.
 
         Raises:
-            AuthenticationFailed: the client was somebody else before, or had to be a broker.
+            AuthenticationFailed: the principal has changed, or had to be a broker.
         """
         principal = accepted.principal
-        if self.mechanism in HASHES and principal.name == USER:  # who has no other credential
+        if self.mechanism in HASHES and principal.name == USER:  # only brokers have this user
             principal = PEER
         if self._brokers_only and principal != PEER:
             raise AuthenticationFailed("the listener has no SASL", user=principal.name)
@@ -175,6 +157,5 @@ class Authentication:
         return lifetime_ms, principal
 
     def fail(self) -> None:
-        """Nothing more is taken."""
         self._step = Step.FAILED
         self._exchange = None

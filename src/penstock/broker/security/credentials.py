@@ -1,4 +1,4 @@
-"""Where a listener's users are looked up: the brokers, a file, the cluster, in this order."""
+"""Credentials of a listener's users, from the brokers, a file or the cluster, in this order."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from penstock.security.credentials import Shape
 from penstock.security.peers import USER, PeerSecret
 
 Lookup = Callable[[], Credentials]
-"""Credentials that may be others by the next question."""
+"""Source of current credentials."""
 
 
 class UserCredentials:
-    """Those of a file, and of the cluster; a `Credentials`."""
+    """Credentials of a file and of the cluster; implements `Credentials`."""
 
     def __init__(self, lookups: Sequence[Lookup]) -> None:
         self._lookups = lookups
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `Credentials`."""
         for lookup in self._lookups:
             found = lookup().credential(mechanism, user)
             if found is not None:
@@ -28,7 +27,6 @@ class UserCredentials:
         return None
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
-        """See `Credentials`."""
         counts = Counter[Shape]()
         for lookup in self._lookups:
             counts.update(lookup().shapes(mechanism))
@@ -36,18 +34,16 @@ class UserCredentials:
 
 
 class PeerCredentials:
-    """As `users`, but that the name of brokers is theirs alone; a `Credentials`."""
+    """Credentials of `users` and of brokers, whose name is reserved; implements `Credentials`."""
 
     def __init__(self, secret: PeerSecret, users: Credentials) -> None:
         self._secret = secret
         self._users = users
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `Credentials`."""
         if user == USER:
             return self._secret.credential(mechanism)
         return self._users.credential(mechanism, user)
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
-        """See `Credentials`."""
         return self._users.shapes(mechanism)

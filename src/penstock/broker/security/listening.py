@@ -1,4 +1,4 @@
-"""Binds a broker's listeners, with TLS or without; what accepts is the same to the broker."""
+"""Binding of a broker's listeners, with or without TLS."""
 
 from __future__ import annotations
 
@@ -22,24 +22,20 @@ _LINKS_BACKLOG: Final = 128
 
 
 class Server(LinkServer, Protocol):
-    """Accepts connections, once it is told to."""
+    """Server that accepts connections after `start_serving`."""
 
     async def start_serving(self) -> None: ...
 
 
 async def bind_all(
     listeners: Sequence[Listener],
-    door: SecurityService,
+    security_service: SecurityService,
     connection: Callable[[str], Connection],
     *,
     backlog: int,
     bound: dict[str, Address],
 ) -> list[Server]:
-    """Bind listeners, not yet accepting; `bound` gets their addresses by their names.
-
-    Raises:
-        OSError: an address cannot be bound; the others are closed again.
-    """
+    """Bind listeners without accepting; add addresses to `bound`; raises OSError."""
     loop = asyncio.get_running_loop()
     servers: list[Server] = []
     try:
@@ -49,13 +45,13 @@ async def bind_all(
             def make(name: str = name) -> Connection:
                 return connection(name)
 
-            contexts = door.tls_of(name)
+            contexts = security_service.tls_of(name)
             if contexts is None:
                 server: Server = await loop.create_server(
                     make, host, port, backlog=backlog, start_serving=False
                 )
             else:
-                server = made = door.entrance.tls_server(name, contexts, make)
+                server = made = security_service.entrance.tls_server(name, contexts, make)
                 await made.bind(host, port, backlog)
             servers.append(server)
             address = server.sockets[0].getsockname()
@@ -68,11 +64,11 @@ async def bind_all(
 
 
 class _TlsLinks(LinkTransport):
-    """Links of replicated partitions, with the certificate of the listener between brokers."""
+    """Replication links over TLS, with the certificate of the inter-broker listener."""
 
-    def __init__(self, door: SecurityService, contexts: Reloading[TlsContexts]) -> None:
+    def __init__(self, security_service: SecurityService, contexts: Reloading[TlsContexts]) -> None:
         super().__init__()
-        self._door = door
+        self._security = security_service
         self._contexts = contexts
 
     @property
@@ -82,15 +78,17 @@ class _TlsLinks(LinkTransport):
     async def listen(
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> Server:
-        server = self._door.entrance.tls_server(REPLICATION, self._contexts, protocol)
+        server = self._security.entrance.tls_server(REPLICATION, self._contexts, protocol)
         await server.bind(host, port, _LINKS_BACKLOG)
         await server.start_serving()
         return server
 
 
-def link_transport(door: SecurityService) -> LinkTransport:
-    """How links are carried: by TLS if Kafka's calls between brokers are."""
-    contexts = door.tls_of(door.between_brokers)
+def link_transport(security_service: SecurityService) -> LinkTransport:
+    """Return the transport of replication links: TLS if the inter-broker listener has TLS."""
+    contexts = security_service.tls_of(security_service.between_brokers)
     if contexts is not None:
-        return _TlsLinks(door, contexts)
-    return LinkTransport(proven=any(one.listener.secured for one in door.listeners.values()))
+        return _TlsLinks(security_service, contexts)
+    return LinkTransport(
+        proven=any(materials.listener.secured for materials in security_service.listeners.values())
+    )

@@ -1,4 +1,4 @@
-"""What one listener of a broker needs beside sockets: files of TLS, tokens and users, exchanges."""
+"""TLS files, users, token keys and SASL exchanges of one listener."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ USERS_BYTES_MAX: Final = 32 << 20
 
 
 class ListenerMaterials(ListenerFiles):
-    """One listener's; making it reads files."""
+    """Materials of one listener. The constructor reads files."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ListenerMaterials(ListenerFiles):
         cluster_users: Lookup,
         clock: Clock,
     ) -> None:
-        """Raises InvalidError: a file cannot be used."""
+        """Raise InvalidError if a file is invalid."""
         self.listener = listener
         self.settings = settings
         self._secret = secret
@@ -68,7 +68,7 @@ class ListenerMaterials(ListenerFiles):
         )
 
     def begin(self, mechanism: str, nonce: str) -> ServerExchange:
-        """An exchange by one of the listener's mechanisms, or of brokers."""
+        """Begin an exchange by one of the listener's mechanisms, or of brokers."""
         if mechanism in HASHES:
             from penstock.security.sasl.scram import ScramServer
 
@@ -84,7 +84,6 @@ class ListenerMaterials(ListenerFiles):
         return OAuthBearerServer(self.tokens)
 
     def reloading(self) -> Iterator[tuple[str, Reloading[Any]]]:
-        """See `ListenerFiles`."""
         yield from super().reloading()
         if self.users is not None:
             yield "users", self.users

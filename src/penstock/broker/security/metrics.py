@@ -9,11 +9,11 @@ from penstock.base.metrics import Metric
 AUTHENTICATIONS: Final = Metric(
     name="penstock_authentications_total",
     kind="counter",
-    doc="Authentications of Kafka clients and brokers, those that failed and those made anew too.",
+    doc="Authentications of Kafka clients and brokers, including failures and reauthentications.",
     labels=("listener", "mechanism", "outcome"),
 )
 UNAUTHENTICATED: Final = Metric(
     name="penstock_unauthenticated_connections",
     kind="gauge",
-    doc="Kafka connections that have not authenticated yet, and TLS handshakes under way.",
+    doc="Kafka connections that have not authenticated yet, and TLS handshakes in progress.",
 )

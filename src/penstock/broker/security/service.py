@@ -1,12 +1,11 @@
-"""The broker's door as one object: who is let in, by which listener, and what it needs for that.
+"""Authentication service of the broker's connections.
 
-What is slow happens on two threads of its own, one for passwords (PLAIN) and one for files and keys
-of tokens, so neither holds up the other, nor the event loop, nor takes a second processor. What
-waits for them is bounded by the connections that have not authenticated.
+Slow steps run on two threads, one for passwords (PLAIN) and one for files and token keys, so that
+they block neither each other nor the event loop. The connections that have not authenticated bound
+their queues.
 
-A failed authentication is answered, but not before `connection.failed.authentication.delay.ms` have
-passed since the client's message: whatever was wrong, it takes the same time. Then the connection
-is closed.
+A failed authentication is answered `connection.failed.authentication.delay.ms` after the client's
+message, so that all failures take the same time. Then the connection is closed.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from penstock.broker.errors import error_of
 from penstock.broker.listeners import between_brokers
 from penstock.broker.security import metrics
 from penstock.broker.security.authentication import Authentication, IllegalState
-from penstock.broker.security.door import Door, Sessions
 from penstock.broker.security.materials import ListenerMaterials
+from penstock.broker.security.unauthenticated import Sessions, Unauthenticated
 from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
 from penstock.security.audit import Audit, AuditEvent
@@ -57,13 +56,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NOBODY: Final = FileCredentials({})
+_NO_USERS: Final = FileCredentials({})
 
 
 @dataclass(frozen=True, slots=True)
 class SecurityParts:
-    """What the door uses of a broker."""
-
     security: Security
     clock: Clock
     randomness: Randomness
@@ -71,7 +68,7 @@ class SecurityParts:
 
 
 class SecurityService:
-    """See the module's text; belongs to the event loop."""
+    """Authentication of all connections; belongs to the event loop."""
 
     def __init__(self, parts: SecurityParts, owner: ConnectionOwner) -> None:
         settings = parts.security.settings
@@ -81,27 +78,23 @@ class SecurityService:
         self.entrance = Entrance[ListenerMaterials](settings.bounds, lambda: owner.now())
         self.limits = self.entrance.limits
         self.listeners = self.entrance.listeners
-        self.cluster_users: Credentials = _NOBODY
-        """Users that the control plane has."""
+        self.cluster_users: Credentials = _NO_USERS
+        """Users in the control plane."""
         self.secret: PeerSecret | None = None
-        """That of the cluster's brokers; there once the control plane has answered."""
+        """Secret of the cluster's brokers, once the control plane has returned it."""
         self.between_brokers = ""
-        """The listener by which brokers call each other."""
-        self._doors: dict[str, Door] = {}
+        """Name of the inter-broker listener."""
+        self._unauthenticated: dict[str, Unauthenticated] = {}
         self._sessions: Sessions | None = None
         self._waiting: dict[Connection, float] = {}
-        """Connections that have not authenticated, and until when they have to."""
+        """Deadlines of connections that have not authenticated."""
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
         self._outcomes: Counter[tuple[str, str, str]] = Counter()
 
     # Start and stop
 
     async def open(self, listeners: Sequence[Listener], secret: PeerSecret) -> None:
-        """Load what the listeners need.
-
-        Raises:
-            InvalidError: a file cannot be used.
-        """
+        """Load the files of the listeners; raises InvalidError."""
         self.secret = secret
         settings = self._settings
         self.between_brokers = between_brokers(
@@ -110,22 +103,22 @@ class SecurityService:
         self._sessions = Sessions(self._owner, self)
         for listener in listeners:
             await self._load(listener, secret)
-            self._doors[listener.name] = Door(self._owner, self)
+            self._unauthenticated[listener.name] = Unauthenticated(self._owner, self)
 
     async def open_admin(self, listener: Listener) -> ListenerMaterials:
-        """Load what the admin interface needs, which is no listener of Kafka's protocol.
-
-        Raises:
-            InvalidError: a file cannot be used, or a listener has its name.
-        """
-        if self.secret is None or listener.name in self._doors:
-            raise InvalidSetting("listeners", listener.name, "is the admin interface's name")
+        """Load the files of the admin interface; raises InvalidError."""
+        if self.secret is None or listener.name in self._unauthenticated:
+            raise InvalidSetting(
+                "listeners",
+                listener.name,
+                "is reserved for the admin interface",
+            )
         return await self._load(listener, self.secret)
 
     async def _load(self, listener: Listener, secret: PeerSecret) -> ListenerMaterials:
         def load() -> ListenerMaterials:
             for mechanism in HASHES:
-                secret.credential(mechanism)  # is slow the first time
+                secret.credential(mechanism)  # computed slowly the first time
             return ListenerMaterials(
                 listener,
                 self._parts.security.of(listener.name, listener.protocol),
@@ -137,14 +130,13 @@ class SecurityService:
         return await self.entrance.open(listener.name, load)
 
     async def close(self) -> None:
-        """End what runs. Idempotent."""
         await self.entrance.close()
         self._passwords.shutdown(wait=False, cancel_futures=True)
 
     # Other brokers
 
     def as_client(self) -> ClientSecurity:
-        """How this broker calls the others, and itself: by TLS if they have it, and as a broker."""
+        """Return the security of this broker's connections to brokers: TLS if they have it."""
         secret = self.secret
         if secret is None:
             return NO_SECURITY
@@ -158,22 +150,22 @@ class SecurityService:
     def _nonce(self) -> str:
         return new_nonce(self._parts.randomness)
 
-    # Connections (`door.Doorkeeper`)
+    # Connections (`unauthenticated.Authenticator`)
 
     def owner_of(self, listener: str) -> ConnectionOwner:
-        """What a new connection of a listener sees."""
-        door = self._doors.get(listener)
+        """Return the first owner of a listener's connections."""
+        unauthenticated = self._unauthenticated.get(listener)
         return (
-            self._owner if door is None or not self.listeners[listener].listener.secured else door
+            self._owner
+            if unauthenticated is None or not self.listeners[listener].listener.secured
+            else unauthenticated
         )
 
     def tls_of(self, listener: str) -> Reloading[TlsContexts] | None:
-        """The contexts of a listener with TLS."""
         found = self.listeners.get(listener)
         return None if found is None else found.tls
 
     def arrived(self, connection: Connection) -> bool:
-        """Whether a new connection may stay."""
         made = self.listeners[connection.listener]
         if not made.listener.has_tls and not self.entrance.admitted(
             connection.listener, connection.client_host
@@ -184,7 +176,7 @@ class SecurityService:
                 connection, self._authentication(made, made.settings.sasl_enabled_mechanisms)
             )
             return True
-        return self._let_in_by_certificate(connection, made)
+        return self._accept_certificate(connection, made)
 
     def _authentication(
         self, made: ListenerMaterials, mechanisms: Sequence[str], *, brokers_only: bool = False
@@ -201,21 +193,22 @@ class SecurityService:
         self.limits.entered(connection.client_host)
 
     def gone(self, connection: Connection) -> None:
-        """A connection has ended, or need not be watched any more."""
+        """Stop tracking a connection that has ended or authenticated."""
         if self._waiting.pop(connection, None) is not None:
             self.limits.left(connection.client_host)
 
     def end_overdue(self, now: float) -> None:
-        """Close connections that have taken too long to authenticate."""
-        for connection in [one for one, until in self._waiting.items() if until < now]:
-            if connection.closing:  # its peer does not take what was written
+        """Close connections that exceed authentication.timeout.ms."""
+        overdue = [waiting for waiting, until in self._waiting.items() if until < now]
+        for connection in overdue:
+            if connection.closing:  # its peer does not read the response
                 connection.abort()
                 continue
             self._count(connection, "", "timeout")
             self.limits.failed(connection.client_host, now)
             connection.close("no authentication within authentication.timeout.ms")
 
-    def _let_in_by_certificate(self, connection: Connection, made: ListenerMaterials) -> bool:
+    def _accept_certificate(self, connection: Connection, made: ListenerMaterials) -> bool:
         certificate = connection.peer_certificate()
         principal = ANONYMOUS
         if certificate is not None:
@@ -233,11 +226,7 @@ class SecurityService:
     # Requests (`handlers/sasl.py`)
 
     def handshake(self, connection: Connection, mechanism: str) -> Mapping[str, Any]:
-        """The answer to SaslHandshake.
-
-        Raises:
-            IllegalState: there is nothing to authenticate.
-        """
+        """Return the response to SaslHandshake; raises IllegalState."""
         authentication = connection.authentication
         if authentication is None:
             authentication = self._authentication_of_brokers(connection, mechanism)
@@ -254,7 +243,7 @@ class SecurityService:
         return {"error_code": 0, "mechanisms": authentication.mechanisms}
 
     def _authentication_of_brokers(self, connection: Connection, mechanism: str) -> Authentication:
-        """On a listener without SASL only other brokers say who they are."""
+        """Begin an authentication on a listener without SASL, where only brokers authenticate."""
         made = self.listeners.get(connection.listener)
         if made is None or self._sessions is None or mechanism not in HASHES:
             raise IllegalState(f"listener {connection.listener} has no SASL")
@@ -266,14 +255,10 @@ class SecurityService:
     async def authenticate(
         self, connection: Connection, message: bytes, started: float
     ) -> Mapping[str, Any]:
-        """The answer to SaslAuthenticate.
-
-        Raises:
-            IllegalState: no SaslHandshake came before.
-        """
+        """Return the response to SaslAuthenticate; raises IllegalState."""
         authentication = connection.authentication
         if authentication is None:
-            raise IllegalState("SaslAuthenticate comes after SaslHandshake")
+            raise IllegalState("SaslAuthenticate requires a SaslHandshake first")
         try:
             outcome = await self._outcome(authentication, message)
             if isinstance(outcome, Challenge):
@@ -327,17 +312,17 @@ class SecurityService:
         user: str,
         reason: str,
     ) -> None:
-        """Take nothing more; the connection is closed behind the answer."""
+        """Reject further requests, and close the connection after the response."""
         authentication.fail()
         self.limits.failed(connection.client_host, self._owner.now())
         known = mechanism if mechanism in authentication.mechanisms else ""
         self._count(connection, known, "failure")
         self._record(connection, known, "failure", f"User:{user}" if user else "", reason)
-        # The answer is written in this turn of the loop, and closing lets it leave.
+        # The response is written in this turn of the loop, before the close.
         loop = asyncio.get_running_loop()
-        loop.call_soon(connection.close, "it did not authenticate")
+        loop.call_soon(connection.close, "authentication failed")
 
-    # What is told
+    # Metrics and audit
 
     def _count(self, connection: Connection, mechanism: str, outcome: str) -> None:
         self._outcomes[connection.listener, mechanism, outcome] += 1
@@ -365,7 +350,6 @@ class SecurityService:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """What is counted, for the registry."""
         yield Sample(metrics.UNAUTHENTICATED, self.limits.waiting)
         for labels, count in self._outcomes.items():
             yield Sample(metrics.AUTHENTICATIONS, count, labels)

@@ -1,11 +1,11 @@
-"""Clients that push metrics: what each is asked for, and which of its requests are taken.
+"""Client instances that push metrics: their subscriptions, and which requests are accepted.
 
-A client asks what is wanted of it, then pushes once per interval; its first push may come at any
-time after it asked, so that not all push at once. It is told by UNKNOWN_SUBSCRIPTION_ID that
-something else is wanted by now, and asks again. The number of what is wanted follows from it and
-from the client's id alone, so a client may go on at any broker.
+A client requests its subscription, then pushes once per interval; its first push may come at any
+time afterwards, so that pushes are spread. UNKNOWN_SUBSCRIPTION_ID makes it request its changed
+subscription again. The subscription id depends only on the subscription and the client's id, so a
+client may continue at any broker.
 
-This is a core: times are ms of a clock that never goes back, ids are arguments.
+This is a core: times are ms of a monotonic clock, ids are arguments.
 
 Source: KIP-714; Kafka's `ClientMetricsManager` and `ClientMetricsInstance`.
 """
@@ -22,42 +22,36 @@ from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, RetriableError
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.telemetry.limits import FORGOTTEN_AFTER_INTERVALS, INSTANCES_MAX
-from penstock.broker.telemetry.subscriptions import Attributes, Subscription, wanted_of
+from penstock.broker.telemetry.subscriptions import Attributes, Subscription, subscribed_metrics
 
 CODECS: Final = (4, 3, 1, 2)
-"""Compressions that are taken, the best first: zstd, lz4, gzip, snappy."""
+"""Accepted compressions, best first: zstd, lz4, gzip, snappy."""
 
 _LONG_AGO: Final = float("-inf")
 
 
 class UnknownSubscription(InvalidError):
-    """Something else is wanted of the client by now: it has to ask."""
+    """The client's subscription has changed; it must request the new one."""
 
     code: ClassVar[str] = "unknown_subscription_id"
 
 
 class UnsupportedCompression(InvalidError):
-    """A compression that the broker does not know."""
-
     code: ClassVar[str] = "unsupported_compression_type"
 
 
 class TelemetryTooLarge(InvalidError):
-    """More bytes of metrics than `telemetry.max.bytes`."""
+    """A push exceeds `telemetry.max.bytes`."""
 
     code: ClassVar[str] = "telemetry_too_large"
 
 
 class TooEarly(RetriableError):
-    """The interval has not passed yet."""
-
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 @dataclass(slots=True, kw_only=True)
 class Instance:
-    """One client, by the id that it was given."""
-
     instance_id: UUID
     attributes: Attributes
     version: int
@@ -67,7 +61,7 @@ class Instance:
     asked_ms: float = _LONG_AGO
     pushed_ms: float = _LONG_AGO
     may_ask: bool = True
-    """Whether it may ask before its interval has passed: it was just told to."""
+    """Whether it may request before its interval has passed, after UNKNOWN_SUBSCRIPTION_ID."""
     ended: bool = False
 
     @property
@@ -76,12 +70,12 @@ class Instance:
 
     @property
     def kept_ms(self) -> float:
-        """How long it is known without another request."""
+        """Time without a request after which the client is discarded."""
         return self.interval_ms * FORGOTTEN_AFTER_INTERVALS
 
 
 class Instances:
-    """All clients that a broker knows, who asked for nothing for longest first."""
+    """Client instances of a broker, longest unused first."""
 
     def __init__(self, telemetry_bytes_max: int) -> None:
         self._bytes_max = telemetry_bytes_max
@@ -93,16 +87,11 @@ class Instances:
         return len(self._known)
 
     def replace(self, subscriptions: Sequence[Subscription]) -> None:
-        """Something else is wanted of clients."""
         self._subscriptions = subscriptions
         self._version += 1
 
     def ask(self, instance_id: UUID, attributes: Attributes, now_ms: float) -> Instance:
-        """What is wanted of a client.
-
-        Raises:
-            TooEarly: it asked or pushed within its interval, and was not told to ask.
-        """
+        """Return a client's subscription; raises TooEarly."""
         instance = self._instance(instance_id, attributes, now_ms)
         if now_ms - instance.used_ms < instance.interval_ms and not instance.may_ask:
             raise TooEarly(
@@ -123,15 +112,10 @@ class Instances:
         size_bytes: int,
         ends: bool,
     ) -> Instance:
-        """Take a push, whose bytes are not looked at.
-
-        Raises:
-            BadRequest: the client said before that it ends.
-            TooEarly, UnknownSubscription, UnsupportedCompression, TelemetryTooLarge
-        """
+        """Accept a push without parsing it; raises PenstockError."""
         instance = self._instance(instance_id, attributes, now_ms)
         if instance.ended:
-            raise BadRequest(f"client {instance_id} pushes after it said that it ends")
+            raise BadRequest(f"client {instance_id} pushed again after its terminating push")
         early = instance.asked_ms <= instance.pushed_ms
         if early and now_ms - instance.pushed_ms < instance.interval_ms and not ends:
             raise TooEarly(
@@ -142,15 +126,15 @@ class Instances:
         if subscription_id != instance.subscription_id:
             instance.may_ask = True
             raise UnknownSubscription(
-                f"client {instance_id} pushes for subscription {subscription_id}, wanted is"
+                f"client {instance_id} pushed for subscription {subscription_id}, not"
                 f" {instance.subscription_id}"
             )
         if codec != 0 and codec not in CODECS:
             instance.may_ask = True
-            raise UnsupportedCompression(f"there is no compression {codec}, only 0 to 4")
+            raise UnsupportedCompression(f"compression {codec} is unknown; must be 0 to 4")
         if size_bytes > self._bytes_max:
             raise TelemetryTooLarge(
-                f"client {instance_id} pushes {size_bytes} bytes, telemetry.max.bytes is"
+                f"client {instance_id} pushed {size_bytes} bytes, more than telemetry.max.bytes ="
                 f" {self._bytes_max}"
             )
         return instance
@@ -164,7 +148,7 @@ class Instances:
         return known
 
     def _new(self, instance_id: UUID, attributes: Attributes, before: Instance | None) -> Instance:
-        metrics, interval_ms = wanted_of(attributes, self._subscriptions)
+        metrics, interval_ms = subscribed_metrics(attributes, self._subscriptions)
         found = Instance(
             instance_id=instance_id,
             attributes=attributes,
@@ -179,7 +163,7 @@ class Instances:
         return found
 
     def _forget(self, now_ms: float) -> None:
-        """Forget who is first in line, if that one is due, or is one too many; two at the most."""
+        """Discard up to two of the longest unused clients that are expired or above the limit."""
         for _ in range(2):
             first = next(iter(self._known.values()))
             due = now_ms - first.used_ms > first.kept_ms and first.used_ms != _LONG_AGO
@@ -191,6 +175,6 @@ class Instances:
 
 
 def subscription_id_of(instance_id: UUID, metrics: Sequence[str], interval_ms: int) -> int:
-    """The number of what is wanted of a client, the same at all brokers; as a signed int32."""
-    wanted = json.dumps([instance_id.hex, list(metrics), interval_ms]).encode()
-    return crc32c(wanted) - (1 << 31)
+    """Return the id of a client's subscription, the same at all brokers, as a signed int32."""
+    subscription = json.dumps([instance_id.hex, list(metrics), interval_ms]).encode()
+    return crc32c(subscription) - (1 << 31)

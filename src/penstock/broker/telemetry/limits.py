@@ -1,32 +1,32 @@
-"""The bounds of clients' metrics."""
+"""Bounds of clients' metrics."""
 
 from __future__ import annotations
 
 from typing import Final
 
 INSTANCES_MAX: Final = 16_384
-"""Clients that are known; those that asked for nothing for longest are forgotten (as in Kafka)."""
+"""Client instances; above, the longest unused are discarded (as in Kafka)."""
 
 FORGOTTEN_AFTER_INTERVALS: Final = 3
-"""A client, and its metrics, that has not pushed for so many of its intervals is forgotten."""
+"""Intervals without a push after which a client and its metrics are discarded."""
 
 INFLATED_BYTES_MAX: Final = 4 << 20
 """Bytes of one push after decompression."""
 
 POINTS_MAX: Final = 2_000
-"""Data points that are looked at in one push."""
+"""Data points read from one push."""
 
 CLIENTS_MAX: Final = 1_000
-"""Clients whose metrics are shown."""
+"""Clients whose metrics are exposed."""
 
 SERIES_PER_CLIENT_MAX: Final = 200
-"""Series of one client that are shown; others of it are counted and dropped."""
+"""Exposed series of one client; more are counted and dropped."""
 
 ATTRIBUTES_MAX: Final = 8
 """Attributes of a data point that become labels."""
 
 TEXT_CHARACTERS_MAX: Final = 200
-"""Characters of a name or label; longer ones are cut off."""
+"""Characters of a name or label; longer ones are truncated."""
 
 MATCHES_MAX: Final = 20
 """Patterns of one subscription."""

@@ -1,4 +1,4 @@
-"""Metrics of the metrics that clients push; theirs have names of their own (`series.py`)."""
+"""Metrics about clients' metrics, which have names of their own (`series.py`)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from penstock.base.metrics import Metric
 PUSHES: Final = Metric(
     name="penstock_client_metrics_pushes_total",
     kind="counter",
-    doc="Pushes of clients' metrics that were taken.",
+    doc="Accepted pushes of clients' metrics.",
 )
 INSTANCES: Final = Metric(
     name="penstock_client_metrics_instances",
     kind="gauge",
-    doc="Clients that asked for their subscription, or pushed, a short time ago.",
+    doc="Clients that recently requested their subscription, or pushed.",
 )
 SERIES: Final = Metric(
     name="penstock_client_metrics_series",
     kind="gauge",
-    doc="Series of clients' metrics that are shown.",
+    doc="Exposed series of clients' metrics.",
 )
 DROPPED: Final = Metric(
     name="penstock_client_metrics_dropped_total",
     kind="counter",
-    doc="Data points of clients' metrics that are not shown, because there are too many.",
+    doc="Data points of clients' metrics that were dropped because of limits.",
 )

@@ -1,7 +1,7 @@
-"""What clients push: OTLP metrics, of which gauges and sums are read.
+"""OTLP metrics that clients push: gauges and sums.
 
-The schema holds the fields that are used; parsers of Protocol Buffers skip all others. Numbers are
-those of `opentelemetry/proto/metrics/v1/metrics.proto`.
+The schema has the used fields; parsers of Protocol Buffers skip all others. Field numbers are those
+of `opentelemetry/proto/metrics/v1/metrics.proto`.
 
     MetricsData   1 resource metrics
     Resource…     2 scope metrics
@@ -58,13 +58,11 @@ _MESSAGES: Final[dict[str, tuple[tuple[str, int, int, str], ...]]] = {
 
 
 class InvalidMetrics(InvalidError):
-    """Bytes that are no OTLP metrics."""
-
     code = "invalid_record"
 
 
 class Point(NamedTuple):
-    """One value of a series. A `delta` is what was added since the push before."""
+    """Value of a series. A `delta` is the increase since the previous push."""
 
     name: str
     attributes: tuple[tuple[str, str], ...]
@@ -75,7 +73,7 @@ class Point(NamedTuple):
 
 @cache
 def metrics_type() -> Any:
-    """The class of messages that `points` reads."""
+    """Return the message class that `points` parses."""
     pool = descriptor_pool.DescriptorPool()
     file = descriptor_pb2.FileDescriptorProto(
         name="client_metrics.proto", package="clients", syntax="proto3"
@@ -88,7 +86,7 @@ def metrics_type() -> Any:
             if of:
                 field.type_name = f".clients.{of.rstrip('*')}"
             elif name in ("Value", "Point"):
-                # Numbers that are zero have to be told from those that are not there.
+                # Numbers of zero must be distinguishable from absent ones.
                 field.proto3_optional = True
                 field.oneof_index = len(message.oneof_decl)
                 message.oneof_decl.add(name=f"_{field_name}")
@@ -97,16 +95,12 @@ def metrics_type() -> Any:
 
 
 def points(data: bytes) -> Iterator[Point]:
-    """The gauges and sums of a push, the first `POINTS_MAX`; other kinds are left out.
-
-    Raises:
-        InvalidMetrics: the bytes are not OTLP metrics.
-    """
+    """Yield the gauges and sums of a push, up to `POINTS_MAX`; raises InvalidMetrics."""
     message = metrics_type()()
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise InvalidMetrics(f"{len(data)} bytes are no OTLP metrics: {error}") from error
+        raise InvalidMetrics(f"{len(data)} bytes are not OTLP metrics: {error}") from error
     left = POINTS_MAX
     for metric in _metrics(message):
         summed = metric.HasField("sum")
@@ -137,11 +131,11 @@ def _value(point: Any) -> float | None:
 
 def _attributes(point: Any) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
-    for one in point.attributes[:ATTRIBUTES_MAX]:
-        value = one.value
+    for attribute in point.attributes[:ATTRIBUTES_MAX]:
+        value = attribute.value
         for kind in ("string_value", "bool_value", "int_value", "double_value"):
             if value.HasField(kind):
-                found[_cut(one.key)] = _cut(str(getattr(value, kind)))
+                found[_cut(attribute.key)] = _cut(str(getattr(value, kind)))
     return tuple(sorted(found.items()))
 
 

@@ -1,12 +1,12 @@
-"""The newest values of clients' metrics, as the admin endpoint shows them.
+"""Newest values of clients' metrics for the admin endpoint.
 
 `org.apache.kafka.producer.connection.creation.rate` becomes
 `kafka_client_producer_connection_creation_rate`, with labels for the client's instance id, id and
-software, and for the attributes of the data point. What only grows is a counter, whose name ends in
-`_total`; what clients say has been added is added up here, for as long as the series is known.
+software, and for the attributes of the data point. Monotonic series are counters, whose names end
+in `_total`; deltas are summed up while the series exists.
 
-Clients and series are bounded; a client that has pushed nothing for three of its intervals is
-forgotten with all of its series, as is one that said that it ends, after as long.
+Clients and series are bounded; a client without a push for three of its intervals is discarded with
+its series, also after its terminating push.
 
 Source: OpenTelemetry's rules for Prometheus; KIP-714.
 """
@@ -34,24 +34,27 @@ _PREFIX: Final = "kafka_client_"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _LABELS: Final = ("client_instance_id", "client_id", "client_software", "client_software_version")
 Key = tuple[str, bool, tuple[tuple[str, str], ...]]
-"""Name, whether it only grows, attributes."""
+"""Name, whether it is monotonic, and attributes."""
 
 
 class _Client:
     __slots__ = ("labels", "series", "until_ms")
 
     def __init__(self, instance: Instance) -> None:
-        told = instance.attributes
+        attributes = instance.attributes
         self.labels = (
             instance_text(instance.instance_id),
-            *(told[one][:TEXT_CHARACTERS_MAX] for one in (CLIENT_ID, SOFTWARE, SOFTWARE_VERSION)),
+            *[
+                attributes[name][:TEXT_CHARACTERS_MAX]
+                for name in (CLIENT_ID, SOFTWARE, SOFTWARE_VERSION)
+            ],
         )
         self.series: dict[Key, float] = {}
         self.until_ms = 0.0
 
 
 class ClientSeries:
-    """What clients pushed last, who pushed nothing for longest first."""
+    """Newest values of each client, longest unused client first."""
 
     def __init__(self) -> None:
         self._clients: dict[UUID, _Client] = {}
@@ -61,7 +64,7 @@ class ClientSeries:
         return sum(len(client.series) for client in self._clients.values())
 
     def take(self, instance: Instance, points: Iterable[Point], now_ms: float) -> None:
-        """Take over what a client pushed."""
+        """Store the points of a push."""
         self._forget(now_ms)
         client = self._clients.pop(instance.instance_id, None) or _Client(instance)
         client.until_ms = now_ms + instance.kept_ms
@@ -82,7 +85,7 @@ class ClientSeries:
             del self._clients[key]
 
     def samples(self, now_ms: float) -> Iterator[Sample]:
-        """All series of clients that pushed a short time ago."""
+        """Yield the series of all clients that pushed recently."""
         self._forget(now_ms)
         for client in self._clients.values():
             for (name, monotonic, attributes), value in client.series.items():
@@ -93,7 +96,7 @@ class ClientSeries:
 
 @lru_cache(maxsize=4096)
 def _metric(name: str, monotonic: bool, attributes: tuple[str, ...]) -> Metric:
-    """A metric of clients as it is shown; labels that would be there twice get a prefix."""
+    """Return the exposed metric; duplicate labels get a prefix."""
     stem = _FOREIGN.sub("_", name.removeprefix("org.apache.kafka.")).strip("_")
     labels = list(_LABELS)
     for attribute in attributes:
@@ -112,5 +115,5 @@ def _metric(name: str, monotonic: bool, attributes: tuple[str, ...]) -> Metric:
 
 
 def instance_text(instance_id: UUID) -> str:
-    """A client's id as Kafka's tools show it."""
+    """Format a client's instance id as Kafka's tools do."""
     return urlsafe_b64encode(instance_id.bytes).rstrip(b"=").decode()

@@ -1,8 +1,4 @@
-"""What handlers ask of clients' metrics.
-
-It belongs to the event-loop thread. A push is opened in the loop's turn: it is bounded in bytes and
-points, and there are few of them.
-"""
+"""Clients' metrics for the handlers. Belongs to the event-loop thread."""
 
 from __future__ import annotations
 
@@ -38,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryParts:
-    """What clients' metrics use."""
-
     settings: BrokerSettings
     clock: Clock
     randomness: Randomness
@@ -47,7 +41,7 @@ class TelemetryParts:
 
 
 class Telemetry:
-    """The metrics that clients push to this broker."""
+    """Metrics that clients push to this broker."""
 
     def __init__(self, parts: TelemetryParts) -> None:
         self._parts = parts
@@ -56,10 +50,10 @@ class Telemetry:
         self._series = ClientSeries()
         self._pushes = 0
         self.subscribed = False
-        """Whether any subscription asks for metrics."""
+        """Whether any subscription exists."""
 
     def image_changed(self) -> None:
-        """Go by the subscriptions of the newest image."""
+        """Apply the subscriptions of the newest image."""
         configs = self._parts.cluster.image.entity_configs
         if configs is not self._configs:
             mine = _of_clients(configs)
@@ -70,13 +64,9 @@ class Telemetry:
             self._configs = configs
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> Instance:
-        """What is wanted of a client, which has no id yet if it is None.
-
-        Raises:
-            TooEarly: it has asked already.
-        """
-        whose = instance_id or self._parts.randomness.uuid()
-        return self._instances.ask(whose, _attributes(context, whose), self._now_ms())
+        """Return a client's subscription; a new client has no id; raises TooEarly."""
+        client = instance_id or self._parts.randomness.uuid()
+        return self._instances.ask(client, _attributes(context, client), self._now_ms())
 
     def push(
         self,
@@ -88,12 +78,7 @@ class Telemetry:
         codec: int,
         ends: bool,
     ) -> None:
-        """Take what a client pushes.
-
-        Raises:
-            PenstockError: by its kind what is wrong; see `Instances.push`.
-            InvalidMetrics: it cannot be opened.
-        """
+        """Store a client's push; raises PenstockError, as `Instances.push`."""
         now_ms = self._now_ms()
         instance = self._instances.push(
             instance_id,
@@ -104,7 +89,7 @@ class Telemetry:
             size_bytes=len(data),
             ends=ends,
         )
-        # Protocol Buffers and codecs are loaded by brokers whose clients push.
+        # Protocol Buffers and codecs are loaded at the first push.
         from penstock.broker.telemetry.otlp import InvalidMetrics, points
         from penstock.records.compression import decompress
 
@@ -120,7 +105,6 @@ class Telemetry:
         return self._parts.clock.monotonic() * 1000
 
     def samples(self) -> Iterator[Sample]:
-        """What clients pushed, and how much of it there is."""
         yield Sample(metrics.PUSHES, self._pushes)
         yield Sample(metrics.INSTANCES, len(self._instances))
         yield from self._series.samples(self._now_ms())

@@ -1,8 +1,8 @@
-"""What operators ask of clients: which metrics, how often, of which clients.
+"""Subscriptions to clients' metrics: which metrics, how often, from which clients.
 
-A subscription is a config resource of its own (CLIENT_METRICS, 16), by a name; one without configs
-is none. A client is asked for the metrics of all subscriptions that match it, as often as the one
-that wants it most often.
+A subscription is a config resource (CLIENT_METRICS, 16) with a name; without configs it does not
+exist. A client pushes the metrics of all matching subscriptions, at the shortest of their
+intervals.
 
 Source: KIP-714; Kafka's `ClientMetricsConfigs`.
 """
@@ -28,7 +28,7 @@ from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
 from penstock.broker.telemetry.limits import MATCHES_MAX, PREFIXES_MAX
 
 ALL: Final = "*"
-"""Stands for all metrics that a client has."""
+"""Name of all metrics of a client."""
 
 INTERVAL_MS: Final = 300_000
 INSTANCE_ID: Final = "client_instance_id"
@@ -44,15 +44,13 @@ ATTRIBUTES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionConfigs:
-    """What one subscription is set to."""
-
-    interval_ms: int = setting(INTERVAL_MS, "How often clients push their metrics.", 100, 3_600_000)
+    interval_ms: int = setting(INTERVAL_MS, "Interval at which clients push.", 100, 3_600_000)
     metrics: tuple[str, ...] = setting(
-        (), "Prefixes of the names of metrics that are asked for; * is all, none is none."
+        (), "Prefixes of the names of requested metrics; * requests all, an empty list none."
     )
     match: tuple[str, ...] = setting(
-        (), "Which clients are asked, as attribute=regular expression, all of which have to match;"
-        " all clients where there is none.",
+        (), "Clients that the subscription applies to, as attribute=regular expression, all of"
+        " which must match; an empty list matches all clients.",
     )  # fmt: skip
 
 
@@ -62,14 +60,14 @@ Attributes = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which metrics are wanted of clients, how often, and of whom."""
+    """Metrics requested from clients, their interval, and the clients."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     match: Sequence[tuple[str, str]] = ()
 
     def fits(self, client: Attributes) -> bool:
-        """Whether a client is asked for them."""
+        """Return whether the subscription applies to a client."""
         return all(
             compile_regex(pattern).matcher().matches(client[attribute])
             for attribute, pattern in self.match
@@ -77,7 +75,7 @@ class Subscription:
 
 
 def subscription_of(configs: Mapping[str, str]) -> Subscription:
-    """What was checked when it was set."""
+    """Return the subscription of stored configs."""
     values = load(SubscriptionConfigs, configs)
     return Subscription(
         metrics=values.metrics, interval_ms=values.interval_ms, match=_matches(values.match)
@@ -90,7 +88,7 @@ def _matches(words: Sequence[str]) -> list[tuple[str, str]]:
         attribute, equals, pattern = (part.strip() for part in word.partition("="))
         if attribute not in ATTRIBUTES or not equals or not pattern:
             raise InvalidConfig(
-                f"match: {word!r} is not attribute=expression, of {', '.join(ATTRIBUTES)}"
+                f"match: {word!r} must be attribute=expression, with {', '.join(ATTRIBUTES)}"
             )
         try:
             compile_regex(pattern)
@@ -101,12 +99,7 @@ def _matches(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str, str]:
-    """The configs of a subscription if all are known and within their bounds.
-
-    Raises:
-        BadRequest: an unknown config, or an interval out of its bounds.
-        InvalidConfig: a pattern that is none, or too many of them.
-    """
+    """Return a subscription's configs if valid; raises BadRequest, InvalidConfig."""
     given = {key: value for key, value in configs.items() if value is not None}
     if len(given) < len(configs):
         missing = sorted(key for key, value in configs.items() if value is None)
@@ -120,7 +113,9 @@ def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str
         ("metrics", values.metrics, PREFIXES_MAX),
     ):
         if len(words) > most:
-            raise InvalidConfig(f"client metrics {name!r}: {key} has {len(words)} words of {most}")
+            raise InvalidConfig(
+                f"client metrics {name!r}: {key} has {len(words)} entries, at most {most}"
+            )
     _matches(values.match)
     return given
 
@@ -128,19 +123,18 @@ def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str
 def apply_subscription_changes(
     current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """The configs of a subscription after `changes`."""
     return apply_changes(_KNOWN, {}, current, changes)
 
 
 def describe_subscription(
     configs: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Every config of a subscription, or those in `names`."""
-    wanted = None if names is None else set(names)
+    """Return all configs of a subscription, or those in `names`."""
+    selected = None if names is None else set(names)
     return [
         _entry(info, configs)
         for name, info in sorted(_KNOWN.items())
-        if wanted is None or name in wanted
+        if selected is None or name in selected
     ]
 
 
@@ -161,16 +155,16 @@ def _entry(info: SettingInfo, configs: Mapping[str, str]) -> ConfigEntry:
     )
 
 
-def wanted_of(
+def subscribed_metrics(
     client: Attributes, subscriptions: Iterable[Subscription]
 ) -> tuple[tuple[str, ...], int]:
-    """The metrics that a client is asked for, and how often, in ms."""
+    """Return the metrics requested from a client, and the interval in ms."""
     metrics: set[str] = set()
     interval_ms: int | None = None
-    for one in subscriptions:
-        if one.fits(client):
-            metrics.update(one.metrics)
-            interval_ms = min(one.interval_ms, interval_ms or one.interval_ms)
+    for subscription in subscriptions:
+        if subscription.fits(client):
+            metrics.update(subscription.metrics)
+            interval_ms = min(subscription.interval_ms, interval_ms or subscription.interval_ms)
     if ALL in metrics:
         metrics = {ALL}
     return tuple(sorted(metrics)), interval_ms or INTERVAL_MS

@@ -1,4 +1,4 @@
-"""The door with raw sockets: who gets in by which listener, and what nobody may do before."""
+"""Authentication over raw sockets, by listener, and requests before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.peers import Peers
-from penstock.broker.security.door import FRAME_BYTES_MAX
+from penstock.broker.security.unauthenticated import FRAME_BYTES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.client.security import NotAuthenticated
 from penstock.control.access import change_credentials
@@ -60,7 +60,7 @@ async def until(condition: Any) -> None:
 
 async def gone(server: BrokerServer) -> None:
     await until(lambda: not server._connections)
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
@@ -73,11 +73,11 @@ async def test_who_authenticates_may_do_everything(
     await client.call(
         "ApiVersions", 4, {"client_software_name": "t", "client_software_version": "1"}
     )
-    assert server.door.limits.waiting == 1
+    assert server.security_service.limits.waiting == 1
     answer = await authenticate(client, mechanism)
     assert answer.error_code == 0
     assert principal(server) == "User:alice"
-    assert server.door.limits.waiting == 0
+    assert server.security_service.limits.waiting == 0
     await client.create("orders")
     assert (await client.produce("orders", batch(b"x" * 500_000))).error_code == 0
     fetched = await client.fetch("orders")
@@ -86,7 +86,7 @@ async def test_who_authenticates_may_do_everything(
     await gone(server)
 
 
-async def test_a_certificate_says_who_a_client_is(
+async def test_a_certificate_authenticates_a_client(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -123,7 +123,7 @@ async def test_a_listener_that_requires_certificates(
     with pytest.raises((ssl.SSLError, ConnectionError, EOFError)):  # noqa: PT012  (TLS 1.3 says so late)
         client = await open_to(server, "SSL", tmp_path)
         await client.find("orders")
-    await until(lambda: not server.door.limits.waiting)
+    await until(lambda: not server.security_service.limits.waiting)
     # What is required of the one is not asked by the other, unless it says so itself.
     client = await open_to(server, "SASL_SSL", tmp_path)
     assert (await authenticate(client, "PLAIN")).error_code == 0
@@ -250,7 +250,7 @@ async def test_a_new_signing_key_is_found(start_broker: StartBroker, tmp_path: P
     old, new, path = signing_key("EC"), signing_key("EC"), tmp_path / "jwks.json"
     path.write_bytes(key_set(k1=old))
     server = await secured(start_broker, tmp_path, sasl_oauthbearer_jwks_endpoint_url=path.as_uri())
-    tokens = server.door.listeners["SASL_SSL"].tokens
+    tokens = server.security_service.listeners["SASL_SSL"].tokens
     assert tokens is not None
     tokens._tried = None  # as if that had been a while ago
     path.write_bytes(key_set(k2=new))
@@ -286,7 +286,7 @@ async def test_keys_over_https_stay_until_there_are_better_ones(
             sasl_oauthbearer_jwks_endpoint_url=url,
             sasl_oauthbearer_jwks_truststore_location=truststore(tmp_path),
         )
-        tokens = server.door.listeners["SASL_SSL"].tokens
+        tokens = server.security_service.listeners["SASL_SSL"].tokens
         assert tokens is not None
         assert await let_in(old, "k1")
         good, bloated = key_set(k2=new), key_set(k2=new) + b" " * JWKS_BYTES_MAX
@@ -302,7 +302,7 @@ async def test_keys_over_https_stay_until_there_are_better_ones(
         assert not await let_in(old, "k1")
 
 
-async def test_authenticating_anew(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_reauthentication(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path, connections_max_reauth_ms=60_000)
     client = await open_to(server, "SASL_SSL", tmp_path)
     answer = await authenticate(client, "SCRAM-SHA-512")
@@ -338,7 +338,7 @@ async def test_a_session_that_has_ended_takes_only_authentication(
 
 
 @pytest.mark.parametrize("other", ["user", "mechanism", "request between"])
-async def test_nobody_becomes_somebody_else(
+async def test_reauthentication_keeps_the_principal(
     start_broker: StartBroker, tmp_path: Path, other: str
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -389,18 +389,21 @@ async def test_new_certificates_are_for_new_connections(
     assert shown(old) == "broker"
     keystore(tmp_path, "renewed")
     (tmp_path / "renewed.keystore.pem").replace(path)
-    assert await server.door.entrance.reload() == []
+    assert await server.security_service.entrance.reload() == []
     new = await open_to(server, "SSL", tmp_path)
     assert shown(new) == "renewed"
     await old.find("orders")
 
     path.write_bytes(b"no certificate")
-    failures = await server.door.entrance.reload()
+    failures = await server.security_service.entrance.reload()
     assert len(failures) == 2  # both listeners that have it
     assert "no certificates in PEM" in failures[0]
     newest = await open_to(server, "SASL_SSL", tmp_path)
     assert shown(newest) == "renewed"
-    values = {(sample.metric.name, sample.labels): sample.value for sample in server.door.samples()}
+    values = {
+        (sample.metric.name, sample.labels): sample.value
+        for sample in server.security_service.samples()
+    }
     assert values["penstock_security_files_not_reloaded_total", ("certificates",)] == 2
     for client in (old, new, newest):
         await client.close()
@@ -409,7 +412,7 @@ async def test_new_certificates_are_for_new_connections(
 async def test_users_of_a_file_come_and_go(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path)
     users_file(tmp_path, "bob")
-    await server.door.entrance.reload()
+    await server.security_service.entrance.reload()
     client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
     assert (await authenticate(client, "PLAIN")).error_code == AUTHENTICATION_FAILED
     await client.close()
@@ -445,7 +448,7 @@ async def test_brokers_may_do_everything_by_any_listener(
         security=security(tmp_path, inter_broker_listener_name=listener),
         authoriser=AclAuthoriser(),
     )
-    peers = Peers(lambda _: server.bound[listener], server.door.as_client)
+    peers = Peers(lambda _: server.bound[listener], server.security_service.as_client)
     answer = await peers.call(2, "DescribeLogDirs", {"topics": None})
     assert answer.error_code == 0
     assert principal(server) == "Broker:cluster"
@@ -453,8 +456,8 @@ async def test_brokers_may_do_everything_by_any_listener(
     await gone(server)
 
     # Who has another secret is nobody.
-    server.door.secret = PeerSecret(b"another secret of the same length")
-    stranger = Peers(lambda _: server.bound[listener], server.door.as_client)
+    server.security_service.secret = PeerSecret(b"another secret of the same length")
+    stranger = Peers(lambda _: server.bound[listener], server.security_service.as_client)
     with pytest.raises(NotAuthenticated):
         await stranger.call(2, "DescribeLogDirs", {"topics": None})
     await stranger.close()
@@ -470,8 +473,7 @@ class Heard:
     def record(self, event: AuditEvent) -> None:
         self.events.append(event)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 async def test_authentications_are_audited_without_secrets(
@@ -485,7 +487,9 @@ async def test_authentications_are_audited_without_secrets(
         client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
         await authenticate(client, "PLAIN", exchange("PLAIN", user, password))
         await client.close()
-    said = [(one.outcome, one.principal, one.mechanism, one.reason) for one in heard.events]
+    said = [
+        (event.outcome, event.principal, event.mechanism, event.reason) for event in heard.events
+    ]
     assert said == [
         ("success", "User:alice", "PLAIN", ""),
         ("failure", "User:alice", "PLAIN", "wrong password"),

@@ -1,9 +1,9 @@
-"""What connections see of the broker until they have authenticated, and what follows from that.
+"""Owners of connections that have not authenticated, or whose session ends.
 
-A connection of a listener with authentication is owned by a `Door`, not by the server: frames are
-small there, one at a time, and only requests of authentication are let through. Who has
-authenticated is given to the server, and costs no more than a connection without any of this; only
-sessions that end, and those that authenticate anew, have each request looked at (`Sessions`).
+`Unauthenticated` owns a connection of a listener with authentication: it accepts small frames, one
+at a time, of authentication requests only. An authenticated connection passes to the server without
+further cost. `Sessions` checks each request of connections whose session ends, and of those that
+reauthenticate.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ FRAME_BYTES_MAX: Final = 64 << 10
 """Largest request before authentication."""
 
 
-class Doorkeeper(Protocol):
-    """Who decides about connections (`SecurityService`)."""
+class Authenticator(Protocol):
+    """Port that decides about connections (`SecurityService`)."""
 
     def arrived(self, connection: Connection) -> bool: ...
     def gone(self, connection: Connection) -> None: ...
 
 
 class _Shared:
-    """Everything but requests is the server's."""
+    """Owner that delegates everything but requests to the server."""
 
-    def __init__(self, owner: ConnectionOwner, keeper: Doorkeeper) -> None:
+    def __init__(self, owner: ConnectionOwner, authenticator: Authenticator) -> None:
         self._owner = owner
-        self._keeper = keeper
+        self._authenticator = authenticator
         self.scratch = owner.scratch
         self.pool = owner.pool
         self.now: Callable[[], float] = owner.now
@@ -57,36 +57,32 @@ class _Shared:
         self._owner.bytes_out = count
 
     def connected(self, connection: Connection) -> bool:
-        return self._owner.connected(connection) and self._keeper.arrived(connection)
+        return self._owner.connected(connection) and self._authenticator.arrived(connection)
 
     def disconnected(self, connection: Connection) -> None:
-        self._keeper.gone(connection)
+        self._authenticator.gone(connection)
         self._owner.disconnected(connection)
 
     def rejected(self, connection: Connection, error: Exception) -> None:
         self._owner.rejected(connection, error)
 
     def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> object:
-        """Let a request through that the connection may make now.
-
-        Raises:
-            NotAuthenticated: it may not; the connection must be closed.
-        """
+        """Pass on a request that the connection may send now; raises NotAuthenticated."""
         authentication = connection.authentication
         if authentication is None:
-            raise NotAuthenticated("a request on a connection that nobody has let in")
+            raise NotAuthenticated("a request on a connection without authentication state")
         authentication.check(int.from_bytes(frame[:2], "big", signed=True), self.now())
         return self._owner.request(connection, frame, lease)
 
 
-class Door(_Shared):
-    """Before authentication."""
+class Unauthenticated(_Shared):
+    """Owner of connections before authentication."""
 
-    def __init__(self, owner: ConnectionOwner, keeper: Doorkeeper) -> None:
-        super().__init__(owner, keeper)
+    def __init__(self, owner: ConnectionOwner, authenticator: Authenticator) -> None:
+        super().__init__(owner, authenticator)
         self.frame_bytes_max = min(FRAME_BYTES_MAX, owner.frame_bytes_max)
         self.in_flight_max = 1
 
 
 class Sessions(_Shared):
-    """After it, for those whose session ends, and while somebody authenticates anew."""
+    """Owner of authenticated connections whose session ends, and of those that reauthenticate."""
