@@ -42,7 +42,8 @@ _WORDS: Final = re.compile(
     re.IGNORECASE,
 )
 _IDENTIFIERS: Final = re.compile(
-    r"(?:class|def) _?(\w*(?:Desk|Keeper|Holed|Mended|Said|Owed|Asker|heir|letters)\w*)"
+    r"(?:class|def) \w*"
+    r"(?:Desk|Keeper|Holed|MendedLog|Said\b|Owed|Asker|(?<!t)heir|(?<!ead_)letters)"
 )
 _QUOTED: Final = re.compile(r"""f?["']([^"']{15,})["']""")
 _MODULE: Final = re.compile(r"[Ss]ee the module'?s (text|docstring)")

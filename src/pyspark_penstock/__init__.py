@@ -1,4 +1,4 @@
-"""Lets Spark find the format `penstock` without being told.
+"""Registration of the format `penstock` with Spark.
 
 Spark imports every installed package named `pyspark_*` before the first use of any Python data
 source, so this one imports next to nothing: what does the work is loaded when a query names the

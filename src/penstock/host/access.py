@@ -22,8 +22,8 @@
     principal = "User:orders-service"
     topics = ["orders"]
 
-The first rule that fits says all. Whoever none fits is refused. A process of the agent's own user
-may connect without a rule, to see whether the agent is well, and may publish nothing.
+The first matching rule applies. A producer without a matching rule is rejected. A process of the
+agent's own user may connect without a rule, for health checks, and may publish nothing.
 
 Source: `unix(7)`, SO_PEERCRED: the kernel's word at the time of `connect`.
 """

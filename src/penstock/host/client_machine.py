@@ -1,6 +1,6 @@
 """The producer's side of one connection, without I/O: publications in, frames out, verdicts back.
 
-What is allowed when stands in one table, `_ALLOWED`. A publication is sent only with credit in all
+The table `_ALLOWED` has what each state allows. A publication is sent only with credit in all
 three dimensions; its footprint comes back with ACCEPTED, with FAILED, or when the connection ends,
 which fails everything under way with `LostOnDisconnect`. A publication whose time is over is ended
 with `PublishTimedOut`, but its credit stays taken until the agent has answered or is gone: the

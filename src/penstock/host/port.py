@@ -74,9 +74,9 @@ class Chunks:
     Sequences are `first_sequence` to `first_sequence + count - 1`. `log_sequence` is the record
     sequence of the first record within (producer, topic, partition), or -1.
 
-    `payload` is valid during `accept`; whoever needs it longer calls `keep` in `accept`, and
+    `payload` is valid during `accept`; a sink that needs it longer calls `keep` in `accept`, and
     `release` once, on the same thread, when it is done. It is not looked at any more once the
-    frame is settled: the producer may then write to where it lies.
+    frame has its verdict: the producer may then overwrite it.
     """
 
     __slots__ = (
@@ -211,5 +211,5 @@ class ChunkSink(Protocol):
         ...
 
     def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
-        """Accept a frame's chunks; `settle` is called exactly once, later, after `PENDING` only."""
+        """Accept a frame's chunks; the callback is called exactly once, later, after `PENDING` only."""
         ...

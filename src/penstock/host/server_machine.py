@@ -1,6 +1,6 @@
 """The agent's side of one connection, without I/O: frames in, at most one effect out.
 
-What is allowed when stands in one table, `_ALLOWED`; a frame that is not in it ends the
+The table `_ALLOWED` has what each state allows; a frame that is not in it ends the
 connection, and so does one whose fields contradict each other. The credit window here is the
 truth: a frame beyond it is failed (retryable), whatever the producer believes.
 
@@ -93,7 +93,7 @@ class Introduce:
 
 @dataclass(slots=True, eq=False)  # made for every frame: a frozen one costs three times as much
 class Deliver:
-    """Pass these chunks to the sink; call `settled` with its verdict, now or later."""
+    """Pass these chunks to the sink, and return its verdict, now or later."""
 
     chunks: Chunks
 

@@ -1,9 +1,8 @@
 """Index of a cluster's bindings, so that a decision examines few of them.
 
-A decision about a resource looks at what is bound to its name, to each of its prefixes that has
-bindings, and to `*`. What denies comes first, then what allows; where nothing that names the
-resource matches, the principal may not, unless no binding at all names the resource and the broker
-is told to allow that.
+A decision about a resource examines the bindings of its name, of each of its prefixes that has
+bindings, and of `*`. Deny takes precedence over allow. Without a matching binding the principal may
+not, unless no binding names the resource and a setting allows that.
 
 Source: Kafka's `StandardAuthorizerData`, and `Authorizer.authorizeByResourceType` (KIP-679).
 """

@@ -5,7 +5,7 @@ PREFIXED is all names that begin so. Its entry names a principal (`User:alice`, 
 all), a host (an address, a network as `10.0.0.0/8`, or `*`), an operation and whether it is allowed
 or denied. Filters match bindings, as DescribeAcls and DeleteAcls do.
 
-Types, patterns, operations and permissions are words; where a word stands in its tuple is its
+Types, patterns, operations and permissions are words; the index of a word in its tuple is its
 number in the protocol.
 
 Source: KIP-11, KIP-290 (patterns); Kafka's `ResourcePatternFilter`, `AccessControlEntryFilter`,

@@ -9,7 +9,7 @@ written.
 The chunks of a RECORD_BATCH frame are batches already. Each is checked as a broker would check it,
 so that a bad one is refused before anything of its frame is sent. The records are not copied: a
 batch leaves as a new header and a view of the rest. Its new checksum is derived from the old one,
-not from the records, so it goes on protecting them from producer to reader.
+not from the records, so it protects them from producer to reader.
 
 Source: KIP-98; `docs/decisions/0010-identity-carried-into-the-log.md`.
 """

@@ -11,10 +11,10 @@ the broker's producer state knows which of them it has written already.
 | no broker, no leader or no answer until the time is over  | failed, may be sent again      |
 | out of order: an earlier frame to the partition failed    | failed, may be sent again      |
 | the queue here is full, or the agent stops                | failed, may be sent again      |
-| unknown topic or partition, too large, corrupt, invalid   | failed for good                |
-| a newer epoch of the producer has written                 | failed for good                |
+| unknown topic or partition, too large, corrupt, invalid   | failed permanently             |
+| a newer epoch of the producer has written                 | failed permanently             |
 
-A frame of several batches that fails for good may have been written in part.
+A frame of several batches that fails permanently may have been written in part.
 
 Source: `host-ipc.txt`, the chunk sink; `docs/decisions/0009-pending-verdicts.md`,
 `0010-identity-carried-into-the-log.md`.

@@ -2,7 +2,7 @@
 
 Accepted means held by this process, until it ends. The list is bounded: a frame that does not fit
 any more is sent back, to be tried again once there was a `drain`; where there is to be none, in an
-agent of its own, it is refused for good, so that no producer waits for room that never comes.
+agent of its own, it is rejected permanently, so that no producer waits for room that never comes.
 """
 
 from __future__ import annotations

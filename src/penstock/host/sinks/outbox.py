@@ -11,7 +11,7 @@ another hour is written to another directory. That costs space, not correctness:
 they have seen by its batch id, and the sweeper removes both.
 
 The payload is copied when it is taken: a writer that timed out may still be reading it after the
-frame was settled, when the producer may already write to where it lay.
+frame has its verdict, when the producer may already overwrite it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 |----------------------------------------------------|--------------------------------------|
 | retriable, unavailable                             | failed, may be sent again            |
 | fenced: out of order, or closed by ourselves       | failed, may be sent again            |
-| fenced otherwise: a newer epoch has taken over     | failed for good                      |
-| invalid, corrupt, bug                              | failed for good                      |
+| fenced otherwise: a newer epoch has taken over     | failed permanently                   |
+| invalid, corrupt, bug                              | failed permanently                   |
 """
 
 from __future__ import annotations
