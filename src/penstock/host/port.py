@@ -211,5 +211,6 @@ class ChunkSink(Protocol):
         ...
 
     def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
-        """Accept a frame's chunks; the callback is called exactly once, later, after `PENDING` only."""
+        """Accept a frame's chunks; the callback is called exactly once, later, after `PENDING`
+        only."""
         ...

@@ -1,8 +1,8 @@
 """The socket file of an agent: ownership, replacement and removal.
 
 A file that is left behind by an agent that was killed looks like one that is served. So a starting
-agent connects to it: an answer means that an agent serves the file, and the start
-is rejected; a refused connection means that the file may be deleted. Anything else than a socket is never touched.
+agent connects to it: an answer means that an agent serves the file, and the start is rejected; a
+refused connection means that the file may be deleted. Anything else than a socket is never touched.
 
 Two agents that start at the same time would both find the same dead file, and the slower one would
 delete the file of the faster. The decision is therefore made under a lock on the directory, which
