@@ -9,7 +9,7 @@ done by roles:
 - *Followers* wait at gates while another thread leads. A follower's gate opens when its result is
   there, or when it has to lead next.
 - The *background thread* of the client connects, keeps the time, sends what the kernel did
-  not take, and receives while no thread waits. After a thread has led, it pauses for some milliseconds
+  not take, and receives while no thread waits. After a thread has led, it pauses some milliseconds
   before it reads the socket again, so that it is not woken up with every answer of a thread
   that publishes and waits in turn.
 
