@@ -84,3 +84,24 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     assert lacking["state"] == "stopped"
     assert "t-0: no leader; " in (await diagnosis(trio, status=1))["cause"]
     await silent.stop()
+
+
+async def test_copies_of_a_broker_that_does_not_run_are_not_called_current(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    made = Cluster(tmp_path, postgres_url)
+    made.settings["broker.session.timeout.ms"] = 60_000
+    async with made.running(1, 2, 3):
+        leader = await made.create()
+        killed = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
+        silent = await made.fall_silent(killed)
+        for server in silent._servers:
+            server.close()
+        found = json.loads(await asked(made, "cluster", "status", "--output", "json", status=1))
+        rows = {row["broker"]: (row["state"], row["behind"]) for row in found["brokers"]}
+        assert rows[killed] == ("not running", None)
+        assert rows[leader] == ("ready", 0)
+        shown = await asked(made, "cluster", "status", status=1)
+        assert "3 brokers, 2 ready" in shown
+        assert "unknown" in shown
+        await silent.stop()

@@ -33,7 +33,8 @@ def cluster() -> None:
 def status(state: State) -> None:
     """Show brokers, and partitions without a leader or with copies that are behind.
 
-    Every registered broker is asked whether it can serve; status 1 if one cannot. A partition is
+    Every registered broker is asked whether it can serve; status 1 if one cannot, and how many of
+    its copies are behind is unknown then. A partition is
     `stopped` when it has no leader, `refusing` when fewer copies are in sync than must acknowledge,
     and `behind` when some copy is not in sync. Below is what unclean elections gave up, where the
     admin interface of a broker can be asked from here and all brokers can serve.
@@ -62,7 +63,8 @@ def status(state: State) -> None:
         f" {counted(count, 'partition')}"
     )
     columns = ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind")
-    show(state, brokers, columns, title=title, all_as_json=facts)
+    shown = [row | {"behind": "unknown"} if row["behind"] is None else row for row in brokers]
+    show(state, shown, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
     if not state.json:
@@ -207,7 +209,7 @@ def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[
                 "roles": list(asked.roles) if asked is not None and asked.roles else None,
                 "leads": leads[broker_id],
                 "copies": copies[broker_id],
-                "behind": behind[broker_id],
+                "behind": None if cause else behind[broker_id],
             }
         )
     return rows
