@@ -181,6 +181,7 @@ def test_tables_are_as_wide_as_their_content(run: Run, topic: MakeTopic) -> None
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_things_are_counted_in_words(number: int) -> None:
     assert counted(number, "partition") == f"{number} partition" + "s" * (number != 1)
+    assert counted(number, "batch") == f"{number} batch" + "es" * (number != 1)
 
 
 def test_empty_lists_say_so_in_words(bare: Run) -> None:
@@ -191,6 +192,8 @@ def test_empty_lists_say_so_in_words(bare: Run) -> None:
             (("transaction", "list"), "no transactional ids\n"),
             (("quota", "list"), "no quotas\n"),
             (("user", "list"), "no users\n"),
+            (("queue", "list"), "no queues\n"),
+            (("topic", "replicas"), "no partitions\n"),
         ):
             assert bare("-b", broker.bootstrap, *words).out == said
             assert json.loads(bare("-b", broker.bootstrap, *words, "--output", "json").out) == []

@@ -177,7 +177,7 @@ def test_verify_finds_nothing_wrong_and_then_what_is(bare: Run, data: Path) -> N
     assert found["counts"] == {"missing": 2, "orphan": 1}
     ran = bare("diskless", "verify", "--data-dir", str(data))
     assert ran.status == 1
-    assert "3 things are wrong" in ran.out
+    assert "3 faults" in ran.out
 
 
 def test_verify_takes_one_topic(bare: Run, data: Path) -> None:

@@ -79,10 +79,10 @@ def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     found = bare("log", "verify", "t", "-b", broker.bootstrap)
     assert found.status == 1
     assert re.search(rf"t-1 +3 +5 +as fetched +.*record {RECORD} of 3: .*{REASON}", found.out)
-    assert "1 things are wrong, 0 are noted, in 4 batches (2 partitions, 12 records" in found.out
+    assert "1 fault, 0 notes, in 4 batches (2 partitions, 12 records" in found.out
     assert "penstock group seek GROUP" in found.out
     fine = bare("log", "verify", "fine", "-b", broker.bootstrap)
-    assert (fine.status, fine.out.split(",")[0]) == (0, "0 things are wrong")
+    assert (fine.status, fine.out.split(",")[0]) == (0, "0 faults")
     assert bare("log", "verify", "t", "-p", "0", "-b", broker.bootstrap).status == 0
     told = bare("--output", "json", "log", "verify", "t", "-b", broker.bootstrap)
     (row,) = json.loads(told.out)["findings"]

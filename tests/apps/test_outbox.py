@@ -275,7 +275,7 @@ def test_auditing(run: Run, root: Path, name: str) -> None:
     ran = run(*words)
     assert ran.status == 1
     assert "missing" in ran.out
-    assert "1 things are wrong" in ran.out
+    assert "1 fault" in ran.out
 
 
 def test_measuring(bare: Run, run: Run, root: Path, name: str) -> None:

@@ -359,8 +359,9 @@ def show_facts(
 
 
 def counted(count: int, thing: str) -> str:
-    """Return `1 partition` or `3 partitions`."""
-    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+    """Return `1 partition`, `3 partitions` or `3 batches`."""
+    ending = "" if count == 1 else "es" if thing.endswith("ch") else "s"
+    return f"{count} {thing}{ending}"
 
 
 def say(state: State, text: str, **facts: object) -> None:

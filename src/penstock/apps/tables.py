@@ -101,7 +101,7 @@ def status(state: State, root: str) -> None:
     facts = [asdict(item) for item in found]
     ends = [" ".join(f"{at}:{end}" for at, end in item.ends.items()) for item in found]
     rows = [row | {"shown_ends": text} for row, text in zip(facts, ends, strict=True)]
-    show(state, rows, columns, all_as_json=facts)
+    show(state, rows, columns, things="tables", all_as_json=facts)
     for item in found:
         if item.problem and not state.json:
             click.echo(f"penstock: {item.problem}", err=True)

@@ -21,7 +21,7 @@ from penstock.apps.diskless.places import (
     partition_names,
     wanted_partitions,
 )
-from penstock.apps.session import State, current, show, write_json, write_table
+from penstock.apps.session import State, counted, current, show, write_json, write_table
 from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _show_verification(state: State, found: Verifier) -> None:
             ("bytes of batches verified", found.verified_bytes),
             *sorted(found.counts.items()),
         ]
-        verdict = "nothing is wrong" if not found.wrong else f"{found.wrong} things are wrong"
+        verdict = "nothing is wrong" if not found.wrong else counted(found.wrong, "fault")
         write_table(("", "count"), rows, title=verdict)
     if found.wrong:
         raise click.exceptions.Exit(1)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from penstock.apps.doctor.findings import Finding
 from penstock.apps.doctor.interfaces import AdminAnswer, admin_check, partition_names
+from penstock.apps.session import counted
 
 NAME: Final = "tiers"
 FAILURES_MAX: Final = 3
@@ -64,7 +65,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
 def _well(answers: Sequence[AdminAnswer]) -> str:
     led = [row for answer in answers for row in answer["partitions"] if row["leads"]]
     waiting = sum(row["lag_bytes"] or 0 for row in led)
-    told = f"{len(led)} tiered partitions, {waiting} bytes wait for the archive"
+    told = f"{counted(len(led), 'tiered partition')}, {waiting} bytes wait for the archive"
     return told if led else "no topic is tiered"
 
 

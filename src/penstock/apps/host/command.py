@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.lazy_group import LazyGroup
-from penstock.apps.session import State, current, output_option, show_facts, write_json, write_table
+from penstock.apps.session import (
+    State,
+    counted,
+    current,
+    output_option,
+    show_facts,
+    write_json,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from penstock.apps.host.probe import Probed
@@ -259,6 +267,10 @@ def _ask(state: State, address: str) -> dict[str, Any]:
     return dict(answer.body)
 
 
+def _bytes_and_chunks(sizes: dict[str, int]) -> str:
+    return f"{counted(sizes['bytes'], 'byte')}, {counted(sizes['chunks'], 'chunk')}"
+
+
 def _show(found: dict[str, Any]) -> None:
     connections, credit = found["connections"], found["credit"]
     rows = [
@@ -268,8 +280,8 @@ def _show(found: dict[str, Any]) -> None:
         ("sink accepts", found["sink"]["trouble"] or "yes"),
         ("connections", f"{connections['open']} of {connections['max']}"),
         ("credit", f"{credit['granted_bytes']} of {credit['total_bytes']} bytes granted"),
-        ("in use", f"{credit['in_use']['bytes']} bytes, {credit['in_use']['chunks']} chunks"),
-        ("accepted", f"{found['accepted']['chunks']} chunks, {found['accepted']['bytes']} bytes"),
+        ("in use", _bytes_and_chunks(credit["in_use"])),
+        ("accepted", _bytes_and_chunks(found["accepted"])),
         ("failed frames", found["failed_frames"]),
         ("overdrafts", found["overdrafts"]),
         ("violations", found["violations"]),

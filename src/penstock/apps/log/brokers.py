@@ -63,7 +63,7 @@ def drain(
             {"topic": name, "partition": index, "replicas": list(replicas)}
             for (name, index), replicas in target.items()
         ]
-        show(state, rows, ("topic", "partition", "replicas"))
+        show(state, rows, ("topic", "partition", "replicas"), things="replicas to move")
         return
     done = "ordered to move away" if no_wait else "moved away"
     text = f"{counted(len(target), 'replica')} of broker {broker_id} {done}"

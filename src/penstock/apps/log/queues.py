@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import State, client_options, show
+from penstock.apps.session import State, client_options, counted, show
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -67,7 +67,7 @@ def list_queues(state: State) -> None:
             for one in client.list_groups()
             if one.group_type.lower() == "share"
         ]
-    show(state, rows, ("group", "state", "dead_letter_topic"))
+    show(state, rows, ("group", "state", "dead_letter_topic"), things="queues")
 
 
 @queue.command("describe")
@@ -87,7 +87,7 @@ def describe(state: State, name: str, admin: str | None) -> None:
     totals = {key: sum(row[key] for row in found["partitions"])
               for key in ("available", "acquired", "archiving")}  # fmt: skip
     facts = {**found, **totals, "dead_letters": letters}
-    told = "no dead letters" if topic is None else f"{letters} dead letters in {topic}"
+    told = "no dead letters" if topic is None else f"{counted(letters, 'dead letter')} in {topic}"
     title = f"queue {name}: {totals['available']} available, {totals['acquired']} acquired, {told}"
     columns = ("topic", "partition", "start_offset", "log_end_offset", "available", "acquired",
                "archiving")  # fmt: skip
@@ -110,7 +110,8 @@ def oldest(state: State, name: str, admin: str | None) -> None:
                 rows.append({"topic": one["topic"], "partition": one["partition"], **row,
                              "age_ms": age_ms})  # fmt: skip
     rows.sort(key=lambda row: -row["age_ms"])
-    show(state, rows, ("topic", "partition", "offset", "timestamp", "age_ms"))
+    columns = ("topic", "partition", "offset", "timestamp", "age_ms")
+    show(state, rows, columns, things="waiting records")
 
 
 @queue.command("peek")
@@ -134,7 +135,8 @@ def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | N
             place = {"topic": one["topic"], "partition": one["partition"]}
             found = waiting_records(client, one, count, ["offset", "timestamp", "key", "value"])
             rows += [{**place, **_readable(row)} for row in found]
-    show(state, rows, ("topic", "partition", "offset", "timestamp", "key", "value"))
+    columns = ("topic", "partition", "offset", "timestamp", "key", "value")
+    show(state, rows, columns, things="waiting records")
 
 
 def _peek_letters(state: State, client: Client, name: str, count: int) -> None:

@@ -268,7 +268,8 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
                     "removing": list(move.removing) if move else [],
                 }
             )
-    show(state, rows, ("topic", "partition", "leader", "replicas", "isr", "adding", "removing"))
+    columns = ("topic", "partition", "leader", "replicas", "isr", "adding", "removing")
+    show(state, rows, columns, things="partitions")
 
 
 def _chosen(topic: TopicMetadata, partitions: Sequence[int]) -> list[PartitionMetadata]:

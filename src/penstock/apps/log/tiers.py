@@ -56,4 +56,4 @@ def tiers(state: State, topic: str | None, admin: str | None) -> None:
         "local from=local_start", "end=end_offset", "tiered_bytes", "local_bytes",
         "lag bytes=lag_bytes", "lag segments=lag_segments", "failures", "error",
     )  # fmt: skip
-    show(state, rows, columns)
+    show(state, rows, columns, things="tiered partitions")

@@ -22,7 +22,7 @@ from penstock.apps.log.sources import (
     size_of,
     source_of,
 )
-from penstock.apps.session import show
+from penstock.apps.session import counted, show
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -185,9 +185,10 @@ def _show_words(chosen: Chosen, verifier: BatchVerifier, notes: list[dict[str, o
         )  # fmt: skip
         show(chosen.state, notes, columns)
     click.echo(
-        f"{verifier.wrong} things are wrong, {verifier.noted} are noted, in {verifier.batches}"
-        f" batches ({verifier.partitions} partitions, {verifier.records} records,"
-        f" {verifier.size_bytes} bytes) and {verifier.entries} entries of indexes"
+        f"{counted(verifier.wrong, 'fault')}, {counted(verifier.noted, 'note')}, in"
+        f" {counted(verifier.batches, 'batch')} ({counted(verifier.partitions, 'partition')},"
+        f" {counted(verifier.records, 'record')}, {verifier.size_bytes} bytes) and"
+        f" {verifier.entries} entries of indexes"
     )
     if any(item.kind == "batch" for item in verifier.findings):
         click.echo(

@@ -12,7 +12,7 @@ import click
 
 from penstock.apps.daemon import handled
 from penstock.apps.outbox.options import outbox_options, parse_duration
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import State, client_options, counted, write_json, write_table
 from penstock.base.errors import RetriableError, UnavailableError
 
 if TYPE_CHECKING:
@@ -207,5 +207,5 @@ def _show_audit(state: State, report: AuditReport) -> None:
         ("checksums compared", report.verified),
         *sorted(report.counts.items()),
     ]
-    verdict = "nothing is wrong" if not report.wrong else f"{report.wrong} things are wrong"
+    verdict = "nothing is wrong" if not report.wrong else counted(report.wrong, "fault")
     write_table(("", "count"), rows, title=verdict)
