@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -176,6 +177,18 @@ def test_tables_are_as_wide_as_their_content(run: Run, topic: MakeTopic) -> None
     assert "retention.ms" in changed
     assert "segment.bytes" not in changed
     assert len(json.loads(run("topic", "describe", name, "--output", "json").out)["configs"]) > 10
+
+
+@pytest.mark.parametrize("width", [20, 44, 70, 80, 200])
+def test_headings_are_whole_on_narrow_terminals(
+    monkeypatch: pytest.MonkeyPatch, run: Run, width: int
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", run("cluster", "status").out)
+    words = shown.replace("\n", " ").split()
+    for heading in ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind"):
+        assert heading in words
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3])

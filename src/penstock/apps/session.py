@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import click
 
@@ -50,6 +50,8 @@ FIRST_NOTICE_SECONDS: Final = 1.5
 NOTICE_SECONDS: Final = 30.0
 PROFILE_FILE_BYTES_MAX: Final = 1 << 20
 CODECS: Final = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
+COLUMN_GAP: Final = 3
+"""Characters between two columns of a table."""
 PIPED_COLUMNS_MAX: Final = 10_000
 """Tables that no terminal shows are folded here at the latest."""
 
@@ -285,20 +287,26 @@ def write_table(
             click.echo("none")
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    needed = COLUMN_GAP * len(columns)
     for index, name in enumerate(columns):
         numbers = all(isinstance(row[index], (int, float)) for row in rows)
-        table.add_column(name, justify="right" if numbers else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if numbers else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=numbers)
+        needed += max(len(name), *(len(str(row[index])) for row in rows if numbers), 0)
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
-    write_rich(table)
+    write_rich(table, columns_min=needed)
 
 
-def write_rich(shown: RenderableType) -> None:
-    """Something of Rich's on stdout: folded to a terminal, and else as wide as it is, unpadded."""
+def write_rich(shown: RenderableType, *, columns_min: int = 0) -> None:
+    """Write something of Rich's to stdout, folded to a terminal that has `columns_min` columns.
+
+    A narrower terminal, and a pipe, get it as wide as it is, without padding.
+    """
     from rich.console import Console
 
     console = Console()
-    if console.is_terminal:
+    if console.is_terminal and console.width >= columns_min:
         console.print(shown)
         return
     console = Console(width=PIPED_COLUMNS_MAX)
