@@ -227,8 +227,7 @@ class Replication:
         advanced: Callable[[Iterable[object]], None],
         clock: Clock,
     ) -> None:
-        """Create the service. `flush` registers a callback for when everything appended until then
-        is durable."""
+        """Create the service. `flush` registers a callback for the end of the present sync."""
         self.broker_id = broker_id
         self.advanced = advanced
         self.links: Links
