@@ -88,8 +88,8 @@ class PostgresServer:
             f"unix_socket_directories={self.directory}",
         ]
         command = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
-        for one in settings:
-            command += ["-c", one]
+        for setting in settings:
+            command += ["-c", setting]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,

@@ -66,12 +66,12 @@ class Member:
         answer = await self.fetch(*places, **changes)
         assert not answer.error_code, answer
         for topic in answer.responses:
-            for one in topic.partitions:
-                assert not one.error_code, one
-                if one.acquired_records:
+            for partition in topic.partitions:
+                assert not partition.error_code, partition
+                if partition.acquired_records:
                     return [
                         (got.first_offset, got.last_offset, got.delivery_count)
-                        for got in one.acquired_records
+                        for got in partition.acquired_records
                     ]
         return []
 

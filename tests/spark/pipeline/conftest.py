@@ -44,7 +44,7 @@ class Pipeline:
 
     def send(self, topic: str, values: Sequence[Any], key: str | None = "k", **more: Any) -> None:
         """Values as JSON (bytes as they are), with one key, or with their own as pairs."""
-        pairs = [one if isinstance(one, tuple) else (key, one) for one in values]
+        pairs = [value if isinstance(value, tuple) else (key, value) for value in values]
         data = [one if isinstance(one, bytes) else json.dumps(one).encode() for _, one in pairs]
         keys = pa.array([None if name is None else name.encode() for name, _ in pairs], pa.binary())
         self.client.write_arrow(topic, pa.table({"key": keys, "value": data}), **more)
