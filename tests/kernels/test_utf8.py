@@ -1,4 +1,4 @@
-"""What Python takes for UTF-8 is what the kernel takes for it."""
+"""The kernel accepts the same UTF-8 as Python."""
 
 from __future__ import annotations
 
