@@ -71,7 +71,7 @@ def _key(offset: int) -> bytes:
 
 
 def value(offset: int) -> bytes:
-    """What the record at an offset holds."""
+    """Return the record at an offset."""
     return b"value %d " % offset + bytes(130 if offset >= COUNT - _BATCH else 30)
 
 

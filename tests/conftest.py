@@ -1,4 +1,4 @@
-"""What all rooms' tests share: servers, started when the first test asks for one, and how
+"""Fixtures that all rooms' tests share: servers, started when the first test asks for one, and how
 property tests run."""
 
 from __future__ import annotations

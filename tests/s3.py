@@ -44,7 +44,7 @@ class S3Server:
         return f"http://127.0.0.1:{self.port}"
 
     def options(self, endpoint: str | None = None) -> dict[str, str]:
-        """What `open_store` needs to reach the server, or a proxy before it."""
+        """Return the options that `open_store` needs to reach the server, or a proxy before it."""
         return {
             "aws_endpoint": endpoint or self.endpoint,
             "aws_access_key_id": ACCESS_KEY,

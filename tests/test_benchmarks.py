@@ -1,4 +1,4 @@
-"""`make bench`: a benchmark that breaks is told of, and the others go on."""
+"""`make bench`: a benchmark that breaks is reported, and the others run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measure(quick):
 
 
 def bench_planted(tmp_path: Path, *names: str) -> tuple[list[str], str]:
-    """What broke of planted benchmarks, and what was printed."""
+    """Run planted benchmarks; return those that broke, and the output."""
     out = io.StringIO()
     broken = bench.run(
         names,

@@ -1,4 +1,4 @@
-"""What CI makes of a run with red tests: `scripts/retry_failed.py` over real runs of pytest."""
+"""CI's handling of a run with failing tests: `scripts/retry_failed.py` over real runs of pytest."""
 
 from __future__ import annotations
 

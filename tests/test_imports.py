@@ -26,7 +26,7 @@ def modules_in(root: Path) -> dict[str, Path]:
 
 
 def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
-    """The modules that one imports; the `__init__` of a package that it lies in does not count."""
+    """The modules that one imports; the `__init__` of its package does not count."""
     found = set()
     for node in ast.walk(ast.parse(modules[module].read_text())):
         if isinstance(node, ast.Import):
@@ -55,7 +55,7 @@ def circles_in(root: Path) -> set[frozenset[str]]:
 
 
 def reach(module: str, imports: dict[str, set[str]]) -> set[str]:
-    """What a module imports, directly and by others."""
+    """Return a module's imports, direct and transitive."""
     reached: set[str] = set()
     ahead = [module]
     while ahead:

@@ -102,7 +102,7 @@ def unread(kind: type[Any], rooms: Iterable[str]) -> set[str]:
 
 
 def without_effect(kind: type[Any]) -> set[str]:
-    """Those that are declared to have none, whatever their value."""
+    """Return the settings that are declared to have none, with any value."""
     return {info.name for info in describe(kind) if info.no_effect is not None}
 
 

@@ -30,7 +30,7 @@ def source_files() -> list[Path]:
 
 
 class Shape(NamedTuple):
-    """What is looked at in one file."""
+    """Properties of a file that are checked."""
 
     lines: int
     long_functions: list[str]

@@ -1,4 +1,4 @@
-"""What the files of the deployment say about the same thing, and where they contradict each other.
+"""Contradictions between the files of the deployment.
 
 Each reader turns one file into `Facts`; `disagreements` compares them with each other and with the
 project. A schema cannot see any of this: a stop time-out below the drain, a second socket path, a
@@ -48,7 +48,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one file says of the agent. Commands are without the word `penstock`."""
+    """A file's facts about the agent. Commands are without the word `penstock`."""
 
     file: str
     serve: Sequence[str]
@@ -148,7 +148,7 @@ def _image() -> str:
 
 
 def _replacing(deployment: Path) -> Iterator[str]:
-    """Unless it is told to take over, an agent does not start while another one serves the path."""
+    """Without a takeover, an agent does not start while another one serves the path."""
     daemons = document(deployment / files.DAEMON_SET, "DaemonSet")["spec"]
     surge = daemons["updateStrategy"].get("rollingUpdate", {}).get("maxSurge", 0)
     takes_over = setting(kubernetes(deployment).serve, TAKEOVER) == "true"
@@ -191,7 +191,11 @@ def _names(deployment: Path) -> Iterator[str]:
 
 def container(deployment: Path) -> Facts:
     lines = instructions(deployment / files.CONTAINER)
-    last = {line.name: line for line in lines if line.stage == max(one.stage for one in lines)}
+    last = {
+        line.name: line
+        for line in lines
+        if line.stage == max(instruction.stage for instruction in lines)
+    }
     return Facts(
         file=files.CONTAINER,
         serve=last["CMD"].array,
@@ -259,7 +263,7 @@ def _producer_pod(deployment: Path) -> Producer:
 
 def ecs(deployment: Path) -> Facts:
     task = from_json(deployment / files.TASK)
-    of = {one["name"]: one for one in task["containerDefinitions"]}
+    of = {entry["name"]: entry for entry in task["containerDefinitions"]}
     agent, preparation = of["agent"], of["socket-directory"]
     producing = from_json(deployment / files.PRODUCER_TASK)
     (producer,) = producing["containerDefinitions"]

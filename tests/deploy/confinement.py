@@ -1,4 +1,4 @@
-"""What each container of the deployment may not do, whichever of the formats describes it.
+"""Restrictions of each container of the deployment, in each of the formats.
 
 No capabilities but those named here, no way to gain any, nothing writable but what is mounted, and
 no root but in the container that gives the directory away. Source: the level "restricted" of
@@ -33,7 +33,9 @@ class Confinement:
 
 def faults(deployment: Path) -> list[str]:
     return [
-        f"{one.place}: {one.name} {fault}" for one in containers(deployment) for fault in _of(one)
+        f"{container.place}: {container.name} {fault}"
+        for container in containers(deployment)
+        for fault in _of(container)
     ]
 
 

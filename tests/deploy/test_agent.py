@@ -1,4 +1,4 @@
-"""The agent's life as the deployment's files tell it: start, health, producer, stop.
+"""The agent's life as the deployment's files define it: start, health, producer, stop.
 
 The commands are the files' own, run from the image; only places and addresses are replaced.
 """
@@ -40,7 +40,7 @@ class Agent:
         return self.supervisor.recv(1000).decode()
 
     def health(self) -> str:
-        """What its supervisor learns, which asks again when a busy machine answers too late."""
+        """Return a supervisor's view, which retries when a busy machine answers too late."""
         by = time.monotonic() + SECONDS_MAX
         while "no answer in" in (said := health(self.image, self.path)):
             assert time.monotonic() < by
@@ -48,7 +48,7 @@ class Agent:
 
 
 def health(image: Path, path: str) -> str:
-    """Nothing from a healthy agent, otherwise what the command complains of."""
+    """Return the command's complaint, nothing from a healthy agent."""
     words = replaced(HEALTH, {SOCKET: path})
     done = subprocess.run(
         command(image, *words), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
@@ -108,7 +108,7 @@ def test_nobody_is_healthy_before_there_is_an_agent(folder: Path, image: Path) -
     assert health(image, path) != ""
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(path)
-        assert health(image, path) != "", "a socket file that nobody listens on"
+        assert health(image, path) != "", "a socket file without a listener"
 
 
 def test_an_agent_starts_serves_and_stops(agent: Agent, broker: Broker) -> None:

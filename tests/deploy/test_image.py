@@ -1,4 +1,4 @@
-"""What the container file builds, as far as it can be seen without a container engine.
+"""The image of the container file, as far as it can be checked without a container engine.
 
 The context is what the ignore file lets through; the wheel is made from that context; the installed
 wheel runs on the packages of the image's lock file and on nothing else.
@@ -41,7 +41,7 @@ STEP_SECONDS_MAX = 300
 
 
 def missing_from_context(deployment: Path) -> list[str]:
-    """What is copied without being sent, or sent without being copied."""
+    """Return paths copied without being sent, or sent without being copied."""
     copied = {
         PurePosixPath(source)
         for line in instructions(deployment / CONTAINER)
@@ -179,7 +179,9 @@ def test_the_build_works_step_by_step(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{base}/bin:{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
     working = root
-    for line in (one for one in instructions(HOST / CONTAINER) if one.stage == 0):
+    for line in (
+        instruction for instruction in instructions(HOST / CONTAINER) if instruction.stage == 0
+    ):
         words = line.words.replace("/opt/penstock", f"{root}/opt/penstock")
         if line.name == "WORKDIR":
             working = root / line.words.lstrip("/")

@@ -1,7 +1,7 @@
-"""What the users and mounts of the deployment allow: tried with real users and real mounts.
+"""Rights that the users and mounts of the deployment grant: tried with real users and real mounts.
 
 The numbers, the mode and the command that makes the directory are read from the files. The
-directory lies in a temporary place; everything else is as on a host.
+directory is a temporary one; everything else is as on a host.
 """
 
 from __future__ import annotations

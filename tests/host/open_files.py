@@ -1,4 +1,4 @@
-"""What this process has open, with names: tests look for their own, others' come and go."""
+"""Open descriptors of this process by name: tests check only their own, as others' come and go."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 def open_files() -> Iterator[tuple[str, int]]:
-    """Where each descriptor leads to, and the size of what is there."""
+    """Return the target of each descriptor, and the target's size."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # closed by now
             where = f"/proc/self/fd/{name}"

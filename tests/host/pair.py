@@ -31,7 +31,7 @@ Verdict = Callable[[Chunks], Settled | Pending]
 
 
 def frames_of(data: bytes, frame_bytes_max: int = 1 << 20) -> list[Frame]:
-    """All frames of whole bytes."""
+    """Decode all whole frames."""
     frames, offset = [], 0
     while offset < len(data):
         frame, size = decode(data, offset, frame_bytes_max)
@@ -111,7 +111,7 @@ class Pair:
         self.delivery.disconnected(reason, self.now_ms, 0.5)
 
     def settle(self, verdict: Settled = ACCEPTED, *, index: int = 0) -> None:
-        """Settle a pending frame, the oldest unless said otherwise."""
+        """Return the verdict of a pending frame, by default the oldest."""
         assert self.server is not None
         self.server.settled(self.pending.pop(index), verdict)
         self.server.flush()

@@ -68,7 +68,7 @@ def hello_ack(**fields: object) -> Frame:
 
 
 def said(machine: ClientMachine) -> list[Header]:
-    """What the machine has sent since the last call."""
+    """Return what the machine has sent since the last call."""
     return [frame.header for frame in frames_of(b"".join(machine.take_output()))]
 
 

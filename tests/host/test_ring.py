@@ -27,7 +27,7 @@ NAME = f"test-{os.getpid()}"
 
 
 def ours(directory: Path) -> list[str]:
-    """What is open of rings and of a test's own files.
+    """Return the open descriptors of rings and of a test's own files.
 
     All else that this process opens meanwhile is other tests' that left threads behind: their
     clients may have rings too, but none as large as these.
@@ -42,7 +42,7 @@ def ours(directory: Path) -> list[str]:
 
 
 def identity(fd: int) -> tuple[int, int, str]:
-    """What a descriptor leads to; its number may be another one's as soon as it is closed."""
+    """Return a descriptor's target; its number may be reused as soon as it is closed."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino, Path(f"/proc/self/fdinfo/{fd}").read_text()
 

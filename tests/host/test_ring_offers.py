@@ -1,6 +1,6 @@
 """Rings that producers offer to an agent: good ones, bad ones, none, too many.
 
-Whatever is offered, the connection goes on with payloads on the socket, and the agent keeps no
+After any offer, the connection continues with payloads on the socket, and the agent keeps no
 descriptor that it does not use.
 """
 
@@ -108,7 +108,7 @@ def punch_hole(fd: int, offset: int, size: int) -> None:
 
 
 def offered() -> int:
-    """How many descriptors are open of what was offered; all else here may be other tests'."""
+    """Return the number of open descriptors of offered rings; others may be other tests'."""
     return sum(
         NAME in target or (target.startswith("/memfd:penstock-ring ") and size == SIZE)
         for target, size in open_files()

@@ -48,7 +48,7 @@ def frame(payload: bytes = b"", flags: int = 0, **fields: Any) -> Frame:
 
 
 def said(machine: ServerMachine) -> list[Header]:
-    """What the machine has sent since the last call."""
+    """Return what the machine has sent since the last call."""
     return [frame.header for frame in frames_of(b"".join(machine.take_output()))]
 
 

@@ -172,7 +172,7 @@ class Leader:
                 self.committed = effect.mark
 
     def fill(self) -> None:
-        """Have what was found: from whoever holds it, as the chain says."""
+        """Have what was found: from the replica that holds it, by the chain."""
         found: dict[int, Batch] = {}
         for node in self.nodes.values():
             end = min(node.core._confirmed(self.core.chain), self.core.end)

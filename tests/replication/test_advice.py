@@ -34,7 +34,7 @@ def test_what_is_even_stays() -> None:
 
 def test_a_new_broker_gets_its_part() -> None:
     dice = Random(3)
-    partitions = [held(one, *dice.sample((1, 2, 3), 2)) for one in range(60)]
+    partitions = [held(index, *dice.sample((1, 2, 3), 2)) for index in range(60)]
     advice = advise(brokers(4), partitions)
     assert even(advice)
     assert {move.why for move in advice.moves} <= {("bytes",), ("leaders",), ("bytes", "leaders")}
@@ -48,7 +48,7 @@ def test_a_new_broker_gets_its_part() -> None:
 
 
 def test_leaders_are_evened_out_without_a_copy() -> None:
-    advice = advise(brokers(3), [held(one, 1, 2, 3) for one in range(9)])
+    advice = advise(brokers(3), [held(index, 1, 2, 3) for index in range(9)])
     assert [load.leads for load in advice.before] == [9, 0, 0]
     assert [load.leads for load in advice.after] == [3, 3, 3]
     assert {move.why for move in advice.moves} == {("leaders",)}
@@ -57,7 +57,7 @@ def test_leaders_are_evened_out_without_a_copy() -> None:
 
 def test_a_broker_that_is_to_go_holds_nothing_afterwards() -> None:
     racks = [broker(1, "a"), broker(2, "b"), broker(3, "c"), broker(4, "c")]
-    partitions = [held(one, 3, 1, 2) for one in range(4)]
+    partitions = [held(index, 3, 1, 2) for index in range(4)]
     advice = advise(racks, partitions, excluded={3})
     assert all(sorted(move.after) == [1, 2, 4] for move in advice.moves)
     assert len(advice.moves) == 4
@@ -72,15 +72,15 @@ def test_a_broker_that_is_to_go_holds_nothing_afterwards() -> None:
 def test_replicas_go_to_racks_that_have_none() -> None:
     racks = [broker(1, "a"), broker(2, "a"), broker(3, "b"), broker(4, "b")]
     advice = advise(racks, [held(0, 1, 2), held(1, 3, 4), held(2, 1, 3), held(3, 2, 4)])
-    rack_of = {one.broker_id: one.rack for one in racks}
+    rack_of = {node.broker_id: node.rack for node in racks}
     after = {move.place: move.after for move in advice.moves}
     for index in (0, 1):
-        assert len({rack_of[one] for one in after["t", index]}) == 2
+        assert len({rack_of[replica] for replica in after["t", index]}) == 2
     assert all("racks" in move.why for move in advice.moves if move.place[1] < 2)
 
 
 def test_no_more_moves_than_asked_for() -> None:
-    partitions = [held(one, 1, 2) for one in range(40)]
+    partitions = [held(index, 1, 2) for index in range(40)]
     advice = advise(brokers(4), partitions, moves_max=5)
     assert len(advice.moves) == 5
     assert advice.unfinished
@@ -110,7 +110,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[str], Sequence[Held], set[int]]:
 def test_nothing_gets_worse(case: tuple[list[str], Sequence[Held], set[int]]) -> None:
     racks, partitions, excluded = case
     known = [broker(at, rack) for at, rack in enumerate(racks, 1)]
-    rack_of = {one.broker_id: one.rack for one in known}
+    rack_of = {node.broker_id: node.rack for node in known}
     advice = advise(known, partitions, excluded=excluded)
     assert advice == advise(known[::-1], partitions, excluded=excluded), "computed alike"
     for move in advice.moves:
@@ -118,8 +118,8 @@ def test_nothing_gets_worse(case: tuple[list[str], Sequence[Held], set[int]]) ->
         assert len({*move.after}) == len(move.after) == len(move.before)
         assert came <= rack_of.keys() - excluded
         if not {*move.before} & excluded:
-            before = Counter(rack_of.get(one) for one in move.before)
-            assert len({rack_of.get(one) for one in move.after}) >= len(before)
+            before = Counter(rack_of.get(replica) for replica in move.before)
+            assert len({rack_of.get(replica) for replica in move.after}) >= len(before)
     sums = [sum(load.size_bytes for load in loads) for loads in (advice.before, advice.after)]
     assert sums[0] == sums[1]
     if not any({*partition.replicas} & excluded for partition in partitions) and not any(

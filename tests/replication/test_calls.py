@@ -30,7 +30,7 @@ class Plane:
 
     def answered(self, key: int, value: str, answer: str) -> None:
         if value == "bad":
-            raise ValueError("nobody expects that")
+            raise ValueError("unexpected answer of a peer")
         self.heard.append((key, value, answer))
 
     async def until_heard(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a log's history parts from a chain: against a log that is spelled out offset by offset."""
+"""Divergence of a log's history from a chain, against a log spelled out offset by offset."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_history_names_the_epoch_of_every_offset(chain: Chain, base: int, end:
 def test_a_compacted_log_parts_where_it_did_before(
     chain: Chain, known: int, end: int, gone: set[int]
 ) -> None:
-    """What both have may have lost records, and so may whole epochs; the newest record stays."""
+    """Compare a log and a chain that lost records or whole epochs; the newest record stays."""
     mine, theirs = epochs_of(chain[:known], 0, end), epochs_of(chain, 0, end)
     same = next((i for i in range(end) if mine[i] != theirs[i]), end)
     left = [at for at in range(end) if at == end - 1 or at >= same or at not in gone]

@@ -191,7 +191,7 @@ def test_what_is_left_leads_where_that_was_chosen() -> None:
     phases = [alone.core.phase]
     alone.perform(alone.core.settle())
     assert alone.core.terms == Terms((3,), 1)
-    assert alone.core.keep_placement() == (), "it has given up already"
+    assert alone.core.keep_placement() == (), "it has resigned already"
     alone.talk([3])
     phases.append(alone.core.phase)
     assert phases == [Phase.CLAIMED, Phase.LEADING]
@@ -284,7 +284,7 @@ def test_a_lost_compare_and_set_ends_a_claim() -> None:
 
 
 def test_what_is_known_as_committed_is_waited_for() -> None:
-    """A mark above all ends: whoever holds what it covers has not answered yet."""
+    """A high watermark above all ends: the replica with those records has not answered yet."""
     core = Epoch(Claim(5, (Link(1, 0),), Terms((1, 2, 3), 2), Terms((1, 2, 3), 2)))
     core.fence_answered(1, FenceAnswer(5, 1, 2, 6, 0))
     assert core.fence_answered(2, FenceAnswer(5, 1, 4, 4, 0)) == ()
@@ -333,7 +333,7 @@ def test_a_replica_leaves_limbo_at_the_leaders_end_of_now() -> None:
     node = leader.nodes[3]
     node.wipe(reserved=1, opened=1)
     node.receive(Fence(2, 1))
-    assert node.outbox == [], "nobody is answered before its promise and limbo are durable"
+    assert node.outbox == [], "no answer before promise and limbo are durable"
     node.sync()
     assert node.take_outbox() == [FenceAnswer(2, 2, 0, 0, 1)]
     node.wipe(reserved=1, opened=1)
@@ -413,7 +413,9 @@ def test_whatever_is_lost_streams_end_alike(
         assert not node.halted
         start = node.durable.start
         assert start >= later.core.base
-        assert list(node.durable.batches) == [one for one in later.batches if one.base >= start]
+        assert list(node.durable.batches) == [
+            batch for batch in later.batches if batch.base >= start
+        ]
 
 
 def play(leader: Leader, moves: list[tuple[str, int, int]]) -> None:

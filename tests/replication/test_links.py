@@ -255,7 +255,7 @@ async def prove(
 async def answer_to(
     side: Side, sent: bytes, *, proved: bool = False
 ) -> tuple[Refusal | Greeting | None, bytes]:
-    """What a side says to these bytes before it closes: its second frame, and what is left.
+    """Return a side's second frame and the remaining bytes before it closes.
 
     With `proved` they come behind a greeting and a proof, whose answer is the second frame.
     """
@@ -354,8 +354,8 @@ NONSENSE_OF_BROKERS = {
     "batches that are not there": encode_parts(row(1, b"x")[0], 0),
     "a prelude alone": bytes(PRELUDE_BYTES),
 }
-SENT = [(one, False) for one in NONSENSE.values()]
-SENT += [(one, True) for one in NONSENSE_OF_BROKERS.values()]
+SENT = [(nonsense, False) for nonsense in NONSENSE.values()]
+SENT += [(nonsense, True) for nonsense in NONSENSE_OF_BROKERS.values()]
 
 
 @pytest.mark.parametrize(("sent", "proved"), SENT, ids=[*NONSENSE, *NONSENSE_OF_BROKERS])
@@ -401,7 +401,7 @@ async def test_a_proof_is_worth_nothing_on_another_connection(sides: Callable[..
 async def test_what_a_side_proves_itself_by_cannot_be_sent_back_to_it(
     sides: Callable[..., Side],
 ) -> None:
-    """Whoever mirrors nonces has the one side's proof, and needs the other's."""
+    """A peer that mirrors nonces has one side's proof, and needs the other's."""
     two = sides(2)
     other = Greeting(9, UUID(int=8), "c", 1 << 20, nonce=NONCE)
     said = {
@@ -457,8 +457,8 @@ async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest
             while (found := decode_parts(received, at, 1 << 20))[0] is not None:
                 frames.append(found[0])
                 at += found[1]
-            rows = [one for one in frames if bytes(one[0][:4]) not in (PROOF, SIGN_OF_LIFE)]
-            told = [one.message for frame in rows for one in decode_rows(*frame)]
+            rows = [frame for frame in frames if bytes(frame[0][:4]) not in (PROOF, SIGN_OF_LIFE)]
+            told = [row.message for frame in rows for row in decode_rows(*frame)]
     copies = [AskCopy(3, 4)] if newest > 1 else []
     assert told == [Fenced(1, 1), *copies, Fenced(2, 2), *copies, Fenced(3, 3)]
     # What a release of the first version looks at in a greeting.
@@ -468,7 +468,7 @@ async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest
 
 
 async def test_who_falls_silent_is_left(sides: Callable[..., Side]) -> None:
-    """As over a network that is cut: nobody is told that the connection is none."""
+    """Cut the network: neither side is notified that the connection is lost."""
     two = sides(2, silent=0.1)
     two.address = await two.links.listen("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*two.address)

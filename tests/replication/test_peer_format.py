@@ -1,4 +1,4 @@
-"""What brokers tell each other survives the wire, and what is no such thing is refused."""
+"""Messages between brokers survive encoding, and malformed ones are rejected."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def encoded(rows: list[tuple[PartitionKey, Any, bytes]]) -> tuple[memoryview, me
 @given(ROWS)
 def test_rows_come_as_they_were_sent(rows: list[tuple[PartitionKey, Any, bytes]]) -> None:
     found = list(decode_rows(*encoded(rows)))
-    assert [(one.key, one.message, bytes(one.data)) for one in found] == rows
-    assert [type(one.message) for one in found] == [type(said) for _, said, _ in rows]
+    assert [(row.key, row.message, bytes(row.data)) for row in found] == rows
+    assert [type(row.message) for row in found] == [type(said) for _, said, _ in rows]
 
 
 @given(ROWS, st.data())

@@ -26,12 +26,15 @@ def broker(broker_id: int, rack: str | None = None) -> Broker:
 
 
 def brokers(count: int, racks: int = 0) -> list[Broker]:
-    return [broker(one, f"rack-{one % racks}" if racks else None) for one in range(1, count + 1)]
+    return [
+        broker(broker_id, f"rack-{broker_id % racks}" if racks else None)
+        for broker_id in range(1, count + 1)
+    ]
 
 
 def chi_square(counts: Counter[int], among: int) -> float:
     mean = counts.total() / among
-    return sum((counts[one] - mean) ** 2 / mean for one in range(1, among + 1))
+    return sum((counts[broker_id] - mean) ** 2 / mean for broker_id in range(1, among + 1))
 
 
 SOME = st.lists(
@@ -47,13 +50,13 @@ PLACES = (st.uuids(), st.integers(0, 2**31 - 1))
 def test_replicas_lie_in_as_many_racks_as_there_are(
     some: list[tuple[int, str | None]], topic_id: UUID, partition: int
 ) -> None:
-    known = [broker(*one) for one in some]
+    known = [broker(*row) for row in some]
     order = succession(known, topic_id, partition)
-    assert sorted(order) == sorted(one.broker_id for one in known)
-    rack_of = {one.broker_id: one.rack for one in known}
+    assert sorted(order) == sorted(candidate.broker_id for candidate in known)
+    rack_of = {candidate.broker_id: candidate.rack for candidate in known}
     sizes = Counter(rack_of.values())
     for count in range(1, len(order) + 1):
-        held = Counter(rack_of[one] for one in order[:count])
+        held = Counter(rack_of[broker_id] for broker_id in order[:count])
         assert len(held) == min(count, len(sizes))
         most = max(held.values())  # no rack has two more than one that has room
         assert all(held[rack] >= min(most - 1, size) for rack, size in sizes.items())
@@ -63,7 +66,7 @@ def test_replicas_lie_in_as_many_racks_as_there_are(
 def test_the_order_of_the_list_does_not_matter(
     some: list[tuple[int, str | None]], topic_id: UUID, partition: int, random: Random
 ) -> None:
-    known = [broker(*one) for one in some]
+    known = [broker(*row) for row in some]
     order = succession(known, topic_id, partition)
     random.shuffle(known)
     assert succession(known, topic_id, partition) == order
@@ -73,7 +76,7 @@ def test_the_order_of_the_list_does_not_matter(
 def test_a_broker_that_comes_or_goes_changes_one_replica_at_most(
     some: list[tuple[int, str | None]], topic_id: UUID, partition: int
 ) -> None:
-    known = [broker(*one) for one in some]
+    known = [broker(*row) for row in some]
     new = known.pop()
     before = succession(known, topic_id, partition)
     after = succession([*known, new], topic_id, partition)
@@ -106,7 +109,7 @@ def test_a_broker_more_takes_its_share_and_nothing_else_moves(racks: int) -> Non
 def test_replicas_are_even(count: int, racks: int, factor: int) -> None:
     known = brokers(count, racks)
     orders = [succession(known, TOPIC, partition) for partition in range(PARTITIONS)]
-    held = Counter(one for order in orders for one in order[:factor])
+    held = Counter(number for order in orders for number in order[:factor])
     assert max(held.values()) < 1.12 * PARTITIONS * factor / count
     first = Counter(order[0] for order in orders)
     # 99.9 % of samples that are even lie below: mean + 3.3 deviations, and a little.
@@ -137,7 +140,7 @@ def test_leaders_of_a_topic_are_even(count: int, factor: int) -> None:
 def test_partitions_of_one_replica_are_spread_exactly_also_those_that_come_later(
     some: list[tuple[int, str | None]], topic_id: UUID, there: int, more: int, data: st.DataObject
 ) -> None:
-    known = [broker(*one) for one in some]
+    known = [broker(*row) for row in some]
     first = place(known, topic_id, partitions=range(there), replication_factor=1)
     leaders = [replicas[0] for replicas in first]
     later = place(
@@ -149,14 +152,14 @@ def test_partitions_of_one_replica_are_spread_exactly_also_those_that_come_later
     )
     assert all(len(replicas) == 1 for replicas in later)
     led = Counter([*leaders, *[replicas[0] for replicas in later]])
-    assert max(led.values()) - min(led[one.broker_id] for one in known) <= 1
+    assert max(led.values()) - min(led[candidate.broker_id] for candidate in known) <= 1
 
 
 @given(SOME, st.uuids(), st.data())
 def test_the_leader_is_one_of_the_replicas(
     some: list[tuple[int, str | None]], topic_id: UUID, data: st.DataObject
 ) -> None:
-    known = [broker(*one) for one in some]
+    known = [broker(*row) for row in some]
     factor = data.draw(st.integers(1, len(known)))
     placed = place(known, topic_id, partitions=range(5, 15), replication_factor=factor)
     for partition, replicas in zip(range(5, 15), placed, strict=True):
@@ -164,7 +167,9 @@ def test_the_leader_is_one_of_the_replicas(
         order = succession(known, topic_id, partition)
         if factor > 1:
             assert set(replicas) == set(order[:factor])
-            assert list(replicas[1:]) == [one for one in order if one in replicas[1:]]
+            assert list(replicas[1:]) == [
+                broker_id for broker_id in order if broker_id in replicas[1:]
+            ]
 
 
 @pytest.mark.parametrize("factor", [0, 3])
@@ -184,7 +189,7 @@ def test_who_stays_keeps_its_place_and_who_goes_is_replaced_in_another_rack() ->
     four = [broker(1, "a"), broker(2, "b"), broker(3, "a"), broker(4, "c")]
 
     def again(replicas: tuple[int, ...], factor: int, *, but: int = 0) -> tuple[int, ...]:
-        left = [one for one in four if one.broker_id != but]
+        left = [candidate for candidate in four if candidate.broker_id != but]
         return placed_again(left, TOPIC, 0, replicas=replicas, replication_factor=factor)
 
     assert again((1, 2), 2) == (1, 2)

@@ -1,4 +1,4 @@
-"""One replica event by event: what is answered when, and what each sync covers."""
+"""Replica, event by event: when it answers, and what each sync covers."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_leaders_chain_grows_when_it_opens_its_epoch() -> None:
     assert replica.append(Append(2, 2, 4, 6, 0)) == (JoinFirst(2, 2, 1),)
     assert replica.join(Join(2, TWO)) == (TruncateTo(4), Position(2, 2, 1, 4, False))
     replica.append(Append(2, 2, 4, 6, 0))
-    assert replica.join(Join(2, ONE)) == (), "that is of before: it would cut epoch 2 again"
+    assert replica.join(Join(2, ONE)) == (), "that is older: it would cut epoch 2 again"
     assert synced(replica) == (Ack(2, 2, 1, 6),)
 
 
@@ -182,7 +182,7 @@ def test_a_copy_that_ends_below_its_leaders_log_begins_where_that_does(disk: Dis
     assert replica.append(Append(2, 2, 5, 6, 0)) == (Position(2, 2, 1, 4, False),)
     assert replica.append(Append(2, 2, 4, 6, 0)) == (Write(4, 6),)
     assert (replica.base, replica.end, replica.history) == (4, 6, (Link(2, 4),))
-    assert replica.synced(before) == (), "that was of the log of before"
+    assert replica.synced(before) == (), "that was of the previous log"
     assert synced(replica) == (Ack(2, 2, 1, 6),)
     assert replica.log_start(LogStart(2, 2, 4)) == ()
     assert replica.log_start(LogStart(2, 2, 5)) == (MoveStart(5), MarkMoved(5))

@@ -2,7 +2,7 @@
 
 Links and the control plane are in memory; a broker that dies leaves its files. Leaders delete what
 is committed, copies do so by themselves, and some come back with an empty disk: so logs begin
-anywhere, and copies begin anew where their leader's does. In some stories the power fails: all are
+anywhere, and copies start again where their leader's does. In some stories the power fails: all are
 off at once, and their disks have what was synced, and of the rest anything.
 """
 
@@ -96,7 +96,7 @@ class Wire:
 
 
 class Node:
-    """One broker and its log."""
+    """Broker and its log."""
 
     def __init__(self, cluster: Cluster, name: int) -> None:
         self.cluster, self.name = cluster, name
@@ -173,7 +173,9 @@ class Cluster:
     def changed(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Links between these are lost, or are there again: what was under way is gone."""
         both = {frozenset(pair) for pair in pairs}
-        self.under_way = [one for one in self.under_way if frozenset(one[:2]) not in both]
+        self.under_way = [
+            attempt for attempt in self.under_way if frozenset(attempt[:2]) not in both
+        ]
         for a, b in (tuple(pair) for pair in both):
             for here, there in ((a, b), (b, a)):
                 if here in self.nodes:
@@ -201,7 +203,7 @@ class Cluster:
                     continue
 
     def delete(self) -> None:
-        """As a leader is asked to, or a copy's retention does."""
+        """Delete records as a leader or a copy's retention does."""
         log = self.dice.choice(list(self.nodes.values())).log
         end = min(log.copy.mark, log.log.durable_offset)
         if end > log.log.log_start_offset:
@@ -225,7 +227,7 @@ class Cluster:
     async def restart(self) -> None:
         """A broker dies and comes back, sometimes with nothing, if all others have all.
 
-        One that has promised nothing yet is not told from one whose disk was lost.
+        One that has acknowledged nothing yet looks like one whose disk was lost.
         """
         name = self.dice.choice(NODES)
         whole = all(
@@ -239,7 +241,7 @@ class Cluster:
         self.changed([(name, other) for other in NODES if other != name])
 
     async def lose_power(self) -> None:
-        """All brokers are off at once, and come back."""
+        """Stop all brokers at once, and restart them."""
         disks = {}
         for name, node in self.nodes.items():
             assert isinstance(node.files, FaultyFiles)
@@ -270,7 +272,7 @@ class Cluster:
             self.dice.choices(steps, [20, 4, 1, 6, 2])[0]()
 
     async def settle(self) -> None:
-        """All links are there, and somebody leads."""
+        """Restore all links, and wait for a leader."""
         self.cut = set()
         self.changed([(1, 2), (2, 3), (1, 3)])
         for turn in range(LATER * 10):
@@ -281,7 +283,7 @@ class Cluster:
                 self.claim()
             if turn > LATER and self.is_settled():
                 return
-        raise AssertionError(f"not settled: {[node.log.log for node in self.nodes.values()]}")
+        raise AssertionError(f"not stable: {[node.log.log for node in self.nodes.values()]}")
 
     def is_settled(self) -> bool:
         logs = [node.log for node in self.nodes.values()]
@@ -310,9 +312,11 @@ async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
         cluster.changed([(1, 2), (2, 3), (1, 3)])
 
     def known(*names: int, above: int = 0) -> bool:
-        ends = {logs[one].log.durable_offset for one in names}
+        ends = {logs[name].log.durable_offset for name in names}
         return (
-            len(ends) == 1 and max(ends) > above and ends == {logs[one].copy.mark for one in names}
+            len(ends) == 1
+            and max(ends) > above
+            and ends == {logs[name].copy.mark for name in names}
         )
 
     async def led(name: int) -> None:
@@ -338,7 +342,7 @@ async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
     leading.learn((1, 2))
     cluster.nodes[3].replication.stir(logs[3])
     await until(lambda: known(1, 2, 3, above=common - 1))
-    assert [logs[one].copy.trouble for one in NODES] == [""] * 3
+    assert [logs[name].copy.trouble for name in NODES] == [""] * 3
     cluster.append()
     await until(lambda: known(1, 2, 3, above=common))
     assert len({bytes(read_all(log.log, max_bytes=400)) for log in logs.values()}) == 1
@@ -363,7 +367,7 @@ async def test_what_was_acknowledged_is_there_after_the_power_failed(
 
 
 class Lying(FaultyFiles):
-    """Nothing is ever synced."""
+    """Storage that never syncs."""
 
     def _note(self, name: str, *of: Any) -> None:
         if name not in SYNCS:

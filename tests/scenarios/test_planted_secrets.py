@@ -87,7 +87,7 @@ class Place:
         self.texts[f"penstock {' '.join(words)} by {config}"] = command + said
 
     def ask(self, url: str, authorization: str, method: str = "GET") -> None:
-        """One HTTP request; its answer is kept, whatever it is."""
+        """Send an HTTP request, and keep any response."""
         import ssl
 
         context = ssl.create_default_context(cafile=truststore(self.directory))
@@ -202,7 +202,7 @@ def test_no_secret_comes_out_anywhere(tmp_path: Path) -> None:
 
     assert FAILURE in found.texts["audit"]
     assert "INFO" in found.texts["broker said"]
-    encoded = [b64encode(one.encode()).decode().rstrip("=")[4:-4] for one in (ALICE, BOB, TOKEN)]
+    encoded = [b64encode(text.encode()).decode().rstrip("=")[4:-4] for text in (ALICE, BOB, TOKEN)]
     leaks = [
         (name, text[max(0, text.find(secret) - 80) :][:200])
         for name, text in found.texts.items()

@@ -38,7 +38,7 @@ def stories(first: int, count: int, *more: str, hash_seed: str = "0") -> subproc
 
 
 def told(count: int) -> list[str]:
-    """What two processes say of that many stories each."""
+    """Return the output of two processes over that many stories each."""
     processes = [stories(count * number, count) for number in range(PROCESSES)]
     outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * PROCESSES, "".join(outputs)

@@ -1,4 +1,4 @@
-"""How far readers of committed records may go, in random worlds; and bugs that must be found."""
+"""Last stable offset in random worlds, and planted bugs that must be found."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 def test_exploring_gives_the_same_each_time() -> None:
-    (scenario,) = [one for one in SCENARIOS if one.name == "mixed"]
+    (scenario,) = [candidate for candidate in SCENARIOS if candidate.name == "mixed"]
     one, two = (explore(scenario, 3, states=10) for _ in range(2))
     assert (one.calls, one.crashes, one.states) == (two.calls, two.crashes, two.states)
 
@@ -85,7 +85,7 @@ def test_every_kind_of_call_is_recorded() -> None:
 
 
 def test_a_write_may_survive_in_part() -> None:
-    """Nothing, all, each change alone, and the newest write torn wherever a sector begins."""
+    """Yield images: nothing, all, each change alone, and the newest write torn at each sector."""
     disk = Disk()
     file = disk.open("/file", create=True)
     disk.write_at(file, [b"y" * 8], 0)

@@ -107,7 +107,7 @@ class ThreadAgent:
         return self.run(work())
 
     def frames(self) -> list[StoredFrame]:
-        """What the memory sink holds, taken out of it."""
+        """Take all chunks out of the memory sink."""
         assert isinstance(self.sink, MemorySink)
         return list(self.call(self.sink.drain))
 
@@ -121,7 +121,7 @@ class ThreadAgent:
         self.call(abort)
 
     def begin_stop(self) -> None:
-        """Let the agent end in good order, and do not wait: nobody can come to it any more."""
+        """Let the agent shut down, and do not wait: no producer can connect to it any more."""
         if self._ending is None:
             self._ending = asyncio.run_coroutine_threadsafe(self.agent.stop(), self._loop)
             wait_for(lambda: self.agent.connections.draining and not os.path.lexists(self._path))

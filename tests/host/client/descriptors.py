@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def returncode(kind: str, path: str) -> int:
-    """How it ended: 0 when nothing is left open."""
+    """Return the exit status: 0 when nothing is left open."""
     root = Path(__file__).resolve().parents[3]
     return subprocess.run(
         [sys.executable, "-m", "tests.host.client.descriptors", kind, path],

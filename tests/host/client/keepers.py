@@ -9,7 +9,7 @@ from penstock.host import HostClient
 
 
 def keepers() -> set[threading.Thread]:
-    """Those of all clients in this process; other tests may have left some that end any time."""
+    """Return all clients' threads in this process; those of other tests may end any time."""
     return {thread for thread in threading.enumerate() if thread.name == "penstock-host-background"}
 
 
@@ -19,7 +19,7 @@ def keeper_of(client: HostClient) -> threading.Thread:
 
 
 def cpu_seconds(*threads: threading.Thread) -> float:
-    """What these threads have used up, whatever others in this process do."""
+    """Return the processor seconds of these threads alone."""
     return sum(
         time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
         for thread in threads

@@ -162,7 +162,7 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
 
 
 def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> None:
-    """The keeper runs callbacks when nobody else waits; it is also the one that connects.
+    """The keeper runs callbacks when no other thread waits; it is also the one that connects.
 
     So with a connection it waits as the leader. The second agent ends the connection in one breath
     with its answer, so that there is none any more when the callback runs.
@@ -239,7 +239,7 @@ def test_what_cannot_be_sent_is_said_at_once(path: str) -> None:
 def test_a_target_that_cannot_be_ends_no_client(
     path: str, target: dict[str, Any], named: str
 ) -> None:
-    """It is refused to whoever gave it, and what others publish arrives."""
+    """Its caller gets the error, and what others publish arrives."""
     where: dict[str, Any] = {"topic": "t", "partition": 0, **target}
     with ThreadAgent(path) as agent, HostClient(path) as client:
         first = client.publish(b"first", topic="t", partition=0)

@@ -215,7 +215,7 @@ def test_why_there_is_no_connection(path: str, what: str, reason: str) -> None:
 
 
 def test_permission_denied(path: str) -> None:
-    """As another user: root may connect to anything."""
+    """Connect as another user, because root may connect to anything."""
     with ThreadAgent(path):
         os.chmod(path, 0o600)
         os.chmod(os.path.dirname(path), 0o755)

@@ -1,7 +1,7 @@
 """Threads that publish and wait in every way there is, while connections are cut.
 
 What is looked for is a thread that waits for ever: a wake-up that was lost when the leader left,
-a gate that nobody opened, a piece that nobody sent.
+a gate that stayed closed, a piece that was never sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def switching() -> Iterator[None]:
 
 
 class Worker(threading.Thread):
-    """One thread; fails if anything takes too long."""
+    """Publishing thread that fails if anything takes too long."""
 
     def __init__(self, client: HostClient, seed: int, stop: threading.Event) -> None:
         super().__init__()

@@ -118,7 +118,7 @@ def test_exit_does_not_wait_for_ever(path: str) -> None:
         f"""
         from penstock.host import HostClient
         client = HostClient({path!r}, exit_timeout_ms=300)
-        client.publish(b"nobody hears it")
+        client.publish(b"no one receives it")
         """
     )
     assert status == 0

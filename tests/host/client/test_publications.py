@@ -19,7 +19,7 @@ def made(payloads: object, event_counts: list[int] | None = None) -> Publication
 
 
 def chunks(publication: Publication) -> list[bytes]:
-    """What the agent would cut out of the frame."""
+    """Return the chunks that the agent would cut out of the frame."""
     whole = b"".join(publication.payload)
     assert len(whole) == publication.payload_bytes
     ends = np.frombuffer(publication.lengths, "<u4").cumsum()

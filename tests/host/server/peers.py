@@ -1,4 +1,4 @@
-"""What the agent is tried with: a raw socket that speaks frames or nonsense, and sinks."""
+"""Counterparts of an agent under test: a raw socket that speaks frames or nonsense, and sinks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FRAME_BYTES_MAX = 64 << 20
 
 
 class GateSink:
-    """Holds every frame until it is told the verdict; keeps what it accepted."""
+    """Sink that holds every frame until a test sets the verdict, and stores accepted chunks."""
 
     name = "gate"
     stands_on = "a gate"
@@ -122,7 +122,7 @@ def batch(sequence: int, payloads: Sequence[bytes], **fields: Any) -> bytes:
 
 
 class Peer:
-    """One end of a socket to the agent, by hand."""
+    """Raw end of a socket to the agent."""
 
     def __init__(self, path: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -219,7 +219,7 @@ async def serving(
 
 @asynccontextmanager
 async def peer(agent: HostAgent, *, introduce: bool = True, **fields: Any) -> AsyncIterator[Peer]:
-    """A raw producer of an agent, which has said HELLO unless told not to."""
+    """A raw producer of an agent, which has sent HELLO by default."""
     one = Peer(agent.settings.socket_path)
     with contextlib.closing(one):
         await one.connect()

@@ -1,4 +1,4 @@
-"""An agent with rules: who is let in at the socket and at the HTTP front, and what is told."""
+"""An agent with rules: admission at the socket and at the HTTP front, and audit events."""
 
 from __future__ import annotations
 
@@ -325,5 +325,5 @@ async def test_who_observes_does_not_publish(tmp_path: Path) -> None:
         assert (await publish(agent, "clicks", token)).status == 403
         web = basic("web", PASSWORD)
         assert (await call(agent, "GET", "/metrics", headers=web)).status == 403
-    came = [one.principal for one in noted.events if one.event == "authentication"]
+    came = [event.principal for event in noted.events if event.event == "authentication"]
     assert came == ["User:eye", "User:web"]  # once each

@@ -182,7 +182,7 @@ async def test_credit_is_shared_and_grows_when_others_leave() -> None:
         await until(lambda: not agent.connections)
         async with peer(agent, introduce=False) as a, peer(agent, introduce=False) as b:
             async with peer(agent, introduce=False) as c:
-                grants = [(await one.introduced()).payload_bytes for one in (a, b, c)]
+                grants = [(await producer.introduced()).payload_bytes for producer in (a, b, c)]
                 assert sum(grants) <= 16 * MIB
                 assert min(grants) >= MIB
                 c.close()
@@ -262,7 +262,7 @@ async def test_nobody_is_silent_while_the_agent_itself_is_held_up() -> None:
     async with serving(clock=clock) as agent, peer(agent) as one:
 
         def held_up() -> None:
-            """What the loop runs first when the process goes on after an hour."""
+            """Run what the loop runs first when the process resumes after an hour."""
             clock.ahead += 3600
             assert agent._tick_timer is not None
             agent._tick_timer.cancel()
@@ -347,7 +347,7 @@ async def test_draining_in_good_order() -> None:
             await until(lambda: len(sink.pending) == 3)
             sink.release()
             await busy.expect(ACCEPTED, ranges=[0, 3])
-            assert len(agent.connections) == 2, "nobody has been idle for long"
+            assert len(agent.connections) == 2, "no producer has been idle for long"
             ends = asyncio.gather(idle.ended(), busy.ended())
 
             def later() -> bool:
@@ -362,7 +362,7 @@ async def test_draining_in_good_order() -> None:
 
 
 async def test_who_comes_before_the_path_is_left_goes_to_the_next_agent() -> None:
-    """The directory's lock keeps the path there for a while after DRAIN, and nobody accepts."""
+    """The directory's lock keeps the path there for a while after DRAIN, and no agent accepts."""
     old_sink, new_sink = GateSink(), GateSink()
     async with serving(old_sink) as old:
         path = old.settings.socket_path
@@ -480,7 +480,7 @@ async def test_rings_can_be_turned_off() -> None:
 
 
 async def test_a_hundred_producers_are_drained() -> None:
-    """Producers that leave when they are told to are not waited for."""
+    """The agent does not wait for producers that leave on request."""
     async with serving(drain_timeout_ms=600_000) as agent:
         many = [AsyncHostClient(agent.settings.socket_path) for _ in range(100)]
         for client in many:

@@ -1,4 +1,4 @@
-"""Bad input against a real agent: each sender is told why, is cut off, and harms nobody else."""
+"""Bad input against a real agent: each sender gets an error, is closed, and harms no other."""
 
 from __future__ import annotations
 
@@ -180,17 +180,17 @@ async def test_lengths_that_are_promised_take_no_memory(folder: Path) -> None:
     with agent_process(path) as process:
         before = process.peak_bytes
         many = [Peer(path) for _ in range(100)]
-        for one in many:
-            await one.connect()
-            assert (await one.introduced()).accepted
-            await one.send(lying(8 * MIB), b"x" * 80_000)
+        for peer in many:
+            await peer.connect()
+            assert (await peer.introduced()).accepted
+            await peer.send(lying(8 * MIB), b"x" * 80_000)
         last = Peer(path)
         await last.connect()
         assert (await last.introduced()).accepted
         await last.send(data(0))
         await last.expect(ACCEPTED)
-        for one in [*many, last]:
-            one.close()
+        for peer in [*many, last]:
+            peer.close()
         assert process.peak_bytes - before < 48 * MIB
 
 
@@ -436,7 +436,7 @@ async def test_half_a_frame_and_then_nothing(folder: Path) -> None:
 
 
 async def test_one_that_reads_no_answers(folder: Path) -> None:
-    """What is kept for it is bounded, it is read from no more, and cut off in the end."""
+    """Its buffer is bounded, reading from it stops, and it is disconnected in the end."""
     agent, clock = await with_clock(GateSink(), folder, socket_buffer_bytes=4096)
     try:
         async with peer(agent, client_name="slow") as slow, peer(agent) as other:
@@ -486,7 +486,7 @@ async def test_one_that_reads_late_gets_everything(folder: Path) -> None:
 
 
 async def test_a_thousand_producers_at_once(folder: Path) -> None:
-    """All are connected at the same time, each publishes, each is answered."""
+    """Connect all producers at the same time: each publishes, each gets an answer."""
     count = 1000
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
@@ -514,8 +514,8 @@ async def test_a_thousand_producers_at_once(folder: Path) -> None:
             barrier = asyncio.Barrier(count)
             async with asyncio.timeout(60):
                 await asyncio.gather(*(produce(n, one) for n, one in enumerate(many)))
-            for one in [*many, first]:
-                one.close()
+            for peer in [*many, first]:
+                peer.close()
             assert process.peak_bytes - before < 64 * MIB
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -38,7 +38,7 @@ class Answer:
 
 
 class Browser:
-    """One HTTP/1.1 connection, by hand."""
+    """Raw HTTP/1.1 connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

@@ -1,4 +1,4 @@
-"""The HTTP front with TLS, and who is let in there: passwords, tokens, certificates."""
+"""The HTTP front with TLS, and authentication there: passwords, tokens, certificates."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_certificates_are_loaded_anew(
         async def counted(name: str) -> float:
             answer = await call(agent, "GET", "/metrics", tls=tls)
             lines = answer.body.decode().splitlines()
-            (line,) = [one for one in lines if one.startswith(name)]
+            (line,) = [sample for sample in lines if sample.startswith(name)]
             return float(line.rpartition(" ")[2])
 
         first = await shown()

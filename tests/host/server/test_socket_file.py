@@ -248,7 +248,7 @@ def test_a_file_that_somebody_removed(path: str) -> None:
 
 
 def test_two_starters_at_once_over_a_stale_file(path: str) -> None:
-    """Of many processes that start at the same instant exactly one gets the path."""
+    """Exactly one of many processes that start at the same instant gets the path."""
     text = (
         "import sys; from penstock.host.server.socket_file import *\n"
         "sys.stdout.write('r'); sys.stdout.flush(); sys.stdin.read(1)\n"

@@ -43,7 +43,7 @@ def frame(
 
 
 def leased(pool: ReceivePool, chunks: Sequence[bytes], **fields: Any) -> Chunks:
-    """A frame that lies in a receive buffer; the lease is the connection's."""
+    """Frame in a receive buffer; the lease is the connection's."""
     content = b"".join(chunks)
     lease = pool.take(len(content))
     pool.received(lease, len(content))
@@ -52,7 +52,7 @@ def leased(pool: ReceivePool, chunks: Sequence[bytes], **fields: Any) -> Chunks:
 
 
 def batch(values: Sequence[bytes], **options: Any) -> bytes:
-    """One record batch of these values."""
+    """Return a record batch of these values."""
     (encoded,) = encode_batches(pa.table({"value": list(values)}), now_ms=NOW_MS, **options)
     return bytes(encoded.data)
 
@@ -69,14 +69,14 @@ def batches(groups: Iterable[Sequence[bytes]], **fields: Any) -> Chunks:
 
 
 class Fate:
-    """What became of one frame; a second verdict is noted and found by `of`."""
+    """Verdict of a frame; a second one is recorded and reported by `of`."""
 
     def __init__(self, sink: ChunkSink, chunks: Chunks) -> None:
         self.verdicts: list[Settled] = []
         self._event = asyncio.Event()
         verdict = sink.accept(chunks, self._settle)
         self.pending = isinstance(verdict, Pending)
-        assert not self.verdicts, "settled before accept returned"
+        assert not self.verdicts, "verdict before accept returned"
         if not isinstance(verdict, Pending):
             self._settle(verdict)
 

@@ -1,4 +1,4 @@
-"""What holds for every sink, whatever it does with chunks."""
+"""Contract of every sink."""
 
 from __future__ import annotations
 

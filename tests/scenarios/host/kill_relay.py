@@ -64,7 +64,7 @@ class Relay:
         self._introduced.clear()
 
     def introduce(self, pids: dict[str, int]) -> None:
-        """Who is at the two ends; nothing is done to anybody before that is known."""
+        """Identify the two ends; nothing is killed before that."""
         self._pids = pids
         self._introduced.set()
 

@@ -1,8 +1,8 @@
 """Exactly once in the log, by the identity that frames carry, while agents are killed.
 
-Nobody in between remembers anything: the producers keep what has not been accepted and send it
+No process in between keeps state: the producers keep what has not been accepted and send it
 again with the same numbers, agents are killed and forget all they had, and the log's producer
-state is what tells a record that is there already from one that is not.
+state alone distinguishes a record that is there already from one that is not.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Load:
         return pa.table({"value": pa.array(values, pa.binary()), "at": pa.array(partitions)})
 
     def _blocking(self) -> None:
-        """One client, three threads: tables, batches, single chunks."""
+        """Run one client with three threads: tables, batches, single chunks."""
         with HostClient(self.path, topics=["events"], client_name="blocking") as client:
             works = (self._tables, self._batches, self._singles)
             threads = [

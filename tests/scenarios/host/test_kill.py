@@ -1,7 +1,7 @@
 """Real kills of agents and producers, before, within and after every frame of a conversation.
 
 What has to hold after each: everything that a producer saw accepted is in the sink; every
-publication of a producer that lives has ended exactly once, accepted; the one that is left goes on,
+publication of a producer that lives has ended exactly once, accepted; the survivor continues,
 the agent with the next producer, the producer with the next agent.
 """
 
@@ -150,7 +150,7 @@ async def zygote() -> AsyncIterator[Zygote]:
 
 
 class Lane:
-    """One path, with agents that follow one another, and producers that do."""
+    """Path with successive agents and successive producers."""
 
     def __init__(self, mother: Zygote, directory: Path) -> None:
         self._mother = mother
@@ -168,7 +168,7 @@ class Lane:
         self._agent = await self._mother.fork("agent", path=self._target, file=file, die_at=die_at)
 
     async def run(self, scenario: Scenario) -> None:
-        """One producer's life, with the kill in it."""
+        """Run one producer's life, with the kill in it."""
         number = next(self._numbers)
         log = self._directory / f"log-{number}"
         names = [
@@ -246,7 +246,7 @@ class Lane:
         return died or status == SIGKILLED  # some steps come when the producer has left
 
     def _fates(self, log: Path) -> list[tuple[int, str]]:
-        """How frames ended, as far as the producer could say."""
+        """Return the outcomes of frames that the producer could report."""
         if not log.exists():
             return []
         lines = [line.split(" ", 1) for line in log.read_text().splitlines()]
@@ -276,7 +276,7 @@ class Lane:
         self.check()
 
     def check(self) -> None:
-        """Nothing that a producer saw accepted is missing."""
+        """Check that no event that a producer saw accepted is missing."""
         stored: set[bytes] = set()
         for file in self._directory.glob("sink-*"):
             stored.update(records(file.read_bytes()))
@@ -284,7 +284,7 @@ class Lane:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """What a sink has written; an agent may have died within the last one."""
+    """Return what a sink has written; an agent may have died within the last one."""
     at = 0
     while at + LENGTH_BYTES <= len(data):
         size = int.from_bytes(data[at : at + LENGTH_BYTES])

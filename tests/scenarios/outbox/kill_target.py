@@ -42,7 +42,7 @@ AT_MS = 1_779_632_400_000
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """One batch: what it is, and how it is written."""
+    """Batch and the way it is written."""
 
     partition_id: str
     batch_id: str

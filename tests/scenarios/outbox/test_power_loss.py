@@ -48,7 +48,7 @@ def plan_of(batch: tuple[str, str, int, bytes], attempt: int, durable: bool) -> 
 def write_all(
     files: FaultyFiles, attempt: int, acknowledged: dict[str, bytes], durable: bool = True
 ) -> None:
-    """One process: writes every batch in turn and notes those that it acknowledged."""
+    """Write every batch in turn, and record those that were acknowledged."""
     tree = Tree(Path("/"), files)
     for number, batch in enumerate(BATCHES):
         tree.write(plan_of(batch, attempt * 100 + number, durable))
@@ -66,7 +66,7 @@ def check(image: Disk, acknowledged: dict[str, bytes], where: str) -> None:
 
 
 def without_rename(number: int, name: str, arguments: tuple[Any, ...]) -> None:
-    """As NFS is: it has no rename that does not replace."""
+    """Model NFS, which has no rename that does not replace."""
     if name == "rename_new":
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
@@ -113,7 +113,7 @@ def test_a_killed_process_and_then_the_power(before: Before | None, durable_at_f
 
 
 def test_the_model_forgets() -> None:
-    """What is not durable is lost at the least image: the model can tell the difference."""
+    """The smallest image loses what is not durable: the model detects the difference."""
     disk, acknowledged = Disk(), dict[str, bytes]()
     write_all(FaultyFiles(files=disk), 1, acknowledged, durable=False)
     assert len(acknowledged) == 4

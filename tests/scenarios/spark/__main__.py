@@ -43,7 +43,7 @@ ON_CLUSTER: Final = {
 
 
 class Counted:
-    """All kills of all lines, and until when."""
+    """Count the kills of all lines, with their deadline."""
 
     def __init__(self, lines: Sequence[Line], kills: int, minutes: float | None) -> None:
         self.lines = lines
@@ -74,7 +74,7 @@ class Counted:
 
 
 def plan(campaign: Campaign, chance: random.Random) -> tuple[list[Point], Point | None]:
-    """Whom to kill in the next life, and where its driver dies."""
+    """Choose the processes to kill in the next life, and the point where its driver dies."""
     during = [campaign.choose(WORKER) for _ in range(WORKERS_PER_LIFE)]
     during += [campaign.choose(PLANNER)] * (chance.random() < PLANNER_CHANCE)
     during += [campaign.choose(BROKER)] * (chance.random() < BROKER_CHANCE)
@@ -99,7 +99,7 @@ def kill_drivers(campaign: Campaign, counted: Counted, seed: int) -> None:
 
 
 def kill_executors(campaign: Campaign, counted: Counted, kills: int) -> None:
-    """One life on a cluster, whose executors die."""
+    """Run one life on a cluster, whose executors die."""
     names = {point.name for point in EXECUTOR}
     left = kills - sum(name in names for name in campaign.line.kills)
     if left > 0:
@@ -120,7 +120,7 @@ def run(counted: Counted, work: Sequence[Callable[[], None]]) -> None:
             counted.problems.append(f"{type(error).__name__}: {error}")
             counted.say(counted.problems[-1])
 
-    threads = [threading.Thread(target=watched, args=(one,)) for one in work]
+    threads = [threading.Thread(target=watched, args=(item,)) for item in work]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -176,8 +176,8 @@ def main() -> int:
         campaigns = [Campaign(line, seed=seed) for line in (rejecting, holding)]
         last = Campaign(clustered, seed=seed, **on)  # type: ignore[arg-type]
         work: list[Callable[[], None]] = [
-            lambda one=one: kill_drivers(one, counted, seed)  # type: ignore[misc]
-            for one in campaigns
+            lambda campaign=campaign: kill_drivers(campaign, counted, seed)  # type: ignore[misc]
+            for campaign in campaigns
         ]
         if executors:
             work.append(lambda: kill_executors(last, counted, executors))

@@ -1,7 +1,7 @@
 """Lives and deaths: drivers are started and killed until there were enough kills.
 
 A *life* is one driver process with a JVM of its own. Kills of workers, of the planner and of the
-broker happen while it goes on; the last one of a life is the driver's own. The next driver gets
+broker happen while it runs; the last one of a life is the driver's own. The next driver gets
 its JVM ready meanwhile.
 """
 
@@ -50,11 +50,11 @@ SETTINGS: Final = {
 
 
 class Wrong(AssertionError):
-    """What was written is not what it should be, or a driver ended by itself."""
+    """Raised when the output is wrong, or a driver ended by itself."""
 
 
 class Life:
-    """One driver process; `begin` lets it run the pipeline."""
+    """Driver process; `begin` lets it run the pipeline."""
 
     def __init__(
         self, line: Line, *, bug: str = "", master: str = MASTER,
@@ -115,7 +115,7 @@ class Life:
         return self._process.poll() is None
 
     def die_at(self, point: Point, chance: random.Random, seconds: float = ORDER_SECONDS) -> bool:
-        """Order a kill and wait until it has happened; False if nobody came by."""
+        """Order a kill and wait until it has happened; False if no process reached the point."""
         before = len(self._line.kills)
         delay_ms = chance.randint(1, point.delay_ms_max) if point.delay_ms_max else 0
         self._orders += 1
@@ -185,7 +185,7 @@ def _withdrawn(order: Path) -> bool:
 
 
 class Campaign:
-    """All lives of one line; `bug` is planted into each."""
+    """Lives of one line; `bug` is planted into each."""
 
     def __init__(
         self, line: Line, *, seed: int, bug: str = "", master: str = MASTER,
@@ -199,7 +199,7 @@ class Campaign:
         self._next: Life | None = None
 
     def points(self, points: Sequence[Point]) -> list[Point]:
-        """Those of some points that this line comes by."""
+        """Return those of some points that this line reaches."""
         here = {"any", "letters"} | ({"holding"} if self.line.holding else set())
         return [point for point in points if point.needs in here]
 
@@ -210,7 +210,7 @@ class Campaign:
         return min(some, key=lambda point: (counts[point.name], self._random.random()))
 
     def live(self, during: Sequence[Point], last: Point | None, *, more: bool = True) -> None:
-        """One life: kills while it goes on, then its own. `more` says that another life follows."""
+        """Run one life: kills during it, then its own. `more` announces another life."""
         life = self._next or self._made()
         self._next = None
         self.lives += 1

@@ -1,4 +1,4 @@
-"""What has to hold of everything that a pipeline wrote, however often something died.
+"""Checks of everything that a pipeline wrote, however often a process died.
 
 The source's log says what there was; nothing else is believed. A record is named by its place:
 partition and offset. While the pipeline is between two lives, only what can never be true is
@@ -58,7 +58,7 @@ def source_of(records: Iterable[Mapping[str, Any]]) -> dict[Place, tuple[str, in
 
 
 def problems(written: Written, *, final: bool) -> list[str]:
-    """What is wrong, in sentences; nothing if all is well."""
+    """Return the errors as sentences, none if all is well."""
     out = tuple(row for rows in written.out.values() for row in rows)
     found = [
         *_twice("table", [row.place for row in written.table]),

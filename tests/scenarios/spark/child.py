@@ -1,8 +1,8 @@
 """A driver that runs a pipeline until it is killed: `python -m …spark.child SETTINGS`.
 
 It opens its Spark session, says so by a file `ready`, and waits for a line on its input that says
-which pipeline to run; so the next driver gets ready while this one is at work. If whoever started
-it goes away, its input ends and it ends, too.
+which pipeline to run; so the next driver gets ready while this one is at work. If the parent
+goes away, its input ends and it ends, too.
 """
 
 from __future__ import annotations

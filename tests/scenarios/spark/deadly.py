@@ -35,7 +35,7 @@ def order(folder: Path, number: int, point: Point, delay_ms: int) -> Path:
 
 
 def reach(*names: str) -> None:
-    """Come by points; with an order for one of them, somebody dies now or in a moment."""
+    """Pass points; with an order for one of them, a process dies now or in a moment."""
     for name in names:
         taken = take(name)
         if taken is not None:
@@ -58,7 +58,7 @@ def take(name: str) -> tuple[Point, int] | None:
 
 
 def follow(point: Point, delay_ms: int) -> None:
-    """Kill, at once or after a while in which the caller goes on."""
+    """Kill, at once or after a while in which the caller continues."""
     if not delay_ms:
         end(point)
         return

@@ -1,4 +1,4 @@
-"""One pipeline under test: its broker, its topics and tables, who feeds it, and what it wrote."""
+"""Pipeline under test: its broker, its topics and tables, its feeder, and its output."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ keep_order = true
 
 
 class Line:
-    """A pipeline in a folder; made again on the same folder it goes on where it was."""
+    """A pipeline in a folder; made again on the same folder it continues where it was."""
 
     def __init__(self, folder: Path, *, holding: bool, seed: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ class Line:
 
     @property
     def broker_file(self) -> Path:
-        """Where the id of the broker's process stands."""
+        """Return the path of the file with the broker's process id."""
         return self.folder / "broker.pid"
 
     def mend_broker(self) -> bool:
@@ -192,7 +192,7 @@ class Line:
             yield key, value[:-1] if kind == "undecodable" else value
 
     def ask_for_releases(self) -> None:
-        """Now and then ask for held records to be let go, or for some to be given up."""
+        """Request now and then that held records are released, or become dead letters."""
         if not self.holding:
             return
         chance = self._random.random()
@@ -229,21 +229,21 @@ class Line:
         )
 
     def held(self) -> int:
-        """How many records are held, after a batch."""
+        """Return the number of held records after a batch."""
         last = Journal(self.places().journal(QUERY)).last()
         return 0 if last is None else last.held
 
     # What was written
 
     def problems(self, *, final: bool = False) -> list[str]:
-        """What is wrong with what was written so far."""
+        """Return the errors in what was written so far."""
         with self.broker.client() as client:
             # The sinks first: they have no record that comes after them in the source.
             table, upsert = (tuple(self._rows(name)) for name in ("lake", "latest"))
             out: dict[int, list[Row]] = {}
-            for one in self._read(client, "out"):
-                out.setdefault(one["partition"], []).append(_row(json.loads(one["value"])))
-            dead = tuple(_died(one) for one in self._read(client, "dead"))
+            for row in self._read(client, "out"):
+                out.setdefault(row["partition"], []).append(_row(json.loads(row["value"])))
+            dead = tuple(_died(row) for row in self._read(client, "dead"))
             written = Written(
                 source=source_of(self._read(client, "in")),
                 table=table,
@@ -277,5 +277,5 @@ def _row(values: dict[str, Any]) -> Row:
 
 
 def _died(letter: dict[str, Any]) -> tuple[int, int]:
-    headers = {one["key"].encode(): one["value"] for one in letter["headers"]}
+    headers = {header["key"].encode(): header["value"] for header in letter["headers"]}
     return int(headers[PREFIX + b"partition"]), int(headers[PREFIX + b"offset"])

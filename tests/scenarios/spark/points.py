@@ -23,7 +23,7 @@ Needs = Literal["any", "letters", "holding", "cluster"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A place at which somebody dies; `needs` names the pipelines that come by."""
+    """Point at which a process dies; `needs` names the pipelines that reach it."""
 
     name: str
     dies: Victim

@@ -76,8 +76,8 @@ def test_every_point(folder: Path) -> None:
                 side_by_side.submit(through, campaigns[0], [*shared[::2], *own], alive),
                 side_by_side.submit(through, campaigns[1], [*shared[1::2], *held], alive),
             ]
-            for one in running:
-                one.result()
+            for process in running:
+                process.result()
         finally:
             for campaign in campaigns:
                 campaign.close()

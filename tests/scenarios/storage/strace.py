@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @cache
 def strace() -> str:
-    """Where strace is: the system's, else Debian's package taken apart; and it may trace."""
+    """Return the path of a working strace: the system's, else one of Debian's package."""
     found = shutil.which("strace")
     if found is None:
         try:
@@ -71,7 +71,7 @@ def life(module: str, *arguments: object, fault: str, thread: str = "") -> tuple
     """A process' life under a fault: what it says, and its status.
 
     When it has said `ready`, and the ids of its threads by their names if need be, the fault is
-    injected; with a line it goes on.
+    injected; a line resumes the process.
     """
     with subprocess.Popen(
         [sys.executable, "-m", module, *map(str, arguments)],

@@ -66,7 +66,7 @@ Row = tuple[bytes | None, bytes | None]
 
 
 class Load:
-    """What producers were told until the broker was gone."""
+    """Return the responses to producers until the broker was gone."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, dict[int, Row]] = {topic: {} for topic in TOPICS}
@@ -118,7 +118,7 @@ class Load:
 
 
 def rows_of(bootstrap: str, topic: str) -> dict[int, Row]:
-    """All committed records of a topic, by offset, from its start."""
+    """Return all committed records of a topic by offset, from its start."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True,
          "isolation.level": "read_committed", "enable.auto.commit": False}
@@ -159,7 +159,7 @@ def check_whole(found: dict[int, Row], acknowledged: dict[int, Row]) -> None:
 
 
 def check_latest(found: dict[int, Row], acknowledged: dict[int, Row]) -> None:
-    """Of each key the latest record that was acknowledged is there, or a later one; or it was
+    """Check that each key's latest acknowledged record, or a later one, is there; or it was
     deleted, and nothing older is there."""
     newest = {row[0]: at for at, row in sorted(found.items())}
     for key, at in {row[0]: at for at, row in sorted(acknowledged.items())}.items():

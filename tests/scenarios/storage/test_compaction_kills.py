@@ -1,5 +1,5 @@
 """A process that is killed at a system call of one of its threads while it compacts a log: as
-segments are written anew, get their second names and their places, and while the next start does
+segments are rewritten, get second names and replace old ones, and while the next start does
 the rest. After each kill the log must have the last value of every key.
 """
 
@@ -73,9 +73,9 @@ class Log:
         shutil.copytree(self.directory / "log", copied)
         place = opened(copied, self.lives)
         end = place.log.log_end_offset
-        lost = [one for one in self.told[: self.acknowledged] if one[1] >= end]
+        lost = [record for record in self.told[: self.acknowledged] if record[1] >= end]
         assert not lost, f"{what}: the log ends at {end} without {lost[0]}"
-        self.told = [one for one in self.told if one[1] < end]
+        self.told = [record for record in self.told if record[1] < end]
         self.acknowledged = len(self.told)
         for kind, offset, *told in self.told:
             if kind == "send":

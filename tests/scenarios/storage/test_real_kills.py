@@ -1,8 +1,8 @@
 """Processes that are killed at a system call, and disks that fail a sync, as the kernel says it.
 
 strace waits for the N-th of a kind of call, and kills the process before that is made, or lets it
-fail. What was acknowledged must be there afterwards with the same bytes, nothing that nobody wrote,
-and appends go on: the next process works on with the same directory.
+fail. What was acknowledged must be there afterwards with the same bytes, nothing else,
+and appends continue: the next process works on with the same directory.
 """
 
 from __future__ import annotations
