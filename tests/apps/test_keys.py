@@ -61,7 +61,7 @@ def test_subjects_from_stdin(bare: Run, place: KeyPlace) -> None:
     done = bare("keys", "shred", "-", "--yes", stdin="a17\nnobody\n\nb2\na17\n")
     assert (done.status, done.out) == (1, "a17 shredded\nb2 shredded\n")
     assert done.err == "nobody has no key\n"
-    assert [one.subject for one in ring_at(place).entries(9)] == ["c3"]
+    assert [entry.subject for entry in ring_at(place).entries(9)] == ["c3"]
 
 
 def test_a_master_key_from_the_environment(

@@ -58,7 +58,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
 
     def asked() -> dict[str, str]:
         found = bare("--output", "json", "doctor", "-b", broker.bootstrap)
-        (finding,) = [one for one in json.loads(found.out) if one["check"] == "consumers"]
+        (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
         return dict(finding)
 
     stuck = asked()

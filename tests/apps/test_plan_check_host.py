@@ -83,7 +83,7 @@ def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None
     first, *lines = ran.out.splitlines()
     assert first.startswith("Which layer of this host breaks first")
     assert any(
-        [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", one) for one in lines]
+        [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", line) for line in lines]
     )
     assert "link MTU" not in ran.out
     assert "aeron" not in ran.out.lower()

@@ -135,7 +135,7 @@ def test_no_secret_shows_anywhere(tmp_path: Path, master: str) -> None:
         client.create_topic("orders", 1)
         values = [{"customer": f"c{n % 5}", "note": f"note {n}"} for n in range(100)]
         client.write_arrow(
-            "orders", pa.table({"value": [json.dumps(one).encode() for one in values]})
+            "orders", pa.table({"value": [json.dumps(value).encode() for value in values]})
         )
         words = ["run", str(tmp_path / "p.toml"), "-b", broker.bootstrap, "--debug"]
         words += ["--admin", broker.admin_url or "", "--master", "local[2]"]
@@ -157,8 +157,8 @@ def test_no_secret_shows_anywhere(tmp_path: Path, master: str) -> None:
                 planted = secrets(master, ring)
                 assert len(planted) == 3 + 5
                 shown = dict(shown_by(port, started["admin"]))
-                for one in psutil.Process(process.pid).children(recursive=True):
-                    shown[f"process {one.pid}"] = Path(f"/proc/{one.pid}/cmdline").read_bytes()
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    shown[f"process {child.pid}"] = Path(f"/proc/{child.pid}/cmdline").read_bytes()
                 process.send_signal(signal.SIGTERM)
                 shown["stdout"] = json.dumps([started, done]).encode()
                 shown["stdout"] += process.stdout.read().encode()

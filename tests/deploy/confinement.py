@@ -33,7 +33,9 @@ class Confinement:
 
 def faults(deployment: Path) -> list[str]:
     return [
-        f"{one.place}: {one.name} {fault}" for one in containers(deployment) for fault in _of(one)
+        f"{container.place}: {container.name} {fault}"
+        for container in containers(deployment)
+        for fault in _of(container)
     ]
 
 

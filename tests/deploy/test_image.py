@@ -179,7 +179,9 @@ def test_the_build_works_step_by_step(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": f"{base}/bin:{os.environ['PATH']}"}
     environment.pop("PYTHONPATH", None)
     working = root
-    for line in (one for one in instructions(HOST / CONTAINER) if one.stage == 0):
+    for line in (
+        instruction for instruction in instructions(HOST / CONTAINER) if instruction.stage == 0
+    ):
         words = line.words.replace("/opt/penstock", f"{root}/opt/penstock")
         if line.name == "WORKDIR":
             working = root / line.words.lstrip("/")

@@ -140,11 +140,13 @@ def naively(
     allow_unbound: bool,
 ) -> bool:
     naming = [
-        one
-        for one in bindings
-        if one.resource_type == resource_type
+        binding
+        for binding in bindings
+        if binding.resource_type == resource_type
         and (
-            name.startswith(one.name) if one.pattern_type == "prefixed" else one.name in (name, "*")
+            name.startswith(binding.name)
+            if binding.pattern_type == "prefixed"
+            else binding.name in (name, "*")
         )
     ]
     if not naming:
@@ -199,12 +201,12 @@ def naively_some(bindings: list[AclBinding], principal: str, host: str) -> bool:
     ):  # fmt: skip
         return True
     mine = [
-        one
-        for one in bindings
-        if one.resource_type == "topic"
-        and one.principal in (principal, "User:*")
-        and one.host in (host, "*")
-        and one.operation in ("write", "all")
+        binding
+        for binding in bindings
+        if binding.resource_type == "topic"
+        and binding.principal in (principal, "User:*")
+        and binding.host in (host, "*")
+        and binding.operation in ("write", "all")
     ]
     denied = [one for one in mine if one.permission == "deny"]
     granted = [one for one in mine if one.permission == "allow"]

@@ -87,7 +87,7 @@ def test_lines_go_to_a_file_of_its_owner(tmp_path: Path) -> None:
         (7, "2026-01-31T12:00:00.123Z")
     ] * 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    values = {(one.metric.name, *one.labels): one.value for one in log.samples()}
+    values = {(sample.metric.name, *sample.labels): sample.value for sample in log.samples()}
     assert values["penstock_audit_events_total", "denial"] == 3
     assert values["penstock_audit_dropped_total", "file"] == 0
 

@@ -89,7 +89,9 @@ def list_keys(state: State, place: KeyPlace, limit: int) -> None:
 
     ring = ring_at(place)
     counts = ring.counts()
-    rows = [{"subject": one.subject, "made": _moment(one.made_ms)} for one in ring.entries(limit)]
+    rows = [
+        {"subject": entry.subject, "made": _moment(entry.made_ms)} for entry in ring.entries(limit)
+    ]
     title = f"{counts.living} subjects with keys, {counts.shredded} shredded"
     show(state, rows, ("subject", "made"), title=title)
 

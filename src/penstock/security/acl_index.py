@@ -99,13 +99,13 @@ class AclIndex:
         granted_by = GRANTED_BY.get(operation, (ALL, operation))
         allowed = False
         for entries in found:
-            for one in entries:
-                if not one.applies(principal, host):
+            for entry in entries:
+                if not entry.applies(principal, host):
                     continue
-                if one.permission == "deny":
-                    if one.operation in (ALL, operation):
+                if entry.permission == "deny":
+                    if entry.operation in (ALL, operation):
                         return False
-                elif one.operation in granted_by:
+                elif entry.operation in granted_by:
                     allowed = True
         return allowed
 
@@ -136,9 +136,9 @@ def _by_permission(
     """The names of patterns by which an operation itself is allowed, and denied."""
     names: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for name, entries in patterns.items():
-        for one in entries:
-            if one.operation in (ALL, operation) and one.applies(principal, host):
-                names[one.permission].add(name)
+        for entry in entries:
+            if entry.operation in (ALL, operation) and entry.applies(principal, host):
+                names[entry.permission].add(name)
     return names
 
 

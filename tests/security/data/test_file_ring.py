@@ -39,7 +39,7 @@ def test_a_subject_has_one_key_for_good(ring: FileKeyRing, place: KeyPlace) -> N
     assert ids(other.for_encryption(SUBJECTS)) == made[:-1]
     assert other.for_decryption(["nobody"]) == [None]
     assert ring.counts().living == len(SUBJECTS)
-    assert [one.subject for one in ring.entries(3)] == sorted(SUBJECTS)[:3]
+    assert [entry.subject for entry in ring.entries(3)] == sorted(SUBJECTS)[:3]
 
 
 def test_a_shredded_subject_has_no_key_and_gets_none(ring: FileKeyRing, place: KeyPlace) -> None:

@@ -130,18 +130,22 @@ def add_acls(
     _check(bindings)
     with state.client() as client:
         client.create_acls(bindings)
-    say(state, f"{len(bindings)} entries are in force", added=[asdict(one) for one in bindings])
+    say(
+        state,
+        f"{len(bindings)} entries are in force",
+        added=[asdict(binding) for binding in bindings],
+    )
 
 
 def _check(bindings: list[AclBinding]) -> None:
     """What would never decide anything is most likely a mistake."""
-    for one in bindings:
-        known = SUPPORTED[one.resource_type]
-        if one.operation != "all" and one.operation not in known:
+    for binding in bindings:
+        known = SUPPORTED[binding.resource_type]
+        if binding.operation != "all" and binding.operation not in known:
             words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
             raise click.UsageError(
-                f"{one.operation.replace('_', '-')} means nothing on a {one.resource_type}, only"
-                f" {words}"
+                f"{binding.operation.replace('_', '-')} means nothing on a"
+                f" {binding.resource_type}, only {words}"
             )
 
 

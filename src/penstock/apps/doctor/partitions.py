@@ -78,9 +78,13 @@ def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
     """The partitions of which a broker has replicas on its disk."""
     held = []
     for name, topic in sorted(found.topics.items()):
-        here = [f"{name}-{one.index}" for one in topic.partitions if broker_id in one.replicas]
+        here = [
+            f"{name}-{partition.index}"
+            for partition in topic.partitions
+            if broker_id in partition.replicas
+        ]
         configs = client.describe_configs("topic", name) if here else ()
-        if all([(one.name, one.value) != (DISKLESS, "true") for one in configs]):
+        if all([(config.name, config.value) != (DISKLESS, "true") for config in configs]):
             held += here
     return held
 

@@ -46,7 +46,7 @@ EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 def security_checks(configuration: Configuration) -> list[Check]:
     """The checks of one broker's configuration."""
     listeners = _listeners(configuration)
-    encrypted = [one for one in listeners if one.has_tls]
+    encrypted = [listener for listener in listeners if listener.has_tls]
     return [
         *[
             Check(
@@ -157,7 +157,7 @@ def _readable_by_all(path: Path) -> bool:
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
     """Listeners on all addresses that let in whoever comes."""
     name = "listeners"
-    kafka = [one for one in listeners if one.name != ADMIN]
+    kafka = [listener for listener in listeners if listener.name != ADMIN]
     opened = [
         one.name
         for one in kafka
@@ -192,9 +192,9 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
             "allow.everyone.if.no.acl.found: everybody may do everything on what no ACL names"
         )
     nobody = [
-        one.name
-        for one in listeners
-        if one.name != ADMIN and not _authenticates(configuration, one)
+        listener.name
+        for listener in listeners
+        if listener.name != ADMIN and not _authenticates(configuration, listener)
     ]
     if nobody:
         wrong.append(f"who comes by {listed(nobody, NAMED_MAX)} is User:ANONYMOUS")

@@ -91,11 +91,11 @@ def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
     target: dict[Place, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
-        held = [one for one in topic.partitions if broker_id in one.replicas]
+        held = [partition for partition in topic.partitions if broker_id in partition.replicas]
         leaving = [one for one in held if not _leaves(ordered.get((name, one.index)), broker_id)]
         if not leaving:
             continue
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) != "true":
             for one in leaving:
                 target[name, one.index] = again(others, topic, one, ordered.get((name, one.index)))

@@ -50,7 +50,7 @@ def _of_leaders(
     from penstock.apps.doctor.brokers import admin_answers, known_admins
 
     topic = client.describe_topic(chosen.topic or "")
-    leaders = {one.index: one.leader for one in topic.partitions}
+    leaders = {partition.index: partition.leader for partition in topic.partitions}
     addresses = known_admins(chosen.state, client.broker_states(), admin)
     answers = admin_answers(chosen.state, addresses, "/v1/compaction")
     return {

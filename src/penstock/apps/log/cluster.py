@@ -171,14 +171,14 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
 
     ordered, sizes = client.reassignments(), client.partition_sizes()
     for name, topic in sorted(found.topics.items()):
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) == "true":
             continue
-        for one in topic.partitions:
-            place = name, one.index
+        for partition in topic.partitions:
+            place = name, partition.index
             if place not in ordered:
                 yield Held(
-                    place=place, replicas=one.replicas, size_bytes=max(0, sizes.get(place, 0))
+                    place=place, replicas=partition.replicas, size_bytes=max(0, sizes.get(place, 0))
                 )
 
 
@@ -191,8 +191,10 @@ def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[
     """Return the brokers that are registered, and others that should have copies."""
     partitions = [one for topic in found.topics.values() for one in topic.partitions]
     leads = _leads(found)
-    copies = Counter(replica for one in partitions for replica in one.replicas)
-    behind = Counter(replica for one in partitions for replica in {*one.replicas} - {*one.isr})
+    copies = Counter(replica for partition in partitions for replica in partition.replicas)
+    behind = Counter(
+        replica for partition in partitions for replica in {*partition.replicas} - {*partition.isr}
+    )
     rows = []
     for broker_id in sorted({*found.nodes, *copies}):
         node, asked = found.nodes.get(broker_id), states.get(broker_id)
@@ -238,23 +240,31 @@ def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]
     """
     ordered: dict[Place, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):
-        if not any([_lacks(one, one.replicas, found) for one in topic.partitions]):
+        if not any(
+            [_lacks(partition, partition.replicas, found) for partition in topic.partitions]
+        ):
             continue
         ordered = client.reassignments() if ordered is None else ordered
-        moves = {one.index: ordered.get((name, one.index)) for one in topic.partitions}
+        moves = {
+            partition.index: ordered.get((name, partition.index)) for partition in topic.partitions
+        }
         adding = {index: move.adding for index, move in moves.items() if move is not None}
         wanted = {
-            one.index: [
+            partition.index: [
                 broker_id
-                for broker_id in one.replicas
-                if broker_id not in adding.get(one.index, ()) or broker_id not in found.nodes
+                for broker_id in partition.replicas
+                if broker_id not in adding.get(partition.index, ()) or broker_id not in found.nodes
             ]
-            for one in topic.partitions
+            for partition in topic.partitions
         }
-        lacking = [one for one in topic.partitions if _lacks(one, wanted[one.index], found)]
+        lacking = [
+            partition
+            for partition in topic.partitions
+            if _lacks(partition, wanted[partition.index], found)
+        ]
         if not lacking:
             continue
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) == "true":
             continue
         minimum = int(configs.get(_MINIMUM) or 1)

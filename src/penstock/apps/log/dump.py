@@ -105,7 +105,7 @@ def _files_of(files: PartitionFiles, what: str) -> Iterator[str]:
         for base in files.segments:
             paths += [files.file(base, suffix) for suffix in (INDEX, TIME_INDEX, TXN_INDEX)]
     if what in ("snapshots", "all"):
-        paths += [files.file(*one) for one in files.snapshots]
+        paths += [files.file(*snapshot) for snapshot in files.snapshots]
     if what in ("epochs", "all"):
         paths += [str(Path(files.path, name)) for name in (METADATA_FILE, EPOCHS_FILE)]
     yield from (path for path in paths if Path(path).exists())

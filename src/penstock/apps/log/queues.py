@@ -60,12 +60,12 @@ def list_queues(state: State) -> None:
     with state.client() as client:
         rows = [
             {
-                "group": one.group_id,
-                "state": one.state,
-                "dead_letter_topic": letter_topic(client, one.group_id),
+                "group": group.group_id,
+                "state": group.state,
+                "dead_letter_topic": letter_topic(client, group.group_id),
             }
-            for one in client.list_groups()
-            if one.group_type.lower() == "share"
+            for group in client.list_groups()
+            if group.group_type.lower() == "share"
         ]
     show(state, rows, ("group", "state", "dead_letter_topic"))
 
@@ -197,7 +197,9 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
 def letter_topic(client: Client, group: str) -> str | None:
     """The dead letter topic that a group is set to."""
     entries = client.describe_configs("group", group)
-    return next((one.value for one in entries if one.name == LETTER_TOPIC and one.value), None)
+    return next(
+        (entry.value for entry in entries if entry.name == LETTER_TOPIC and entry.value), None
+    )
 
 
 def needed_topic(client: Client, group: str) -> str:

@@ -186,7 +186,9 @@ class Redrive:
         earliest = self._client.list_offsets(self._topic, "earliest")
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
-            self._seen |= {one.origin for one in letters_of(batch) if one.group == self._group}
+            self._seen |= {
+                letter.origin for letter in letters_of(batch) if letter.group == self._group
+            }
 
     def _chosen(self, letters: list[Letter], done: Redriven) -> list[Letter]:
         chosen = []

@@ -40,7 +40,7 @@ class Site(NamedTuple):
 def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
     """The brokers that are there and may get replicas."""
     nodes = found.nodes.values()
-    return [Site(one.node_id, one.rack) for one in nodes if one.node_id not in excluded]
+    return [Site(node.node_id, node.rack) for node in nodes if node.node_id not in excluded]
 
 
 def again(
@@ -245,15 +245,15 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
             client.describe_topic(name)
     rows = []
     for name, topic in sorted(found.topics.items()):
-        for one in topic.partitions:
-            move = ordered.get((name, one.index))
+        for partition in topic.partitions:
+            move = ordered.get((name, partition.index))
             rows.append(
                 {
                     "topic": name,
-                    "partition": one.index,
-                    "leader": one.leader,
-                    "replicas": list(one.replicas),
-                    "isr": list(one.isr),
+                    "partition": partition.index,
+                    "leader": partition.leader,
+                    "replicas": list(partition.replicas),
+                    "isr": list(partition.isr),
                     "adding": list(move.adding) if move else [],
                     "removing": list(move.removing) if move else [],
                 }
@@ -262,13 +262,17 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
 
 
 def _chosen(topic: TopicMetadata, partitions: Sequence[int]) -> list[PartitionMetadata]:
-    missing = [one for one in partitions if not 0 <= one < len(topic.partitions)]
+    missing = [partition for partition in partitions if not 0 <= partition < len(topic.partitions)]
     if missing:
         raise click.UsageError(
             f"--partition {missing[0]}: {topic.name} has partitions 0 to"
             f" {len(topic.partitions) - 1}"
         )
-    return [one for one in topic.partitions if not partitions or one.index in partitions]
+    return [
+        partition
+        for partition in topic.partitions
+        if not partitions or partition.index in partitions
+    ]
 
 
 def _broker_ids(words: str) -> list[int]:

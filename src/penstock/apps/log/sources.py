@@ -343,7 +343,7 @@ class ObjectSource:
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
         marks = self._runner.run(self._places.plane.watermarks(list(self._keys.values())))
-        spans = [(one.log_start_offset, one.high_watermark) for one in marks]
+        spans = [(mark.log_start_offset, mark.high_watermark) for mark in marks]
         return _offsets_progress(label, spans, wanted)
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:

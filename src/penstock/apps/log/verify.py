@@ -102,9 +102,9 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
             except PenstockError as error:
                 verifier.found(Finding(where, -1, -1, "object store", str(error), "object"))
     compared = asyncio.run(compare())
-    for one in compared.findings:
-        tell = verifier.note if one.kind == "orphan" else verifier.found
-        tell(Finding(None, -1, -1, one.where, f"{one.kind}: {one.detail}", "object"))
+    for finding in compared.findings:
+        tell = verifier.note if finding.kind == "orphan" else verifier.found
+        tell(Finding(None, -1, -1, finding.where, f"{finding.kind}: {finding.detail}", "object"))
 
 
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:

@@ -179,7 +179,7 @@ def _offset_range(text: str) -> OffsetRange:
     match = _OFFSETS.fullmatch(text)
     if match is None:
         raise click.UsageError(f"--offsets {text}: must read PARTITION:FROM-TO, both included")
-    partition, first, last = (int(one) for one in match.groups(default=match[2]))
+    partition, first, last = (int(group) for group in match.groups(default=match[2]))
     if last < first:
         raise click.UsageError(f"--offsets {text}: {last} comes before {first}")
     return OffsetRange(partition=partition, first=first, last=last)

@@ -335,7 +335,7 @@ async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Ans
             machine.receive_data(await reader.read(READ_BYTES))
         elif isinstance(event, h11.Response):
             status = event.status_code
-            kept = [one for one in event.headers if one[0] in _KEPT_HEADERS]
+            kept = [header for header in event.headers if header[0] in _KEPT_HEADERS]
         elif isinstance(event, h11.Data):
             content += event.data
             if len(content) > ADMIN_ANSWER_BYTES_MAX:

@@ -90,9 +90,14 @@ class Plan:
         broker = replace(
             settings,
             node_id=node_id,
-            listeners=tuple([self._bound("listeners", one, place) for one in settings.listeners]),
+            listeners=tuple(
+                [self._bound("listeners", listener, place) for listener in settings.listeners]
+            ),
             advertised_listeners=tuple(
-                [_up("advertised.listeners", one, place) for one in settings.advertised_listeners]
+                [
+                    _up("advertised.listeners", advertised_listener, place)
+                    for advertised_listener in settings.advertised_listeners
+                ]
             ),
             replication_listener=_up(
                 "replication.listener", settings.replication_listener or f"{LOCAL}:0", place

@@ -87,7 +87,7 @@ def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> 
                 "listener": cut(event.listener),
                 "operation": cut(event.operation),
                 "resource_type": event.resource_type,
-                "resources": [cut(one) for one in islice(resources, RESOURCES_MAX)],
+                "resources": [cut(resource) for resource in islice(resources, RESOURCES_MAX)],
                 "resource_count": len(resources),
                 "reason": cut(event.reason),
             }

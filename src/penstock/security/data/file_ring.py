@@ -169,7 +169,7 @@ class FileKeyRing:
     def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
         with self._calling():
             found = self._found(subjects)
-            missing = [one for one in dict.fromkeys(subjects) if one not in found]
+            missing = [fromkey for fromkey in dict.fromkeys(subjects) if fromkey not in found]
             if missing:
                 found |= self._made(missing)
             return [found[subject] for subject in subjects]
