@@ -1,9 +1,8 @@
-"""How commands ask the admin interfaces of brokers.
+"""Client of the admin interfaces of brokers.
 
-An address is HOST:PORT, or a URL where it has TLS. Over https:// each request has the credentials
-of the client's options of security. Without TLS they are sent to this machine alone, and only
-after the interface has refused to answer without, or has hidden the causes of failed checks: one
-that needs none may not take them there.
+An address is HOST:PORT, or a URL with TLS. Requests over https:// carry the credentials of the
+client's security options. Without TLS they are sent to this machine alone, and only after the
+interface has required them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ ADMIN_TIMEOUT_SECONDS: Final = 5.0
 
 
 def admin_addresses(text: str) -> list[str]:
-    """The addresses of a list that is separated by commas."""
+    """Split a list of addresses at commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def admin_url(address: str) -> str:
-    """The URL of an address."""
     return address if "://" in address else f"http://{address}"
 
 
@@ -39,12 +37,12 @@ def ask_admin(
     timeout_seconds: float = ADMIN_TIMEOUT_SECONDS,
     repeated: bool = False,
 ) -> Answer:
-    """What an admin interface answers; `repeated` goes on while the broker is away.
+    """Request a path of an admin interface; with `repeated` retry while the broker is unavailable.
 
     Raises:
-        InvalidError: the address is none, the options of security are wrong, or credentials are
-            needed that must not go there.
-        AdminUnavailable: there is no answer.
+        InvalidError: the address or the security options are invalid, or credentials are required
+            that must not be sent there.
+        AdminUnavailable: the interface does not answer.
     """
     from penstock.client.admin_http import NO_SECURITY, AdminHttp, AdminSecurity
     from penstock.client.errors import InvalidArgument
@@ -71,7 +69,7 @@ def ask_admin(
 
 
 def hides_causes(answer: Answer) -> bool:
-    """Whether an answer on health names failed checks without their causes."""
+    """Return whether a health answer names failed checks without their causes."""
     from penstock.broker.admin.health import FAILING
 
     checks = answer.body.get("checks", ())

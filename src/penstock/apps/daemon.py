@@ -1,8 +1,7 @@
-"""What processes that serve have in common: logging, signals, and words to their supervisor.
+"""Daemon support: logging, signals, and notifications to systemd.
 
-Logging goes to stderr, as text or as one JSON object a line. A unit of systemd's `Type=notify` has
-started when the daemon says so over a datagram socket that is named in its environment; without
-that name, under any other supervisor, nothing happens.
+Logging goes to stderr, as text or as JSON lines. Notifications go to the datagram socket that
+NOTIFY_SOCKET names, if set.
 
 Source: `sd_notify(3)`, the section on implementing the protocol without its library.
 """
@@ -37,16 +36,15 @@ MICROSECONDS_PER_MS: Final = 1000
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter of lines for people; URLs in them have no credentials."""
+    """Formatter of text lines; removes credentials from URLs."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials_in(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of one object a line: time, level, logger, message, and the error if there is one.
-
-    URLs have no credentials, as in `TextFormatter`.
+    """Formatter of JSON lines: time, level, logger, message, and error; removes credentials from
+    URLs.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,7 +60,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(log_format: str, level: str) -> None:
-    """Send all logging to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
@@ -75,7 +72,7 @@ def set_up(log_format: str, level: str) -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
-    """Let a handler take these signals; earlier ones have them again afterwards."""
+    """Install a signal handler, and restore the former ones afterwards."""
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in before:
@@ -87,7 +84,7 @@ def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iter
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT from now on; a second one ends the process at once."""
+    """Return an event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -102,20 +99,21 @@ def _on_signal(stop: asyncio.Event) -> None:
 
 
 def notify_ready(environment: Mapping[str, str] = os.environ) -> bool:
-    """Say that clients can connect; True if a supervisor was told."""
+    """Notify the supervisor that clients can connect; return whether there is one."""
     return notify(READY, environment=environment)
 
 
 def notify_stopping(within_ms: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Say that the daemon stops and may take `within_ms`, even if the unit's own limit is less."""
+    """Notify the supervisor that the daemon stops and may take `within_ms`, beyond the unit's
+    limit.
+    """
     extension = f"EXTEND_TIMEOUT_USEC={within_ms * MICROSECONDS_PER_MS}"
     return notify(STOPPING, extension, environment=environment)
 
 
 def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `states` as one message; True if a supervisor was told.
-
-    Never blocks and never raises: a supervisor that is gone is no reason to stop serving.
+    """Send `states` as one message; return whether a supervisor received it. Never blocks or
+    raises.
     """
     address = environment.get(VARIABLE, "")
     if not address.startswith(("/", "@")):

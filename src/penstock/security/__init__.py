@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: asked before every handler."""
+"""Authentication and authorisation, applied before every request handler."""
 
 from penstock.security.acls import CLUSTER
 from penstock.security.authoriser import (

@@ -1,12 +1,9 @@
-"""Access control lists: who may, or may not, do what on which resources, from which hosts.
+"""Access control lists: bindings that allow or deny principals operations on resources.
 
 A binding names a resource by its type and a pattern: LITERAL is one name, or all names as `*`;
-PREFIXED is all names that begin so. Its entry names a principal (`User:alice`, or `User:*` for
-all), a host (an address, a network as `10.0.0.0/8`, or `*`), an operation and whether it is allowed
-or denied. Filters match bindings, as DescribeAcls and DeleteAcls do.
-
-Types, patterns, operations and permissions are words; where a word stands in its tuple is its
-number in the protocol.
+PREFIXED is every name with that prefix. Its entry names a principal (`User:alice`, or `User:*` for
+all), a host (an address, a network such as `10.0.0.0/8`, or `*`), an operation and a permission.
+The position of a word in its tuple is its number in the protocol.
 
 Source: KIP-11, KIP-290 (patterns); Kafka's `ResourcePatternFilter`, `AccessControlEntryFilter`,
 `AclEntry.supportedOperations` and `AclControlManager.validateNewAcl`.
@@ -66,7 +63,7 @@ GRANTED_BY: Final = {
 
 
 class InvalidAcl(InvalidError):
-    """A binding or a filter that cannot be."""
+    """Invalid ACL binding or filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -88,12 +85,12 @@ class AclBinding:
         )
 
     def text(self) -> str:
-        """The form in which it is stored."""
+        """Return the stored form."""
         return json.dumps(astuple(self), ensure_ascii=False, separators=(",", ":"))
 
 
 def binding_of(text: str) -> AclBinding:
-    """Read the stored form.
+    """Parse the stored form.
 
     Raises:
         InvalidAcl: it is none.
@@ -106,11 +103,10 @@ def binding_of(text: str) -> AclBinding:
 
 
 def checked(binding: AclBinding) -> AclBinding:
-    """The binding, if it may be stored.
+    """Return the binding if it is valid.
 
     Raises:
-        InvalidAcl: it names no type, pattern, operation or permission that can be bound, or a name
-            that nothing can have.
+        InvalidAcl: a type, pattern, operation, permission or name is invalid.
     """
     _check_word("resource type", binding.resource_type, RESOURCE_TYPES[2:])
     _check_word("pattern type", binding.pattern_type, PATTERN_TYPES[3:])
@@ -145,16 +141,15 @@ def _check_name(kind: str, name: object) -> None:
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether a text has what no name may have: control characters, NULs, halves of pairs."""
+    """Return whether a text has characters that no name may have: controls, lone surrogates."""
     return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """What bindings are asked for; a name, principal or host of None is any.
+    """Filter of bindings; a name, principal or host of None matches any.
 
-    `match` as the pattern type is every binding that decides about `name`: its own, prefixes of it,
-    and `*`.
+    The pattern type `match` matches every binding that applies to `name`: literal, prefix and `*`.
     """
 
     resource_type: str = ANY

@@ -1,15 +1,9 @@
-"""What one address may cost before anybody there has said who it is.
+"""Limits per address: unauthenticated connections, failed authentications, TLS handshakes.
 
-A connection counts from the moment that it is accepted until it has authenticated, in all and by
-its address. Failures are counted by address too, within a minute from the first one; above the
-limit nothing more is accepted from there until the minute is over. TLS handshakes are work for the
-event loop: so many a second of an address begin at once, what is more waits its turn. Those of all
-addresses begin one after the other, evenly over the second, so that no turn of the loop has many.
-
-Of IPv6 the first 64 bits count as the address: whoever has one has all that begin so, and a host
-alone is given no less.
-
-Of addresses as many are remembered as `ADDRESSES_MAX`; beyond, one that came first is forgotten.
+A connection counts from its acceptance until it is authenticated. Above the limit of failures
+within a minute, connections from the address are refused until the minute ends. TLS handshakes are
+spread over the second, per address and in total. IPv6 addresses count by their /64 network. At most
+`ADDRESSES_MAX` addresses are stored; the oldest is discarded.
 
 Source: RFC 4291, 2.5.4 and RFC 6177 (what a site is given).
 """
@@ -31,7 +25,7 @@ WAIT_SECONDS_MAX: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressBounds:
-    """See the settings of the same names."""
+    """Limits per address; see the settings of the same names."""
 
     waiting: int
     waiting_per_address: int
@@ -42,7 +36,7 @@ class AddressBounds:
 
 
 def counted(address: str) -> str:
-    """What an address is counted as: the network of one of IPv6, any other as it is."""
+    """Return the key that an address counts under: its /64 network for IPv6."""
     if ":" not in address:
         return address  # of IPv4, which is asked for some times with each connection
     try:
@@ -55,7 +49,7 @@ def counted(address: str) -> str:
 
 
 class AddressLimits:
-    """Counts; `now` is monotonic seconds."""
+    """Counters of each address; `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds) -> None:
         self._bounds = bounds
@@ -70,7 +64,7 @@ class AddressLimits:
         """Connections that have not authenticated yet."""
 
     def refusal(self, address: str, now: float) -> str | None:
-        """The setting because of which a new connection is refused; None if it is not."""
+        """Return the setting by which a new connection is refused; None if it is accepted."""
         if self.waiting >= self._bounds.waiting:
             return "max.unauthenticated.connections"
         if self.crowded(address):
@@ -78,11 +72,11 @@ class AddressLimits:
         return FAILURES if self.barred(address, now) else None
 
     def crowded(self, address: str) -> bool:
-        """Whether as many connections of an address wait as may."""
+        """Return whether an address has as many unauthenticated connections as allowed."""
         return self._waiting.get(counted(address), 0) >= self._bounds.waiting_per_address
 
     def barred(self, address: str, now: float) -> bool:
-        """Whether too many authentications from an address failed within the minute."""
+        """Return whether too many authentications from an address failed within the minute."""
         address = counted(address)
         since, count = self._failures.get(address, (now, 0))
         if now - since >= WINDOW_SECONDS:
@@ -91,13 +85,13 @@ class AddressLimits:
         return count >= self._bounds.failures_per_address
 
     def entered(self, address: str) -> None:
-        """A connection was accepted."""
+        """Count an accepted connection."""
         self.waiting += 1
         address = counted(address)
         self._waiting[address] = self._waiting.get(address, 0) + 1
 
     def left(self, address: str) -> None:
-        """It has authenticated, or it is gone."""
+        """Discount a connection that has authenticated or closed."""
         self.waiting -= 1
         address = counted(address)
         count = self._waiting.pop(address) - 1
@@ -105,7 +99,7 @@ class AddressLimits:
             self._waiting[address] = count
 
     def failed(self, address: str, now: float) -> None:
-        """Somebody there did not authenticate."""
+        """Count a failed authentication."""
         address = counted(address)
         since, count = self._failures.pop(address, (now, 0))
         fresh = now - since >= WINDOW_SECONDS
@@ -113,9 +107,9 @@ class AddressLimits:
         self._failures[address] = (now, 1) if fresh else (since, count + 1)
 
     def handshake_delay(self, address: str, now: float) -> float | None:
-        """How long a handshake has to wait for its address's turn, in seconds; None if too long.
+        """Return the seconds that a handshake has to wait for its address; None if too long.
 
-        A second's share may begin at once.
+        The handshakes of one second may begin at once.
         """
         address = counted(address)
         step = 1 / self._bounds.handshakes_per_address
@@ -126,7 +120,9 @@ class AddressLimits:
         return None if delay > WAIT_SECONDS_MAX else delay
 
     def turn_delay(self, now: float) -> float | None:
-        """The same for its turn among those of all addresses, of which each comes alone."""
+        """Return the seconds that a handshake has to wait for those of all addresses; None if too
+        long.
+        """
         delay = max(0.0, self._turn - now)
         if delay > WAIT_SECONDS_MAX:
             return None
@@ -135,6 +131,5 @@ class AddressLimits:
 
 
 def _forget(counts: dict[str, float] | dict[str, tuple[float, int]]) -> None:
-    """Make room for one more."""
     if len(counts) >= ADDRESSES_MAX:
         del counts[next(iter(counts))]

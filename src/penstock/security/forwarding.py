@@ -1,8 +1,8 @@
-"""How a front passes on to brokers of the same machine who has asked it: whence, by TLS or without,
-and with which certificate.
+"""Forwarding of client identity from a front to brokers of the same machine: address, TLS,
+certificate.
 
-Headers of a request say it, beside a secret that only the processes of one command have; a broker
-heeds them with the secret alone. So it decides, bounds and audits as if it had been asked itself.
+Request headers carry it beside a secret shared by the processes of one command; a broker ignores
+them without the secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SECRET_BITS: Final = 256
 
 
 def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers that pass on who has sent a request."""
+    """Return the headers that identify the client of a request."""
     host, port = scope.get("client") or ("", 0)
     certificate = scope.get(PEER_CERTIFICATE)
     told = [
@@ -36,7 +36,7 @@ def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def heeding(app: ASGIApp, secret: bytes) -> ASGIApp:
-    """An application that takes a front's word for who has sent a request."""
+    """Return an application that trusts the forwarding headers of a front."""
     expected = secret.hex().encode()
 
     async def heeded(scope: Scope, receive: Receive, send: Send) -> None:

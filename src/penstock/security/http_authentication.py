@@ -1,10 +1,9 @@
-"""Who sends a request over HTTP: by password, by token, by certificate, or nobody.
+"""HTTP authentication: by password, token or client certificate.
 
-A password counts over TLS alone, and from this machine without it where that is allowed; so does a
-token that never ends. One that is signed is verified as for OAUTHBEARER. Who shows neither is who
-its certificate names. What follows from who it is, each interface says for itself (`known`).
-
-Credentials that are worth nothing are answered 401 in the same words, whatever was wrong.
+A password or a static token is accepted over TLS, and without TLS from this machine if allowed.
+Signed tokens are verified as for OAUTHBEARER. Without either, the client certificate identifies the
+client. Each interface maps the identity by `known`. Invalid credentials are always answered 401
+with the same text.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ TOO_MANY: Final = (
 
 
 class NotAuthenticated(InvalidError):
-    """No credentials where some are needed, or such as are worth nothing; `reason` is for the audit
-    log."""
+    """Credentials are missing or invalid; `reason` is for the audit log."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -58,8 +56,7 @@ class NotAuthenticated(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What a request has proven: the name of a user, of a token's owner or a certificate's, by the
-    mechanism; or that it has a token that never ends, by its digest. Nothing without mechanism."""
+    """Verified identity of a request: mechanism and name, or the digest of a static token."""
 
     mechanism: str = ""
     name: str = ""
@@ -67,16 +64,16 @@ class Shown:
 
 
 class Failures(Protocol):
-    """Count of credentials that were worth nothing, by address, within a minute."""
+    """Counter of failed authentications by address, within a minute."""
 
     def failed(self, address: str) -> None: ...
     def barred(self, address: str) -> bool:
-        """Whether credentials from an address are refused until the minute is over."""
+        """Return whether credentials from an address are refused until the minute ends."""
         ...
 
 
 class Somebody(Protocol):
-    """What an interface knows of who has shown something."""
+    """Identity as an interface represents it."""
 
     @property
     def principal(self) -> object: ...
@@ -87,7 +84,7 @@ K = TypeVar("K", bound=Somebody)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identities:
-    """What an interface verifies by; None where it has none of the kind."""
+    """Verifiers of an interface; None for unsupported kinds."""
 
     credentials: Credentials | None = None
     tokens: Verifier | None = None
@@ -98,7 +95,7 @@ class Identities:
 
 
 class Authentication(Generic[K]):
-    """Finds out who sends requests to one interface."""
+    """Authenticator of the requests to one interface."""
 
     def __init__(
         self,
@@ -111,7 +108,9 @@ class Authentication(Generic[K]):
         *,
         plain_loopback: bool = False,
     ) -> None:
-        """`known` raises NotAuthenticated for nobody; `listener` is the audit log's name of it."""
+        """`known` raises NotAuthenticated for unknown clients; `listener` is its name in the audit
+        log.
+        """
         self._listener = listener
         self._identities = identities
         self._known = known
@@ -122,12 +121,12 @@ class Authentication(Generic[K]):
         self._lately = Recent()
 
     async def who(self, request: Request) -> K:
-        """Who sends a request.
+        """Return the identity of a request's client.
 
         Raises:
-            NotAuthenticated: credentials are worth nothing, or some are needed.
-            TooManyLogins: too many passwords wait to be verified.
-            TooManyFailures: too many credentials from the same address were worth nothing.
+            NotAuthenticated: credentials are invalid or missing.
+            TooManyLogins: too many passwords wait for verification.
+            TooManyFailures: too many credentials from the same address were invalid.
         """
         mechanism, address = "", client_address(request)
         headers = request.headers.getlist("authorization")
@@ -160,8 +159,9 @@ class Authentication(Generic[K]):
         return known
 
     def _known_well(self, given: Basic | Bearer) -> bool:
-        """Whether a password was right before, or a token never ends: guesses of others at the same
-        address do not lock these out."""
+        """Return whether credentials were valid before, which exempts them from the address's
+        limit.
+        """
         identities = self._identities()
         if isinstance(given, Bearer):
             return _digest(given.token) in identities.fixed_tokens
@@ -179,7 +179,7 @@ class Authentication(Generic[K]):
         return Shown(mechanism="basic", name=given.user)
 
     def _closed(self, request: Request) -> bool:
-        """Whether nobody can have listened to what a request has shown."""
+        """Return whether the request's connection was confidential."""
         return request.url.scheme == "https" or (
             self._plain_loopback and is_loopback(client_address(request))
         )

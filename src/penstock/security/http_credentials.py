@@ -1,11 +1,8 @@
-"""What a request says of itself in its Authorization header, and whether a password is right.
+"""HTTP credentials: parses the Authorization header and verifies passwords.
 
-Basic (RFC 7617) carries name and password as they are, so it belongs on TLS; bearer (RFC 6750) a
-token. Passwords are verified in threads, `DERIVATIONS_MAX` at a time. Since a client sends its
-password with every request, one that was right is remembered: as a digest under a key of this
-process, together with what it was verified against, so that another credential asks anew.
-
-An unknown user costs what a known one does.
+Passwords are verified in threads, `DERIVATIONS_MAX` at a time. Verified ones are cached as a digest
+together with their credential, so a changed credential is verified again. Unknown users take the
+same time as known ones.
 """
 
 from __future__ import annotations
@@ -44,41 +41,37 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 class BadAuthorization(InvalidError):
-    """An Authorization header that is none; its text is never told."""
+    """Invalid Authorization header; its text is never disclosed."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 class TooManyLogins(RetriableError):
-    """So many passwords wait to be verified that no more are taken."""
+    """Too many passwords wait for verification."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 class TooManyFailures(TooManyLogins):
-    """An address from which too many credentials were worth nothing within a minute."""
+    """Too many invalid credentials from an address within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """A name and its password."""
-
     user: str
     password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token."""
-
     token: str = field(repr=False)
 
 
 def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
-    """What the Authorization headers of a request say; None where there is none.
+    """Parse the Authorization headers of a request; None if there are none.
 
     Raises:
-        BadAuthorization: there are several, or one that cannot be read.
+        BadAuthorization: there are several headers, or one is invalid.
     """
     if not values:
         return None
@@ -100,7 +93,7 @@ def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
 
 
 class Recent:
-    """What was seen lately: the last `REMEMBERED_MAX` that were new."""
+    """Set of the last `REMEMBERED_MAX` new items."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, None] = {}
@@ -109,7 +102,7 @@ class Recent:
         return key in self._seen
 
     def is_new(self, key: Hashable) -> bool:
-        """Whether it was not seen lately, which it is from now on."""
+        """Return whether an item is new, and add it."""
         if key in self._seen:
             return False
         while len(self._seen) >= REMEMBERED_MAX:
@@ -119,7 +112,7 @@ class Recent:
 
 
 class PasswordVerifier:
-    """Verifies passwords against credentials, off the event loop."""
+    """Verifier of passwords off the event loop."""
 
     def __init__(self, randomness: Randomness) -> None:
         self._secret = randomness.bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
@@ -128,10 +121,10 @@ class PasswordVerifier:
         self._waiting = 0
 
     async def verify(self, given: Basic, credentials: Credentials) -> bool:
-        """Whether it is the password of a user.
+        """Return whether a password is the user's.
 
         Raises:
-            TooManyLogins: too many wait already.
+            TooManyLogins: too many passwords wait for verification.
         """
         credential, known, digest = self._looked_up(given, credentials)
         if digest in self._remembered:
@@ -150,13 +143,13 @@ class PasswordVerifier:
         return True
 
     def remembers(self, given: Basic, credentials: Credentials) -> bool:
-        """Whether it was verified lately to be the password of a user."""
+        """Return whether a password was recently verified to be the user's."""
         return self._looked_up(given, credentials)[2] in self._remembered
 
     def _looked_up(
         self, given: Basic, credentials: Credentials
     ) -> tuple[ScramCredential, bool, bytes]:
-        """Return a user's credential or a decoy, whether it is the user's, and a digest of all."""
+        """Return a user's credential or a decoy, whether the user exists, and a digest of all."""
         found, known = credential_or_decoy(credentials, PLAIN, given.user, self._secret)
         user, password = given.user.encode(), given.password.encode()
         sizes = len(user).to_bytes(4, "big")

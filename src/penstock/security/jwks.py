@@ -1,9 +1,7 @@
-"""The keys of those who sign tokens, from a file or a URL, and how often they are looked for.
+"""Signing keys of tokens (JWKS), loaded from a file or a URL.
 
-Keys are loaded anew when they are old, and when a token names one that is not known, but not more
-often than every `PAUSE_SECONDS`: tokens with made-up names of keys make no load for whoever has
-the keys. A bad answer leaves the keys as they are. Loading blocks: one thread at a time does it,
-never an event loop; verifying with the keys at hand may be done by any.
+Keys are reloaded when they expire and when a token names an unknown key, at most every
+`PAUSE_SECONDS`. A failed load keeps the keys. Loading blocks one thread, never an event loop.
 
 Source: KIP-768 (`RefreshingHttpsJwks`).
 """
@@ -47,14 +45,14 @@ _PIECE_BYTES: Final = 32 << 10
 
 @dataclass(slots=True)
 class Loads:
-    """How often keys were loaded, and how often that failed."""
+    """Counts of loads and of failed loads."""
 
     succeeded: int = 0
     failed: int = 0
 
 
 class TokenVerifier:
-    """What tokens are worth, by rules and by keys; a `sasl.oauthbearer.Verifier`."""
+    """Token verifier by rules and keys; a `sasl.oauthbearer.Verifier`."""
 
     def __init__(
         self,
@@ -64,7 +62,7 @@ class TokenVerifier:
         refresh_seconds: float,
         clock: Clock,
     ) -> None:
-        """`load` blocks and gives a JWKS, or raises OSError or InvalidError; None: no keys."""
+        """`load` blocks and returns a JWKS, or raises OSError or InvalidError; None: no keys."""
         self.loads = Loads()
         self._rules = rules
         self._load = load
@@ -75,11 +73,9 @@ class TokenVerifier:
         self._loaded: float | None = None
 
     def verify(self, token: str) -> TokenOwner:
-        """See `Verifier`."""
         return owner_of(token, self._keys, self._rules, self._clock.now_ms())
 
     def verify_with_new_keys(self, token: str) -> TokenOwner:
-        """See `Verifier`; blocks."""
         self.refresh()
         try:
             return self.verify(token)
@@ -88,7 +84,6 @@ class TokenVerifier:
 
     @property
     def due(self) -> bool:
-        """Whether the keys are old."""
         now, loaded = self._clock.monotonic(), self._loaded
         old = loaded is None or now - loaded >= self._refresh_seconds
         return self._load is not None and old and self._may_try(now)
@@ -97,7 +92,7 @@ class TokenVerifier:
         return self._tried is None or now - self._tried >= PAUSE_SECONDS
 
     def refresh(self) -> None:
-        """Load the keys, unless that was tried just now; blocks."""
+        """Load the keys, unless a load was just tried; blocks."""
         now = self._clock.monotonic()
         if self._load is None or not self._may_try(now):
             return
@@ -112,8 +107,8 @@ class TokenVerifier:
 
 
 def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:
-    """What loads a JWKS from `file:///path` or `https://…`; `truststore`: a file of CAs, or empty,
-    which is read anew for each load.
+    """Return a loader of a JWKS from `file:///path` or `https://…`; `truststore` is a file of CAs,
+    or empty.
 
     Raises:
         ValueError: another kind of URL.
@@ -133,7 +128,7 @@ def _context(truststore: str, clock: Clock) -> ssl.SSLContext:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError unless keys may be loaded from a URL."""
+    """Raise ValueError if keys may not be loaded from a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may contain user info
@@ -144,15 +139,12 @@ def check_url(url: str) -> None:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Keys come from where the setting says."""
-
     def redirect_request(self, *_: object) -> None:
         """Follow nothing."""
 
 
 def _bounded(clock: Clock, until: float) -> type[ssl.SSLSocket]:
-    """Sockets that receive until then; a timeout of the socket itself is for each single read,
-    and a head may be as many of those as it has bytes."""
+    """Return a socket class with one deadline for all reads."""
 
     class Bounded(ssl.SSLSocket):
         def recv_into(self, *arguments: Any, **named: Any) -> int:

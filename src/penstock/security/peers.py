@@ -1,13 +1,9 @@
-"""How brokers of one cluster prove to each other that they are: by a secret that only they have.
+"""Authentication between brokers of a cluster by a shared secret, stored in the control plane.
 
-The secret is a row of the control plane. Whoever can read that is a broker in all but name, so
-nothing has to be configured, and no listener is without authentication between brokers.
-
-Over Kafka's protocol a broker authenticates by SCRAM as `USER`, whose password is derived from the
-secret; nothing else makes a principal `authoriser.PEER`, who may do everything. Over the links of
-replicated partitions both sides answer each other's challenge (`proof`): a proof is made of both
-nonces, of both brokers' ids, of the cluster's id and of which side makes it, so it is worth nothing
-on another connection, nor when it is sent back.
+Over Kafka's protocol a broker authenticates by SCRAM as `USER`, with a password derived from the
+secret; this alone makes the principal `authoriser.PEER`, which is allowed everything. On
+replication links both sides answer a challenge (`proof`) over both nonces, broker ids, the cluster
+id and the side, so that a proof cannot be replayed or reflected.
 
 Source: RFC 5869 (keys for different uses are derived apart), RFC 5802.
 """
@@ -32,7 +28,7 @@ _SALT_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PeerSecret:
-    """The secret, and what is derived from it."""
+    """Secret of the cluster, and keys derived from it."""
 
     secret: bytes = field(repr=False)
 
@@ -41,27 +37,27 @@ class PeerSecret:
 
     @property
     def decoys(self) -> bytes:
-        """What decoys are made with (`credentials.decoy`): the same on all brokers."""
+        """Return the secret of decoys (`credentials.decoy`), equal on all brokers."""
         return self._derive("decoys")
 
     def client(self, mechanism: str, nonce: str) -> ScramClient:
-        """One authentication at another broker."""
+        """Return a client for one authentication at another broker."""
         from penstock.security.sasl.scram import ScramClient
 
         return ScramClient(mechanism, USER, self._derive("password").hex(), nonce=nonce)
 
     def credential(self, mechanism: str) -> ScramCredential:
-        """What `USER` has; slow the first time."""
+        """Return the credential of `USER`; slow the first time."""
         return _credential(self, mechanism)
 
     def name_of(self, cluster_id: str) -> str:
-        """Return a name that only brokers of a cluster recognise: it does not show the id."""
+        """Return a name that only brokers of a cluster recognise, without disclosing the id."""
         return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
 
     def proof(self, side: str, cluster_id: str, ids: tuple[int, int], nonces: bytes) -> bytes:
-        """What one side of a link says to the other's challenge.
+        """Return one side's response to the other's challenge.
 
-        `ids` and `nonces` are those of the side that was dialled, then of the one that dialled.
+        `ids` and `nonces` are those of the accepting side, then of the connecting side.
         """
         said = f"{side}\0{cluster_id}\0{ids[0]}\0{ids[1]}\0".encode() + nonces
         return hmac.digest(self._derive("links"), said, "sha256")

@@ -1,12 +1,8 @@
-"""TLS from PEM files: contexts of servers and clients, and files that are loaded anew.
+"""TLS from PEM files: contexts of servers and clients.
 
-A keystore is a file with a private key and its certificate chain, a truststore one with the
-certificates of authorities; certificate and key may also be two files. What is wrong with them is
-said when they are loaded: a key that is not the certificate's, a certificate that has ended, a file
-that others may read is for `doctor`.
-
-Connections that are open keep the context that they were made with when there is a new one
-(`files.Reloading`).
+A keystore is a file with a private key and its certificate chain, or two files; a truststore has
+certificates of authorities. Invalid files are rejected when they are loaded. Open connections keep
+the context that they were made with.
 
 Source: RFC 8446, RFC 9325 (recommendations); KIP-651 (PEM), KIP-1023; Python's `ssl`.
 """
@@ -40,10 +36,9 @@ _VERSIONS: Final = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """What a context is made of; paths, empty where there is none.
+    """Paths of a context's files; empty if absent.
 
-    `keystore` has the private key and the chain; `key` is a file of the key alone, where
-    `keystore` has only the chain.
+    `keystore` has the private key and the chain, or the chain alone if `key` is set.
     """
 
     keystore: str = ""
@@ -57,7 +52,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """How TLS is spoken; `ciphers` for TLS 1.2 in OpenSSL's words, empty is the default."""
+    """TLS protocol options; `ciphers` for TLS 1.2 as OpenSSL names them, empty is the default."""
 
     protocols: tuple[str, ...] = PROTOCOLS
     ciphers: str = ""
@@ -65,7 +60,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateFacts:
-    """What is known of the first certificate of a keystore; times in seconds since the epoch."""
+    """Facts about the first certificate of a keystore; times in seconds since the epoch."""
 
     path: str
     subject: str
@@ -80,9 +75,8 @@ class CertificateFacts:
 def server_context(
     files: TlsFiles, options: TlsOptions, client_auth: ClientAuth, now_ms: int
 ) -> ssl.SSLContext:
-    """A context for a listener.
-
-    Sessions are not resumed: a resumed one would not ask for the client's certificate again.
+    """Return a listener's context; sessions are not resumed, since that would skip client
+    certificates.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -104,9 +98,9 @@ def server_context(
 def client_context(
     files: TlsFiles, options: TlsOptions, *, check_host: bool, now_ms: int
 ) -> ssl.SSLContext:
-    """A context for a client: the server's certificate is always verified, its name if wished.
+    """Return a client's context: verifies the server's certificate and, if set, its name.
 
-    Without a truststore the system's authorities count.
+    Without a truststore the system's authorities are used.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -154,7 +148,7 @@ def _load_authorities(context: ssl.SSLContext, path: str) -> None:
 
 
 def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
-    """What a keystore's certificate says, once its key has been found to be its own.
+    """Return the facts of a keystore's certificate, after checking that its key matches.
 
     Raises:
         UnusableFile: a file cannot be used, the key is another one's, or the certificate is not
@@ -181,10 +175,10 @@ def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
 
 
 def load_chain(path: str) -> list[x509.Certificate]:
-    """The certificates of a file, the own one first.
+    """Return the certificates of a file, the leaf first.
 
     Raises:
-        UnusableFile: there are none.
+        UnusableFile: the file has none.
     """
     try:
         return x509.load_pem_x509_certificates(read_file(path))
@@ -193,7 +187,6 @@ def load_chain(path: str) -> list[x509.Certificate]:
 
 
 def facts_of(path: str, certificate: x509.Certificate) -> CertificateFacts:
-    """What a certificate says."""
     return CertificateFacts(
         path=path,
         subject=certificate.subject.rfc4514_string(),

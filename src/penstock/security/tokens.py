@@ -1,11 +1,8 @@
-"""Tokens that somebody else signed (JWT), and the keys that they are verified with (JWKS).
+"""Signed tokens (JWT) and the keys (JWKS) that verify them.
 
-Only signatures by private keys count: the list of algorithms has neither `none` nor HMAC, which
-would make a public key a password, and a key is used for the algorithms of its own type alone.
-Keys that a token brings along, or says the address of, are not looked at. A token must say who
-it is for and when it ends: nothing is valid for ever.
-
-Tokens that nobody signed are accepted only if a setting says so, by name.
+Only asymmetric signatures are accepted, and a key only for algorithms of its type. Keys or key URLs
+in a token are ignored. A token must name its owner and its expiry. Unsigned tokens are accepted
+only if a setting allows it.
 
 Source: RFC 7515, 7517, 7519, 8725 (best practices); KIP-768; joserfc verifies signatures.
 """
@@ -44,7 +41,7 @@ PublicKey = RSAKey | ECKey | OKPKey
 
 
 class InvalidToken(InvalidError):
-    """A token that is worth nothing; the text never has the token."""
+    """Invalid token; the message never contains the token."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -54,20 +51,20 @@ class InvalidToken(InvalidError):
 
 
 class UnknownKey(InvalidToken):
-    """It is signed with a key that is not known: there may be a new one."""
+    """The token is signed with an unknown key, which may be new."""
 
 
 class InvalidKeys(InvalidError):
-    """What should be a set of keys is none."""
+    """Invalid set of keys."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """What a token has to say. `audiences`: one of them, if there are any; `issuer`: empty is any.
+    """Rules for claims. `audiences`: one of them is required, if any; `issuer`: empty is any.
 
-    `unsecured` accepts tokens that nobody signed, and no others.
+    `unsecured` accepts unsigned tokens and no others.
     """
 
     issuer: str = ""
@@ -79,7 +76,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOwner:
-    """Whose a token is, and until when (ms since the epoch)."""
+    """Owner of a token, and its expiry (ms since the epoch)."""
 
     name: str
     expires_ms: int
@@ -87,7 +84,7 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedWith:
-    """The header of a token, as far as it counts."""
+    """Relevant part of a token's header."""
 
     algorithm: str
     key_id: str | None
@@ -95,16 +92,16 @@ class SignedWith:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Public keys, with the ids that tokens name them by; never HMAC's secrets."""
+    """Public keys by id; never HMAC secrets."""
 
     keys: tuple[tuple[str | None, PublicKey], ...] = field(default=(), repr=False)
 
     def find(self, signed: SignedWith) -> PublicKey:
-        """The key of a token: the one of its name or, where it has none, the only one.
+        """Return a token's key: by its id or, without one, the only key.
 
         Raises:
-            UnknownKey: there is none of that name.
-            InvalidToken: the key does not sign by this algorithm.
+            UnknownKey: no key has that id.
+            InvalidToken: the key does not sign with this algorithm.
         """
         if signed.key_id is None and len(self.keys) != 1:
             raise InvalidToken(f"the token names no key, and there are {len(self.keys)}")
@@ -118,10 +115,10 @@ class KeySet:
 
 
 def parse_key_set(data: bytes) -> KeySet:
-    """Read a JWKS. Keys of other types, for other uses, or too weak, are left out.
+    """Parse a JWKS. Keys of other types, for other uses, or too weak, are ignored.
 
     Raises:
-        InvalidKeys: it is none, it is too large, or no key is left.
+        InvalidKeys: the set is malformed, too large, or has no usable key.
     """
     if len(data) > JWKS_BYTES_MAX:
         raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
@@ -165,11 +162,11 @@ def _public_key(entry: Any) -> tuple[str | None, PublicKey] | None:
 
 
 def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenOwner:
-    """Whose a token is.
+    """Return the owner of a token.
 
     Raises:
         UnknownKey: it is signed with a key that is not in `keys`.
-        InvalidToken: it is worth nothing, by its signature or by what it says.
+        InvalidToken: its signature or claims are invalid.
     """
     if len(token) > TOKEN_BYTES_MAX:
         raise InvalidToken(f"a token of {len(token)} characters; the limit is {TOKEN_BYTES_MAX}")
@@ -181,7 +178,7 @@ def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenO
 
 
 class _Registry(jws.JWSRegistry):
-    """Takes the algorithm that was found to be the key's, deprecated names (EdDSA) too."""
+    """Registry that accepts the key's algorithm, deprecated names (EdDSA) too."""
 
     max_header_length = max_payload_length = TOKEN_BYTES_MAX
 
@@ -259,7 +256,7 @@ def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner
 
 
 def _has_half(name: str) -> bool:
-    """Whether a name has half a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """Return whether a name has a lone surrogate, which JSON can write and UTF-8 cannot."""
     return any("\ud800" <= character <= "\udfff" for character in name)
 
 

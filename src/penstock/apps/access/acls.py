@@ -1,4 +1,4 @@
-"""`penstock acl`: who may do what on which resources."""
+"""`penstock acl`: access control lists."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _words(words: tuple[str, ...], begin: int) -> click.Choice[str]:
 
 @click.group("acl", short_help="ACLs: who may do what: list, add, remove.")
 def acl() -> None:
-    """Who may do what on which resources, where authorizer.class.name is set.
+    """Manage access control lists, where authorizer.class.name is set.
 
-    What denies wins; read, write, delete and alter allow describe, alter-configs allows
-    describe-configs. Changes are in force on every broker within a second.
+    A denial overrides an allowance. Permission to read, write, delete or alter implies describe,
+    and alter-configs implies describe-configs. Changes take effect on every broker within a second.
     """
 
 
@@ -73,7 +73,7 @@ def acl() -> None:
 @click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
 @client_options
 def list_acls(state: State, resources: list[Resource], match: bool, principal: str | None) -> None:
-    """Show the entries that there are, or those of what is named."""
+    """List ACL entries, all or those that match the options."""
     pattern = "match" if match else ANY
     filters = [
         AclFilter(resource_type=kind, name=name, pattern_type=pattern, principal=principal)
@@ -138,7 +138,7 @@ def add_acls(
 
 
 def _check(bindings: list[AclBinding]) -> None:
-    """What would never decide anything is most likely a mistake."""
+    """Reject an entry that could never match a request."""
     for binding in bindings:
         known = SUPPORTED[binding.resource_type]
         if binding.operation != "all" and binding.operation not in known:
@@ -168,7 +168,7 @@ def remove_acls(
     permission: str | None,
     everything: bool,
 ) -> None:
-    """Remove all entries that are of what is named."""
+    """Remove all entries that match the options."""
     pattern = "prefixed" if prefix else "literal" if resources else ANY
     wanted = AclFilter(
         pattern_type=pattern,

@@ -1,8 +1,7 @@
-"""`penstock bench`: measures a host and writes a calibration, which plans compute with.
+"""`penstock bench`: measures a host and writes a calibration for plans.
 
-About a minute of rounds: in each, every measurement takes its share once, and the median over the
-rounds counts. What is made meanwhile (a broker, files, topics, objects, a database schema) goes
-again, also when the measurement fails or is interrupted.
+Every measurement runs once in each round, for about a minute, and the median of the rounds counts.
+Whatever it creates is removed, also after a failure or an interrupt.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ QUICK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A calibration, and what to know of it."""
+    """Calibration with its notes."""
 
     subject: str
     calibration: Calibration
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """As it is written: a calibration, with ratios and notes beside."""
+        """Return the calibration as written, with ratios and notes."""
         from penstock.apps.bench.steps import ratios
 
         return calibration_document(self.calibration) | {
@@ -90,11 +89,11 @@ def bench(
 ) -> None:
     """Measure this host: loopback, disk, a broker, an object store, commits.
 
-    By default a broker of its own is measured, with a directory as the object store and SQLite
-    below --data-dir; nothing is left of them. With -b HOST:PORT a running broker is measured, with
-    topics that are deleted again: it gets all the load that it can take.
+    By default a temporary broker is measured, with a directory as the object store and SQLite below
+    --data-dir; everything is removed afterwards. With -b HOST:PORT a running broker is measured at
+    full load, with topics that are deleted afterwards.
 
-    `penstock plan capacity --calibration FILE` reads what --write writes.
+    `penstock plan capacity --calibration FILE` reads the output of --write.
     """
     from penstock.apps.bench.target import Places
 
@@ -149,7 +148,7 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr while it is a terminal; what is returned is told what begins."""
+    """Show a bar on stderr if it is a terminal; yield a function that names each step."""
     if not sys.stderr.isatty():
         yield lambda label: None
         return
@@ -170,10 +169,10 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a file that could not be written in the end.
+    """Reject a file that cannot be written.
 
     Raises:
-        InvalidError: it is a directory, or none can be made beside it.
+        InvalidError: it is a directory, or its directory is not writable.
     """
     if path.is_dir():
         raise InvalidError(f"--write {path}: is a directory")
@@ -185,7 +184,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_file(path: Path, document: dict[str, Any]) -> None:
-    """Write the whole file or leave the one that was there."""
+    """Write a file atomically."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,9 +1,8 @@
-"""How many small requests a broker answers in a second, when many producers ask at once.
+"""Request benchmark: small produce requests per second from many connections.
 
-Every connection has one request under way, as a producer that waits for its acknowledgement: so the
-figure is of the broker's whole path from the socket to the synced journal and back, with as many
-requests to gather in one commit as there are connections. A connection whose answer has come sends
-its request again; what was written and read is checked for errors every time.
+Each connection has one request in flight and sends the next after the response, so the figure
+covers the path from the socket to the synced journal and back. Every response is checked for
+errors.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def request_step(bed: Bed, *, where: str) -> Step:
-    """Produce requests of one small record, from many connections."""
     how = (
         f"answers a second to produce requests of one record of {SMALL_BYTES} B, acks=all, over"
         f" {CONNECTIONS} connections with one request under way each, to partitions of {where}"
@@ -79,7 +77,7 @@ def _answered(bed: Bed, seconds: float) -> Figures:
 
 
 def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
-    """The broker that leads the first partition, and all partitions that it leads."""
+    """Return the broker that leads the first partition, and all partitions it leads."""
     known = bed.client.metadata([topic])
     partitions = known.topics[topic].partitions
     node = known.nodes.get(partitions[0].leader)
@@ -91,12 +89,12 @@ def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
 def _asked_again(
     crowd: selectors.BaseSelector, timeout_ms: int, at_least: int, until: float
 ) -> int:
-    """Take answers, and send each request anew, until both bounds are reached; how many came.
+    """Receive responses and send requests until both bounds are reached; return their count.
 
-    What is refused only for now, as by a broker that does not know the new topic yet, counts not.
+    Retriable errors, as of a broker that does not know the new topic yet, do not count.
 
     Raises:
-        PenstockError: one was refused, or too few came within the timeout.
+        PenstockError: a request was rejected, or too few responses arrived within the timeout.
     """
     from penstock.client.errors import broker_error, is_retriable
     from penstock.client.produce import read_acknowledgements

@@ -1,7 +1,7 @@
-"""The other end of the loopback measurement: a process that reads and forgets.
+"""Sink of the loopback benchmark: a process that reads and discards.
 
-It connects to the port that it is told of, once for each run, reads to the end and answers with one
-byte, so that the sender knows that all has arrived. It ends when nobody listens any more.
+It connects to the given port once for each run, reads to the end and answers with one byte. It ends
+when the port no longer accepts connections.
 
     python -m penstock.apps.bench.sink PORT
 """
@@ -17,7 +17,6 @@ BUFFER_BYTES: Final = 1 << 20
 
 
 def main(port: int) -> None:
-    """Serve one run after the other."""
     buffer = bytearray(BUFFER_BYTES)
     with suppress(ConnectionError):
         while True:

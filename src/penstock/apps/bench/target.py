@@ -1,7 +1,6 @@
-"""What is measured, put together: places that go when all is done, a broker, and the steps.
+"""Target of a benchmark: temporary storage, a broker, and the steps.
 
-With a broker of our own everything is of this host. Of a broker that runs already only what can be
-seen from here is measured, and a note says what cannot.
+Of a running broker only the figures visible from here are measured; a note names the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _CURE: Final = "choose another with --data-dir"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to measure. Empty is: a broker, a store and a database of our own."""
+    """Locations to measure; an empty one means a temporary broker, store or database."""
 
     data_dir: Path
     bootstrap: str = ""
@@ -55,7 +54,7 @@ class Places:
 
 @dataclass(slots=True)
 class Target:
-    """The steps that can be taken, and what to know of them."""
+    """Steps of a benchmark, with notes."""
 
     subject: str
     here: bool
@@ -64,7 +63,7 @@ class Target:
 
 
 def check_space(directory: Path, free_bytes: int) -> None:
-    """Refuse a file system that could fill up.
+    """Reject a file system that could become full.
 
     Raises:
         DirectoryUnusable: it has less room than `SPACE_BYTES`.
@@ -78,10 +77,10 @@ def check_space(directory: Path, free_bytes: int) -> None:
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A new directory below one that is there; it goes with the context.
+    """Create a temporary directory below an existing one.
 
     Raises:
-        DirectoryUnusable: it cannot be made, or there is too little room.
+        DirectoryUnusable: it cannot be created, or has too little room.
     """
     if not parent.is_dir():
         raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
@@ -113,10 +112,10 @@ def _removed(directory: Path) -> None:
 
 @contextmanager
 def target(state: State, places: Places, directory: Path) -> Iterator[Target]:
-    """All that can be measured, ready to run; everything is gone when the context ends.
+    """Yield all steps, ready to run; remove everything at the end.
 
     Raises:
-        PenstockError: a broker, store or database that was named cannot be used.
+        PenstockError: a named broker, store or database cannot be used.
     """
     with ExitStack() as stack:
         if places.bootstrap:
@@ -227,7 +226,7 @@ def _commits(stack: ExitStack, places: Places, directory: Path) -> Step:
 
 
 def _no_diskless(bed: Bed) -> str:
-    """Why the broker has no diskless topics; empty if it has."""
+    """Return why the broker has no diskless topics; empty if it has."""
     try:
         with bed.topic(1, {"diskless.enable": "true"}):
             return ""

@@ -1,4 +1,4 @@
-"""Control plane and object store of an installation, for commands that run beside its brokers."""
+"""Control plane and object store of an installation, for commands beside its brokers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NoDatabase(InvalidError):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Both, opened."""
+    """Opened control plane and object store."""
 
     plane: SqliteControlPlane | PostgresControlPlane
     store: GuardedStore
@@ -63,12 +63,12 @@ def installation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @asynccontextmanager
 async def opened(configuration: Configuration) -> AsyncIterator[Places]:
-    """Open what the configuration names; closed again at the end.
+    """Open the configured control plane and store; close them at the end.
 
     Raises:
         NoDatabase: no broker has run in the directory.
-        DatabaseLocked: a broker runs there; with SQLite there is one owner.
-        StoreMismatch: the store is not the database's.
+        DatabaseLocked: a broker is running there with SQLite, which allows one owner.
+        StoreMismatch: the store belongs to another database.
         PenstockError: database or store cannot be opened.
     """
     from penstock.base.system import SYSTEM_RANDOMNESS
@@ -115,7 +115,7 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
 
 
 async def partition_names(places: Places) -> dict[PartitionKey, str]:
-    """The partitions of diskless topics, by topic id and index."""
+    """Return the names of diskless partitions by topic id and index."""
     image = await places.plane.image()
     return {
         (topic.topic_id, index): f"{topic.name}-{index}"
@@ -126,10 +126,10 @@ async def partition_names(places: Places) -> dict[PartitionKey, str]:
 
 
 async def wanted_partitions(places: Places, topic: str | None) -> dict[PartitionKey, str]:
-    """Those of one topic, or of all.
+    """Return the partitions of one topic, or of all.
 
     Raises:
-        click.UsageError: there is no such diskless topic.
+        click.UsageError: the diskless topic does not exist.
     """
     names = await partition_names(places)
     wanted = {

@@ -1,7 +1,6 @@
-"""What `penstock doctor` looks at: brokers, the places of an installation, this machine.
+"""Checks of `penstock doctor`: brokers, storage, this machine.
 
-A check is a function that returns findings. All of them are looked at, at once, each for a bounded
-time, whatever becomes of the others.
+A check is a function that returns findings. Checks run concurrently, each within a time limit.
 """
 
 from penstock.apps.doctor.findings import Check, Finding, look

@@ -1,4 +1,4 @@
-"""Compacted topics: whether every broker goes on compacting its logs."""
+"""Compaction check: reports brokers whose log cleaner fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME: Final = "compaction"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for all logs of a broker whose passes have failed."""
+    """Return a finding if passes of a broker's cleaner have failed."""
     failed = answer["uncleanable"]
     if not failed:
         return []

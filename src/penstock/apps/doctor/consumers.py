@@ -1,7 +1,6 @@
-"""Consumers that stand in front of a batch that none can read, and the way past it.
+"""Consumer check: finds consumer groups blocked by an unreadable batch, and the offset behind it.
 
-For every partition that a group has not read to its end, the next batches behind its committed
-offset are looked at, as many as one fetch brings.
+It fetches the next batches after each committed offset, as many as one fetch returns.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NAME: Final = "consumers"
 
 
 def consumers(state: State) -> Check:
-    """Whether a group's next batches can be read."""
+    """Return the check that each group can read its next batches."""
     return Check(NAME, lambda: _look(state))
 
 
@@ -47,7 +46,7 @@ def _look(state: State) -> list[Finding]:
 
 
 def _behind(client: Client, groups: list[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Group, topic, partition and committed offset where there is more to read."""
+    """Yield group, topic, partition and committed offset of each lagging group."""
     there = {topic.name for topic in client.list_topics(internal=True)}
     ends: dict[str, dict[int, int]] = {}
     for group in groups:

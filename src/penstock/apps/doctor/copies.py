@@ -1,4 +1,4 @@
-"""Copies of partitions that do not take part, or not in full: as each admin interface says."""
+"""Replica check: replicas that do not follow or only partially, from each admin interface."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAME: Final = "copies"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for each reason; those that are not named have one of them."""
+    """Return one finding for each reason."""
     alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in answer["troubled"]:
         alike[row["why"]].append(row)

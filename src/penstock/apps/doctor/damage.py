@@ -1,4 +1,4 @@
-"""Stored records: whether some of them are damaged, or were when a broker started."""
+"""Damage check: damaged stored records, and files quarantined at a broker's start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME: Final = "stored records"
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for all damaged logs of a broker, one for what its starts have set aside."""
+    """Return a finding for a broker's damaged logs, and one for its quarantined files."""
     check, found = f"{NAME} of broker {answer['node_id']}", []
     if damaged := answer["partitions"]:
         found.append(

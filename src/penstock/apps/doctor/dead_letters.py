@@ -1,4 +1,4 @@
-"""Dead letters of share groups that brokers cannot write: as each admin interface says."""
+"""Dead letter check: dead letters of share groups that brokers fail to write."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Findings, and how checks are run: side by side, each on a thread that nobody waits for too long.
+"""Findings, and a runner of checks: concurrent, each on a thread with a time limit.
 
-What hangs in the kernel (a file system that is gone, a resolver) cannot be ended: its finding says
-so, and its thread ends with the process.
+A check that hangs in the kernel cannot be ended: its finding says so, and its thread ends with the
+process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Status = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check; `skip` is for what is absent, or was not checked."""
+    """Result of one check; `skip` if the subject is absent or was not checked."""
 
     check: str
     status: Status
@@ -40,14 +40,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at; `run` may block, and may raise what a finding is made of."""
+    """Check of one subject; `run` may block, and may raise an error that becomes a finding."""
 
     name: str
     run: Callable[[], Sequence[Finding]]
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Some names, and how many more there are."""
+    """Join some names, with the number of the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -55,9 +55,9 @@ def listed(names: Sequence[str], most: int) -> str:
 def look(
     checks: Sequence[Check], *, seconds: float = CHECK_SECONDS, outage: str = ""
 ) -> list[Finding]:
-    """Run checks side by side; their findings, in the order of the checks.
+    """Run checks concurrently; return their findings in the order of the checks.
 
-    With an `outage` checks have little time, and one that does not end is not a failure of its own.
+    With an `outage` checks have little time, and a timeout is not a failure.
     """
     return asyncio.run(_look(checks, OUTAGE_SECONDS if outage else seconds, outage))
 

@@ -1,4 +1,4 @@
-"""Records that unclean elections may have lost, by the admin interface of any broker."""
+"""Loss check: unclean elections, from the admin interface of any broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED_MAX: Final = 5
 
 
 def given_up(state: State, admins: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Return the unclean elections of a cluster, the newest first; None if no broker answers."""
+    """Return the unclean elections of a cluster, newest first; None if no broker answers."""
     for answer in admin_answers(state, admins, "/v1/losses"):
         return list(answer["losses"])
     return None
@@ -45,7 +45,7 @@ def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:
 
 
 def described(loss: dict[str, Any]) -> str:
-    """One of them in words."""
+    """Describe an unclean election."""
     at = datetime.fromtimestamp(loss["at_ms"] / 1000, UTC).isoformat(timespec="seconds")
     return (
         f"{loss['topic']}-{loss['partition']} from offset {loss['from_offset']} of epoch"

@@ -1,4 +1,4 @@
-"""Partitions without a leader, or whose copies are too few or behind, and what holds them back."""
+"""Partition checks: missing leaders, out-of-sync replicas, and their causes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAMED_MAX: Final = 5
 
 
 class Trouble(NamedTuple):
-    """What several partitions have in common."""
+    """Problem that several partitions share."""
 
     state: str
     gone: tuple[int, ...]
@@ -34,7 +34,7 @@ class Trouble(NamedTuple):
 
 
 def partitions(state: State) -> Check:
-    """Whether every partition has a leader and all of its copies in sync."""
+    """Return the check that every partition has a leader and all replicas in sync."""
     return Check(NAME, lambda: _look(state))
 
 
@@ -58,7 +58,7 @@ def _look(state: State) -> list[Finding]:
 
 
 def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
-    """Brokers that still have replicas, and by their roles should have none."""
+    """Report brokers whose roles exclude the replicas that they have."""
     return [
         Finding(
             check="roles",
@@ -75,7 +75,7 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
 
 
 def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
-    """The partitions of which a broker has replicas on its disk."""
+    """Return the partitions with replicas on a broker's disk."""
     held = []
     for name, topic in sorted(found.topics.items()):
         here = [

@@ -1,7 +1,7 @@
-"""What is open that should not be: by a broker's configuration or a host agent's, and by the files
-that they name.
+"""Security checks: unauthenticated or readable access by the configurations of a broker or agent
+and their files.
 
-Nothing is asked of either. Files are looked at as far as whoever asks may look.
+Files are checked with the rights of the caller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
 def security_checks(configuration: Configuration) -> list[Check]:
-    """The checks of one broker's configuration."""
+    """Return the security checks of a broker's configuration."""
     listeners = _listeners(configuration)
     encrypted = [listener for listener in listeners if listener.has_tls]
     return [
@@ -63,7 +63,6 @@ def security_checks(configuration: Configuration) -> list[Check]:
 
 
 def _listeners(configuration: Configuration) -> list[Listener]:
-    """Those of Kafka's protocol, and the admin interface."""
     broker = configuration.broker
     found = parse_listeners(broker.listeners, broker.listener_security_protocol_map)
     if broker.admin_listener:
@@ -80,7 +79,7 @@ def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]
 
 
 def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
-    """Whether a listener's certificate is its key's, and for how long it holds."""
+    """Check that a listener's certificate matches its key, and its remaining validity."""
     name = f"certificate of {listener}"
     files = TlsFiles(
         keystore=settings.ssl_keystore_location,
@@ -112,8 +111,11 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
 
 
 def _client_files(path: str) -> Iterator[str]:
-    """Yield a file with a client's options if it has a password, and the files that its passwords
-    refer to. A file that cannot be read counts as one with a password."""
+    """Yield a client's options file if it has a password, and the files that its passwords refer
+    to.
+
+    An unreadable file counts as one with a password.
+    """
     if not path:
         return
     try:
@@ -134,7 +136,7 @@ def _key_file(settings: ListenerSettings) -> str:
 
 
 def _files(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Whether files with keys and passwords are readable by everybody."""
+    """Check that files with keys and passwords are not readable by everybody."""
     name = "files with secrets"
     paths = sorted({path for path in _secret_files(configuration, listeners) if path})
     there = [path for path in paths if Path(path).exists()]
@@ -147,7 +149,9 @@ def _files(configuration: Configuration, listeners: list[Listener]) -> list[Find
 
 
 def _readable_by_all(path: Path) -> bool:
-    """Whether others may read a file: it has the bit, and so has each directory above it."""
+    """Return whether others can read a file: its bit and those of the directories above allow
+    it.
+    """
     if not path.stat().st_mode & stat.S_IROTH:
         return False
     above = path.resolve().parents
@@ -155,7 +159,7 @@ def _readable_by_all(path: Path) -> bool:
 
 
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Listeners on all addresses that let in whoever comes."""
+    """Report listeners on all addresses that accept unauthenticated clients."""
     name = "listeners"
     kafka = [listener for listener in listeners if listener.name != ADMIN]
     opened = [
@@ -181,7 +185,7 @@ def _authenticates(configuration: Configuration, listener: Listener) -> bool:
 
 
 def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
-    """Whether ACLs decide, and for whom they cannot."""
+    """Check that ACLs are enforced, and for which listeners they cannot be."""
     name, broker = "ACLs", configuration.broker
     if not broker.authorizer_class_name:
         fix = "set authorizer.class.name where others than you reach the broker"
@@ -206,7 +210,7 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
 
 
 def _admin(configuration: Configuration) -> list[Finding]:
-    """Whether the admin interface lets others in than it should."""
+    """Check the admin interface for access without authentication."""
     name, broker = "admin interface", configuration.broker
     if not broker.admin_listener:
         return _one(name, "skip", "it is turned off")
@@ -229,7 +233,7 @@ def _admin(configuration: Configuration) -> list[Finding]:
 
 
 def host_checks(configuration: HostConfiguration) -> list[Check]:
-    """The checks of one host agent's configuration."""
+    """Return the security checks of a host agent's configuration."""
     security = configuration.http_security
     found = [Check(HOST_HTTP, partial(_host_http, configuration))]
     if configuration.host.http_listener and security.has_tls:
@@ -240,7 +244,7 @@ def host_checks(configuration: HostConfiguration) -> list[Check]:
 
 
 def _host_http(configuration: HostConfiguration) -> list[Finding]:
-    """Whether a host agent's HTTP front lets others in than it should."""
+    """Check a host agent's HTTP front for access without authentication."""
     host, security = configuration.host, configuration.http_security
     if not host.http_listener:
         return _one(HOST_HTTP, "skip", "none is configured (--agent-config, host.http.listener)")

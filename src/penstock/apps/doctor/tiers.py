@@ -1,4 +1,4 @@
-"""Tiered topics: whether what is closed comes into the archive, as each admin interface says."""
+"""Tier check: closed segments that are not copied to the archive, from each admin interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ FAILURES_MAX: Final = 3
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """What is wrong on one broker."""
     broker, rows = answer["node_id"], answer["partitions"]
     findings = []
     if rows and not answer["enabled"]:

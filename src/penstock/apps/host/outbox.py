@@ -1,4 +1,4 @@
-"""The host's outbox sink together with the outbox writer that it sends to."""
+"""Outbox sink of the host agent, with its own outbox writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.outbox.writer.writer import OutboxWriter
 
 
 class OwnedOutboxSink(OutboxSink):
-    """An outbox sink that starts and stops its writer with itself."""
+    """Outbox sink that starts and stops its writer."""
 
     def __init__(
         self,
@@ -33,24 +33,24 @@ class OwnedOutboxSink(OutboxSink):
         self.stands_on = f"outbox root {settings.root} or brokers {bootstrap}"
 
     async def start(self) -> None:
-        """Open the root and find the cluster.
+        """Open the root and connect to the cluster.
 
         Raises:
-            PenstockError: the root is not there, or no broker answers.
+            PenstockError: the root does not exist, or no broker answers.
         """
         await self._writer.start()
 
     async def check(self) -> None:
-        """Whether there is room here and on the disk, and the topic of the pointers.
+        """Check the free space here and on the disk, and the topic of the pointers.
 
         Raises:
-            PenstockError: something of it is not there.
+            PenstockError: space or the topic is missing.
         """
         await super().check()
         await self._writer.check(self.frame_bytes_max)
         await self._publisher.check()
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Settle what is under way, then close the writer."""
+        """Finish pending writes, then close the writer."""
         await super().stop(deadline_seconds)
         await self._writer.stop(deadline_seconds)

@@ -1,6 +1,6 @@
-"""Asks an agent over its socket whether it is there: a real connect and a PING, no identity.
+"""Probe of a host agent: connects to its socket and sends a PING, without an identity.
 
-The answer says of the sink what the agent knows: it is not asked again, so it cannot be waited for.
+The answer has the sink's last known state, so the probe does not wait for the sink.
 
 Source: `host-ipc.txt`: a health check that connects, because a file that exists proves nothing.
 """
@@ -34,7 +34,7 @@ _TOKEN: Final = 0x70656E73746F636B
 
 
 class NotHealthy(UnavailableError):
-    """There is no agent, or none that takes producers in; `there`: somebody listens."""
+    """The agent is not there or rejects producers; `there`: a process is listening."""
 
     code: ClassVar[str] = "network_exception"
 
@@ -45,8 +45,6 @@ class NotHealthy(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What a probe found."""
-
     path: str
     state: str
     """serving, draining, refusing, or blocked: the sink accepts nothing."""
@@ -59,10 +57,10 @@ class Probed:
 def probe(
     path: str, *, timeout_seconds: float = TIMEOUT_SECONDS, clock: Clock = SYSTEM_CLOCK
 ) -> Probed:
-    """Connect and PING.
+    """Connect and send a PING.
 
     Raises:
-        NotHealthy: nobody listens, or nobody answers in time.
+        NotHealthy: no process listens, or it does not answer in time.
     """
     began = clock.monotonic()
     by = began + timeout_seconds
@@ -98,7 +96,7 @@ def probe(
 
 
 def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
-    """The agent's answer to the PING, or what it says instead."""
+    """Return the agent's answer to the PING, or raise its refusal."""
     data = bytearray()
     while len(data) < ANSWER_BYTES_MAX:
         left = by - clock.monotonic()

@@ -1,5 +1,3 @@
-"""All facts of a host at once."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -31,7 +29,7 @@ from penstock.planner.host_check import HostFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What to look at: `process` is a process id, or `self`."""
+    """Parameters of a reading: `process` is a process id, or `self`."""
 
     data_directory: Path
     root: Path = Path("/")
@@ -43,10 +41,10 @@ class Reading:
 
 
 def read_host(reading: Reading, ask: Ask = ask_ethtool) -> HostFacts:
-    """Read a host; nothing is written but the file whose syncs are timed.
+    """Read all facts of a host; only the file for timing syncs is written.
 
     Raises:
-        NoInterface: the interface named is not there.
+        NoInterface: the named interface does not exist.
     """
     tree = Tree(root=reading.root, process=reading.process)
     requests: Iterable[Request] = reading.requests

@@ -1,8 +1,7 @@
-"""The interface that packets come in by, its driver's counters, and the kernel's.
+"""Network interface facts: settings, and counters of its driver and of the kernel.
 
-Files of /sys and /proc say most of it. Ring sizes, the number of queues that there could be and
-the counters of the driver only `ethtool` tells: where it is not installed, or the driver does not
-answer, that is noted and nothing is guessed.
+Ring sizes, the maximum number of queues and the driver's counters need `ethtool`; if it is missing
+or fails, a reason is recorded.
 
 Source: ethtool(8), proc(5), sysfs; the ENA driver's counters.
 """
@@ -40,20 +39,20 @@ Ask = Callable[[str, str], str]
 
 
 class NoInterface(InvalidError):
-    """An interface that is not there."""
+    """The interface does not exist."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NoEthtool(Exception):
-    """It is not installed, or it does not answer; the message says which."""
+    """ethtool is not installed or does not answer; the message says which."""
 
 
 def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) -> str:
-    """Ask, for a bounded time.
+    """Run ethtool with a timeout.
 
     Raises:
-        NoEthtool: why there is no answer.
+        NoEthtool: it is missing or failed.
     """
     command = ["ethtool", flag, interface]
     try:
@@ -69,10 +68,10 @@ def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) 
 
 
 def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Interface | None:
-    """The interface named, or the one of the default route. `ask` None: there is no asking.
+    """Return the named interface, or that of the default route; `ask` is None without ethtool.
 
     Raises:
-        NoInterface: the one that was named is not there.
+        NoInterface: the named interface does not exist.
     """
     folder = "/sys/class/net"
     if name and not (_NAME.fullmatch(name) and tree.path(f"{folder}/{name}").exists()):
@@ -102,7 +101,7 @@ def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Inte
 
 
 def _default_interface(tree: Tree) -> str | None:
-    """Of the default route; else the first that is up and no loopback."""
+    """Return the default route's interface; else the first that is up and not loopback."""
     for line in (tree.text(tree.of_process("net/route")) or "").splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and words[1] == words[7] == "00000000":
@@ -144,7 +143,7 @@ def _drops(tree: Tree, place: str, counters: dict[str, int]) -> dict[str, int] |
 
 
 class _Answers:
-    """What ethtool says of one interface; reasons for silence go into the tree's notebook."""
+    """Output of ethtool for one interface; failures are recorded in the tree."""
 
     def __init__(self, tree: Tree, interface: str, ask: Ask | None) -> None:
         self._tree = tree
@@ -163,7 +162,7 @@ class _Answers:
             return None
 
     def now_and_most(self, flag: str, names: tuple[str, ...]) -> tuple[int | None, int | None]:
-        """The value now and the largest possible one of the first name that has numbers."""
+        """Return the current and maximum value of the first name that has numbers."""
         text = self._text(flag)
         if text is None:
             return None, None
@@ -177,7 +176,6 @@ class _Answers:
         return None, None
 
     def counters(self) -> dict[str, int] | None:
-        """All counters of the driver."""
         text = self._text("-S")
         if text is None:
             return None
@@ -187,7 +185,7 @@ class _Answers:
 
 
 def read_softirq(tree: Tree) -> Softirq | None:
-    """The columns of softnet_stat, over all CPUs; they are hexadecimal."""
+    """Return the columns of softnet_stat (hexadecimal), summed over all CPUs."""
     text = tree.text(tree.of_process("net/softnet_stat"), "softnet_stat")
     if text is None:
         return None
@@ -201,7 +199,7 @@ def read_softirq(tree: Tree) -> Softirq | None:
 
 
 def read_datagrams(tree: Tree) -> Datagrams | None:
-    """The two lines `Udp:` of /proc/net/snmp: names and numbers."""
+    """Return the two lines `Udp:` of /proc/net/snmp: names and numbers."""
     text = tree.text(tree.of_process("net/snmp"), "snmp")
     rows = [line.split()[1:] for line in (text or "").splitlines() if line.startswith("Udp:")]
     if len(rows) != 2:
@@ -231,7 +229,7 @@ _FAMILIES: Final = {
 
 
 class Request(NamedTuple):
-    """A buffer to ask for."""
+    """Buffer size to request."""
 
     kind: SocketKind
     option: BufferOption
@@ -239,7 +237,7 @@ class Request(NamedTuple):
 
 
 def read_grants(tree: Tree, requests: Iterable[Request]) -> tuple[Grant, ...]:
-    """Ask for each; those that cannot be asked for are left out, with a reason."""
+    """Request each buffer; failed ones are omitted, with a reason."""
     if not tree.is_here:
         return ()
     found: list[Grant] = []

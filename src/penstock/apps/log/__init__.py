@@ -1,1 +1,1 @@
-"""What clients do with the log: topics, records, groups, configurations, checks."""
+"""Client commands: topics, records, groups, configurations, checks."""

@@ -1,4 +1,4 @@
-"""`penstock broker drain|remove`: a broker that is to go for good."""
+"""`penstock broker drain|remove`: removes a broker permanently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @click.group("broker", short_help="Brokers that are to go: drain, remove.")
 def broker() -> None:
-    """Brokers that are to go for good."""
+    """Remove brokers permanently."""
 
 
 @broker.command("drain")
@@ -37,11 +37,10 @@ def broker() -> None:
 def drain(
     state: State, broker_id: int, dry_run: bool, undo: bool, no_wait: bool, limit: float
 ) -> None:
-    """Move all replicas of a broker to others, which have none of the partition yet.
+    """Move all replicas of a broker to brokers that have none of the partition yet.
 
-    Where to is decided by the weights that new topics are placed by, in other racks where there are
-    any. The broker may be off already. From now on it gets no replicas of new topics
-    (placement.excluded.brokers).
+    The targets follow the weights of new topics, in other racks where possible. The broker may be
+    off. From now on it gets no replicas of new topics (placement.excluded.brokers).
     """
     if undo and dry_run:
         raise click.UsageError("give one of --dry-run and --undo")
@@ -71,7 +70,7 @@ def drain(
 
 
 def _check_known(client: Client, broker_id: int) -> None:
-    """Raise UnknownBroker for an id that is neither registered nor excluded nor has replicas."""
+    """Raise UnknownBroker for an id that is not registered, excluded, or assigned replicas."""
     from penstock.client.errors import UnknownBroker
 
     found = client.metadata()
@@ -85,7 +84,7 @@ def _check_known(client: Client, broker_id: int) -> None:
 
 
 def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
-    """The replicas that partitions are to have without a broker."""
+    """Return the assignments without a broker."""
     found = client.metadata()
     ordered = client.reassignments()
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
@@ -110,7 +109,7 @@ def _leaves(move: object, broker_id: int) -> bool:
 @click.argument("broker_id", type=click.IntRange(min=0))
 @client_options
 def remove(state: State, broker_id: int) -> None:
-    """Forget a broker that is gone for good: it must be off, and hold no replicas."""
+    """Unregister a drained broker: it must be off, and hold no replicas."""
     with state.client() as client:
         client.unregister_broker(broker_id)
         client.exclude_broker(broker_id, False)

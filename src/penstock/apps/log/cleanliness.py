@@ -1,4 +1,4 @@
-"""How clean compacted logs are: as their leaders say, or as the files of a directory do."""
+"""Cleanliness of compacted logs, from their leaders or a directory's files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Cleanliness(NamedTuple):
-    """Up to where a log is clean, and the share of bytes of closed segments that is not."""
+    """Clean offset of a log, and the share of bytes of closed segments above it."""
 
     clean_offset: int
     dirty_ratio: float
@@ -27,9 +27,9 @@ class Cleanliness(NamedTuple):
 def cleanliness_of(
     chosen: Chosen, source: Source, admin: str | None
 ) -> Mapping[TopicPartition, Cleanliness]:
-    """Of the compacted logs of a source: those whose topic is, in files those that ever were.
+    """Return the cleanliness of a source's compacted logs; in files, of those ever compacted.
 
-    Nothing is known of brokers whose admin interface does not answer, nor of object stores.
+    Unreachable admin interfaces and object stores have none.
 
     Raises:
         CorruptFile: a directory's checkpoint is damaged.
@@ -64,7 +64,7 @@ def _of_leaders(
 
 
 def _of_files(files: PartitionFiles) -> Cleanliness | None:
-    """As the cleaner would see it that has no lag to keep; None if no pass has been over it."""
+    """Return the cleanliness of files without a minimum lag; None if never compacted."""
     from penstock.storage.compaction.choosing import Closed, cleanable
     from penstock.storage.compaction.offsets import decode_clean_offsets
     from penstock.storage.names import CLEAN_OFFSETS_FILE, LOG

@@ -1,4 +1,4 @@
-"""`penstock cluster status|advise`: what brokers lead and copy, what partitions lack, moves."""
+"""`penstock cluster status|advise`: leaders, replicas, partition problems, suggested moves."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ RATE_MB_S: Final = 50.0
 
 @click.group("cluster", short_help="Brokers and the state of their partitions.")
 def cluster() -> None:
-    """Brokers and the state of their partitions."""
+    """Show brokers and partitions, and suggest moves."""
 
 
 @cluster.command("status")
 @client_options
 def status(state: State) -> None:
-    """Show brokers, and partitions without a leader or with copies that are behind.
+    """Show brokers, and partitions without a leader or with replicas out of sync.
 
     Every registered broker is asked whether it can serve; status 1 if one cannot. A partition is
-    `stopped` when it has no leader, `refusing` when fewer copies are in sync than must acknowledge,
-    and `behind` when some copy is not in sync. Below is what unclean elections gave up, where the
-    admin interface of a broker can be asked from here and all brokers can serve.
+    `stopped` when it has no leader, `refusing` when fewer replicas are in sync than must
+    acknowledge, and `behind` when some replica is not in sync. Losses of unclean elections follow
+    if a broker's admin interface is reachable and all brokers can serve.
     """
     from penstock.apps.doctor.brokers import known_admins
     from penstock.apps.doctor.losses import described, given_up
@@ -95,15 +95,14 @@ def status(state: State) -> None:
 )
 @client_options
 def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
-    """Show moves that even out bytes and leaders over brokers, and what each costs.
+    """Suggest moves that balance bytes and leaders over brokers, with their cost.
 
-    Brokers that are to go (`penstock broker drain`), or to have no replicas by their roles, end up
-    with nothing, replicas of a partition spread over all racks, each broker's bytes are within 10 %
-    of the mean, and preferred leaders are even but for one. `leads` is what a broker
-    leads now, as in `penstock cluster status`; `preferred` is what it leads once preferred replicas
-    do, as brokers have it by themselves and `penstock topic elect` at once. A move of a leader
-    alone copies nothing.
-    Nothing is changed here. Diskless topics, and what moves already, are left out.
+    Drained brokers (`penstock broker drain`) and brokers without the role end up without replicas,
+    replicas of a partition are spread over all racks, each broker's bytes are within 10 % of the
+    mean, and preferred leaders differ by one at most. `leads` counts current leaders, as in
+    `penstock cluster status`; `preferred` counts preferred ones, which `penstock topic elect`
+    restores at once. A move of a leader alone copies nothing. Nothing is changed. Diskless topics
+    and moving partitions are omitted.
     """
     from penstock.replication import advice
 
@@ -153,7 +152,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
 
 
 def _move(move: Move, rate: float) -> dict[str, Any]:
-    """Return a move as a row, with the time that copying takes at `rate` MB/s."""
+    """Return a move as a row, with the time to copy at `rate` MB/s."""
     return {
         "topic": move.place[0],
         "partition": move.place[1],
@@ -166,7 +165,7 @@ def _move(move: Move, rate: float) -> dict[str, Any]:
 
 
 def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
-    """Partitions on brokers' disks that do not move now."""
+    """Yield partitions on brokers' disks that are not moving."""
     from penstock.replication.advice import Held
 
     ordered, sizes = client.reassignments(), client.partition_sizes()
@@ -183,12 +182,12 @@ def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
 
 
 def _leads(found: ClusterMetadata) -> Counter[int]:
-    """Count the partitions that each broker leads now."""
+    """Count the partitions that each broker leads."""
     return Counter(part.leader for topic in found.topics.values() for part in topic.partitions)
 
 
 def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
-    """Return the brokers that are registered, and others that should have copies."""
+    """Return the registered brokers, and others that are assigned replicas."""
     partitions = [one for topic in found.topics.values() for one in topic.partitions]
     leads = _leads(found)
     copies = Counter(replica for partition in partitions for replica in partition.replicas)
@@ -216,7 +215,7 @@ def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[
 
 
 def _state(asked: BrokerState | None) -> tuple[str, str]:
-    """Return a broker's state in a word or two, and the cause if it cannot serve."""
+    """Return a broker's state, and the cause if it cannot serve."""
     from penstock.client.errors import BrokerRefused, ConnectionRefused, TimedOut
 
     if asked is None:
@@ -234,9 +233,9 @@ def _state(asked: BrokerState | None) -> tuple[str, str]:
 
 
 def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
-    """Partitions that lack a leader or copies; `needed` is how many copies must acknowledge.
+    """Yield partitions that lack a leader or replicas; `needed` is the required acknowledgements.
 
-    Brokers that are to become replicas do not count, and are named if they are not there.
+    Adding replicas do not count, and are named if they are missing.
     """
     ordered: dict[Place, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):

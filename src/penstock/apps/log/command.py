@@ -1,4 +1,4 @@
-"""`penstock log`: what is stored, in a directory, in an object store, or by a running broker."""
+"""`penstock log`: inspects stored records in a directory, an object store, or a running broker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _COMMANDS: Final = {
 
 @click.group("log", cls=LazyGroup, entries=_COMMANDS, short_help="What is stored.")
 def log() -> None:
-    """What is stored, batch by batch.
+    """Inspect stored records, batch by batch.
 
-    Of a running broker (TOPIC), of a directory of Penstock's or Apache Kafka's (--data-dir), or of
+    Reads a running broker (TOPIC), a directory of Penstock or Apache Kafka (--data-dir), or
     diskless topics in their object store (--objects).
     """

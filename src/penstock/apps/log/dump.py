@@ -1,4 +1,4 @@
-"""`penstock log dump`: what files, a broker or an object store hold, in words or as JSON lines."""
+"""`penstock log dump`: prints stored files, batches and objects as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ _KINDS: Final = ("batches", "indexes", "snapshots", "epochs", "journal", "all")
 @range_options
 @place_options
 def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted: Range) -> None:
-    """Show what is stored: batches by their headers, with --deep their records.
+    """Show stored batches by their headers, with --deep their records.
 
-    Segments are read in place and may be of a running broker; nothing is changed. With
-    --output json every batch, record or entry is one line. Bytes that are not UTF-8 are shown
-    with U+FFFD in their place.
+    Segments of a running broker can be read; nothing is changed. With --output json every batch,
+    record or entry is one line. Bytes that are not UTF-8 are shown as U+FFFD.
     """
     out = _Out(chosen.state.json, deep)
     if paths:
@@ -82,7 +81,7 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
 
 
 def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
-    """The wanted files of all partitions, and the stores' own."""
+    """Yield the requested files of all partitions, and the stores' own."""
     from penstock.storage.inspection.stores import journal_files
     from penstock.storage.names import CHECKPOINT_FILE
 
@@ -112,7 +111,7 @@ def _files_of(files: PartitionFiles, what: str) -> Iterator[str]:
 
 
 class _Out:
-    """Writes to stdout, in words or as JSON lines."""
+    """Writer to stdout, as text or JSON lines."""
 
     def __init__(self, as_json: bool, deep: bool) -> None:
         self._json = as_json
@@ -124,7 +123,7 @@ class _Out:
             click.echo(text)
 
     def rows(self, path: str) -> None:
-        """What a file holds that is no segment."""
+        """Write the rows of a file that is not a segment."""
         from penstock.storage.inspection.dumping import rows_of
 
         self.head(path)
@@ -134,7 +133,7 @@ class _Out:
     def batch(
         self, where: TopicPartition, header: Any, position: int, place: str, read: Any
     ) -> None:
-        """One batch, and what is in it where that is asked."""
+        """Write a batch, with its records on request."""
         from penstock.base.errors import PenstockError
         from penstock.records import verify_crc
         from penstock.storage.inspection.dumping import batch_row

@@ -1,10 +1,13 @@
-"""How records are printed: kcat's format strings and JSON envelope.
+r"""Formats of printed records: kcat's format strings and JSON envelope.
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
-    %K key bytes   %S value bytes   %% percent   \\n \\r \\t \\0 \\xNN escapes
+    %K key bytes   %S value bytes   %% percent   \\\
+ \\\\r \\\\t \\\\0 \\\\xNN escapes
 
-A format is compiled once into literals and columns; a batch is then printed by joining columns.
-Only texts in a JSON envelope, which have to be quoted, are made one by one.
+A format is compiled into literals and columns; a batch is printed by joining columns.
+
+    %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
+    %K key bytes   %S value bytes   %% percent   \n \r \t \0 \xNN escapes
 
 Source: kcat's `format.c`, `json.c` and its manual page.
 """
@@ -39,13 +42,13 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A compiled format: literal bytes, and letters that stand for fields."""
+    """Compiled format: literal bytes, and letters of fields."""
 
     parts: tuple[bytes | str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that must be read to print it."""
+        """Return the columns that the format needs."""
         names = {name for part in self.parts if isinstance(part, str) for name in _COLUMNS[part]}
         return tuple(sorted(names)) or ("offset",)
 
@@ -54,7 +57,7 @@ def parse_format(text: str) -> Format:
     """Compile a format string.
 
     Raises:
-        click.UsageError: a letter that means nothing, or a percent sign at the end.
+        click.UsageError: an unknown letter, or a percent sign at the end.
     """
     parts: list[bytes | str] = []
     for index, piece in enumerate(re.split(r"(%.|%$)", text, flags=re.DOTALL)):
@@ -83,7 +86,7 @@ def _unescape(text: str) -> bytes:
 
 
 def render(batch: Any, layout: Format, topic: str) -> memoryview:
-    """All records of a batch as the format has them."""
+    """Return all records of a batch, formatted."""
     fields = [
         part if isinstance(part, bytes) else _FIELDS[part](batch, topic) for part in layout.parts
     ]
@@ -91,7 +94,7 @@ def render(batch: Any, layout: Format, topic: str) -> memoryview:
 
 
 def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
-    """The fields of each row, one row after another; a field is an array, or the same for all."""
+    """Join the fields of each row; a field is an array, or a constant."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -130,14 +133,13 @@ def _sizes(name: str) -> Callable[[Any, str], Any]:
 
 
 def _headers(batch: Any, topic: str) -> Any:
-    """Headers as `key=value,key=value`, a null value as `NULL`."""
     lists = batch.column("headers")
     keys, values = lists.flatten().flatten()
     return _pairs(lists, keys, b"=", values.fill_null(b"NULL"))
 
 
 def _pairs(lists: Any, keys: Any, between: bytes, values: Any) -> Any:
-    """For each list its pairs of a key and a value, with commas between them."""
+    """Return each list's pairs of key and value, with commas between them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,9 +175,9 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "logappend"}
 
 
 def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryview:
-    """Each record as kcat's envelope, one object a line; `broker` is its partition's leader.
+    """Return each record as kcat's envelope, one object a line; `broker` is the partition's leader.
 
-    Bytes that are not UTF-8 have U+FFFD in place of what cannot be read.
+    Bytes that are not UTF-8 become U+FFFD.
     """
     partitions = batch.column("partition")
     fields = [
@@ -200,7 +202,6 @@ def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryvie
 
 
 def _named(numbers: Any, name: Callable[[int], str]) -> Any:
-    """A text for each of a few numbers."""
     import pyarrow as pa
 
     encoded = numbers.dictionary_encode()
@@ -209,7 +210,7 @@ def _named(numbers: Any, name: Callable[[int], str]) -> Any:
 
 
 def _json_texts(column: Any) -> Any:
-    """Keys or values as texts in quotes, or null."""
+    """Return keys or values as quoted texts, or null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -229,7 +230,7 @@ def _texts(column: Any) -> list[str]:
 
 
 def _json_headers(lists: Any) -> Any:
-    """A member with keys and values in turn, for records that have headers."""
+    """Return a member with alternating keys and values, for records with headers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""A bar on stderr while a command reads: only where somebody looks at it."""
+"""Progress bar on stderr, on terminals only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Advance = Callable[[int], object]
 
 @contextmanager
 def progress(label: str, total: int, *, offsets: bool = False) -> Iterator[Advance]:
-    """A function to be told how many bytes, or offsets, of so many were read."""
+    """Yield a function that advances the bar by bytes or offsets."""
     if not sys.stderr.isatty():
         yield lambda size: None
         return

@@ -1,7 +1,7 @@
 """`penstock queue`: share groups as queues: list, describe, oldest, peek, redrive.
 
-Where a group stands is what the admin interface of any broker says; the ends of logs and the
-records themselves are read as any client does, so that looking takes nothing from the group.
+The state of a group comes from any broker's admin interface; records are read as by any client, so
+nothing is acquired.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 
 class NoQueue(InvalidError):
-    """A share group of which nothing is stored."""
+    """The share group has no stored state."""
 
     code: ClassVar[str] = "group_id_not_found"
 
 
 class NoDeadLetterTopic(InvalidError):
-    """A share group that has no dead letters."""
+    """The share group has no dead letters."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NoAdminInterface(UnavailableError):
-    """No broker's admin interface can be asked."""
+    """No admin interface of a broker is reachable."""
 
     code: ClassVar[str] = "broker_not_available"
 
@@ -50,7 +50,7 @@ admin_option = click.option(
 
 @click.group("queue", short_help="Share groups as queues: depth, oldest, peek, redrive.")
 def queue() -> None:
-    """Share groups: what waits, what is worked on, and what was given up."""
+    """Inspect share groups: pending, acquired and dead-lettered records."""
 
 
 @queue.command("list")
@@ -75,10 +75,10 @@ def list_queues(state: State) -> None:
 @admin_option
 @client_options
 def describe(state: State, name: str, admin: str | None) -> None:
-    """Show how many records wait, are worked on, and are dead letters.
+    """Count the pending, acquired and dead-lettered records.
 
-    Archiving are those that were given up and are not yet copied to the dead letter topic. What
-    nobody has looked at yet is counted by offsets, of which markers of transactions take some.
+    Archiving records are rejected and not yet copied to the dead letter topic. Records never
+    fetched are counted by offsets, which include transaction markers.
     """
     with state.client() as client:
         found = standing(state, client, name, admin)
@@ -99,7 +99,7 @@ def describe(state: State, name: str, admin: str | None) -> None:
 @admin_option
 @client_options
 def oldest(state: State, name: str, admin: str | None) -> None:
-    """Show the oldest record of each partition that is not done, and its age."""
+    """Show the oldest unfinished record of each partition, and its age."""
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = []
     with state.client() as client:
@@ -121,9 +121,9 @@ def oldest(state: State, name: str, admin: str | None) -> None:
 @admin_option
 @client_options
 def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | None) -> None:
-    """Look at the first records that are not done, without acquiring them.
+    """Show the first unfinished records, without acquiring them.
 
-    From the oldest one that is not done on; some behind it may be done already.
+    Starts at the oldest one; later ones may be finished already.
     """
     with state.client() as client:
         if dead_letters:
@@ -166,10 +166,10 @@ def _peek_letters(state: State, client: Client, name: str, count: int) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
-    """Put dead letters back to the topics and partitions that they came from, each once.
+    """Put dead letters back to their original topics and partitions, each once.
 
-    What was put back is noted with it, in transactions: the same again goes on behind it. All
-    groups that read the topics get the records.
+    Progress is stored in transactions: an interrupted redrive continues when it is run again. All
+    groups that read the topics receive the records.
     """
     from penstock.apps.log.redrive import Redrive
     from penstock.apps.pipeline.replay import whoami
@@ -195,7 +195,7 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
 
 
 def letter_topic(client: Client, group: str) -> str | None:
-    """The dead letter topic that a group is set to."""
+    """Return a group's configured dead letter topic."""
     entries = client.describe_configs("group", group)
     return next(
         (entry.value for entry in entries if entry.name == LETTER_TOPIC and entry.value), None
@@ -213,7 +213,7 @@ def needed_topic(client: Client, group: str) -> str:
 
 
 def standing(state: State, client: Client, group: str, admin: str | None) -> dict[str, Any]:
-    """Where a group stands, with the ends of the logs.
+    """Return the state of a group, with the ends of the logs.
 
     Raises:
         NoAdminInterface, NoQueue
@@ -242,7 +242,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
 
 
 def unredriven(client: Client, group: str, topic: str | None) -> int:
-    """Dead letters that were not redriven, of all groups that share the topic."""
+    """Count dead letters that were not redriven, of all groups of the topic."""
     from penstock.apps.log.redrive import redriven_until
 
     if topic is None or topic not in client.metadata([topic]).topics:
@@ -257,7 +257,7 @@ def unredriven(client: Client, group: str, topic: str | None) -> int:
 def waiting_records(
     client: Client, row: Mapping[str, Any], count: int, columns: list[str]
 ) -> list[dict[str, Any]]:
-    """The first records of a partition from the oldest that is not done on."""
+    """Return the first records of a partition from the oldest unfinished one."""
     start, end = row["start_offset"], row["log_end_offset"]
     if start >= end:
         return []
@@ -272,7 +272,7 @@ def waiting_records(
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys and values as text of bounded length."""
+    """Return keys and values as text of bounded length."""
     return {
         name: value.decode(errors="backslashreplace")[:VALUE_CHARS]
         if isinstance(value, bytes)

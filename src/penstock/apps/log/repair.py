@@ -1,4 +1,4 @@
-"""`penstock log repair`: mend the files of a stopped broker."""
+"""`penstock log repair`: repairs the files of a stopped broker."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from penstock.apps.session import show
 @click.option("--yes", is_flag=True, help="Do it; without, it is only said.")
 @place_options
 def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
-    """Make anew what can be made of the batches, and set aside batches that cannot be read.
+    """Rebuild files from the batches, and quarantine unreadable batches.
 
-    For the directory of a broker that was stopped in good order (--data-dir). Indexes, indexes of
-    aborted transactions and snapshots that `verify` finds wrong are made anew. A segment with
-    batches that cannot be read is written once more without them: consumers pass over these
-    offsets. What was there stays beside it, with .quarantined behind its name: nothing is deleted.
-    Where other brokers have copies, or a backup has the file, put that in place instead.
+    For the directory of a cleanly stopped broker (--data-dir). Indexes, indexes of aborted
+    transactions and snapshots that `verify` finds wrong are rebuilt. A segment with unreadable
+    batches is rewritten without them: consumers skip these offsets. The former files stay, with the
+    suffix .quarantined: nothing is deleted. If another broker has a replica, or a backup has the
+    file, restore that instead.
 
-    Without --yes nothing is changed. May be stopped at any time, and run again.
+    Without --yes nothing is changed. Can be stopped at any time, and run again.
     """
     from penstock.storage.inspection.repair import Step, repair_store
 

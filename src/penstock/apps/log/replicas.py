@@ -1,4 +1,4 @@
-"""`penstock topic reassign|elect|replicas`: which brokers have a topic's partitions."""
+"""`penstock topic reassign|elect|replicas`: assignment of partitions to brokers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ DISKLESS: Final = "diskless.enable"
 
 
 class Refused(InvalidError):
-    """Some of what was asked for is refused; the text says all of it."""
+    """Part of the request was rejected; the message has every reason."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class Site(NamedTuple):
-    """A broker that may hold partitions."""
+    """Broker that may hold partitions."""
 
     broker_id: int
     rack: str | None
 
 
 def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
-    """The brokers that are there and may get replicas."""
+    """Return the running brokers that may get replicas."""
     nodes = found.nodes.values()
     return [Site(node.node_id, node.rack) for node in nodes if node.node_id not in excluded]
 
@@ -50,7 +50,7 @@ def again(
     ordered: Reassignment | None,
     factor: int | None = None,
 ) -> tuple[int, ...]:
-    """The replicas of a partition on these brokers, most where they are; the factor if it stays."""
+    """Return a new assignment on these brokers that keeps most replicas and the factor."""
     replicas = [own for own in one.replicas if ordered is None or own not in ordered.removing]
     factor = len(replicas) if factor is None else factor
     if not 1 <= factor <= len(brokers):
@@ -66,7 +66,7 @@ def again(
 
 
 def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
-    """Order replicas, so many in one call; raises Refused if any is."""
+    """Request assignments, several in one call; raises Refused if any is rejected."""
     refused: list[str] = []
     places = list(target)
     for start in range(0, len(places), ORDERED_AT_ONCE):
@@ -79,7 +79,6 @@ def order(client: Client, target: Mapping[Place, Sequence[int] | None]) -> None:
 
 
 def waiting_options(command: Any) -> Any:
-    """`--no-wait` and `--timeout`."""
     command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
     return click.option(
         "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
@@ -88,7 +87,7 @@ def waiting_options(command: Any) -> Any:
 
 
 def progress(state: State) -> Callable[[int, int], None]:
-    """Says on stderr how far it is."""
+    """Return a function that writes progress to stderr."""
     return lambda done, total: state.notice(f"{done} of {counted(total, 'partition')} moved")
 
 
@@ -114,10 +113,10 @@ def reassign(
     no_wait: bool,
     limit: float,
 ) -> None:
-    """Give partitions other replicas, while they are in use.
+    """Change the replicas of partitions, without interrupting clients.
 
-    Brokers that are added copy the log, then they take over, then copies that are removed are
-    deleted. What is acknowledged is on a quorum of replicas at every moment.
+    Added brokers copy the log and join; then removed replicas are deleted. Acknowledged records are
+    on a quorum of replicas at every moment.
 
     A file names topics and partitions itself: {"version": 1, "partitions": [{"topic": "orders",
     "partition": 0, "replicas": [1, 2, 3]}]}, as `penstock cluster advise` and Kafka's
@@ -169,7 +168,7 @@ def _carry_out(
 
 
 def read_plan(path: Path) -> dict[Place, Sequence[int]]:
-    """Replicas by topic and partition from Kafka's JSON of a reassignment; raises UsageError."""
+    """Parse Kafka's JSON of a reassignment; raises UsageError."""
     try:
         with path.open("rb") as file:
             rows = json.loads(file.read(PLAN_BYTES_MAX + 1))["partitions"]
@@ -187,7 +186,7 @@ def read_plan(path: Path) -> dict[Place, Sequence[int]]:
 
 
 def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
-    """What `read_plan` reads."""
+    """Write the JSON that `read_plan` reads."""
     rows = [
         {"topic": name, "partition": index, "replicas": list(replicas)}
         for (name, index), replicas in target.items()
@@ -203,11 +202,12 @@ def write_plan(file: IO[str], target: Mapping[Place, Sequence[int]]) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
 @client_options
 def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:
-    """Have the first replica of each partition lead it again, if it is in sync.
+    """Elect the preferred replica of each partition as leader, if it is in sync.
 
-    With --unclean: partitions that have no leader, as most of their replicas are gone for good, are
-    led with those that are left. Records that only the others have are given up, acknowledged or
-    not; that is recorded (`penstock cluster status`). The others learn anew if they come back.
+    With --unclean, partitions that have no leader because most replicas are permanently lost are
+    led by the remaining replicas. Records that only the lost replicas have are discarded,
+    acknowledged or not; the loss is recorded (`penstock cluster status`). Lost replicas that return
+    truncate and copy again.
     """
     if unclean and not yes:
         click.confirm(f"give up what only lost replicas of {name} have?", abort=True, err=True)
@@ -237,7 +237,7 @@ def _outcome(error: PenstockError | None) -> str:
 @click.argument("names", nargs=-1)
 @client_options
 def replicas(state: State, names: tuple[str, ...]) -> None:
-    """Show which brokers have the partitions of topics (all by default), and which are to."""
+    """Show the replicas of topics (all by default), and pending changes."""
     with state.client() as client:
         found = client.metadata(names or None)
         ordered = client.reassignments()

@@ -1,8 +1,7 @@
-"""Where stored batches come from: files of a directory, a running broker, an object store.
+"""Sources of stored batches: files of a directory, a running broker, an object store.
 
-All three give the batches of a partition in order, one at a time, with the place where each lies.
-Files are read as they are: a broker may be running, so what was removed meanwhile is passed over,
-and a batch that is only half there at the end of the newest segment ends it.
+Each yields a partition's batches in order, with their positions. Files may belong to a running
+broker: removed files are skipped, and an incomplete batch at the end of the newest segment ends it.
 """
 
 from __future__ import annotations
@@ -46,20 +45,18 @@ Advance = Callable[["BatchHeader"], object]
 
 
 class NoLog(InvalidError):
-    """A directory in which no broker has kept a log."""
+    """The directory has no log of a broker."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NothingSent(UnavailableError):
-    """A broker that has no batch where it should."""
+    """The broker sent no batch where one is expected."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) and times [earliest, latest], in milliseconds."""
-
     start: int = 0
     end: int = LONG_MAX
     earliest: int = LONG_MIN
@@ -75,7 +72,7 @@ class Range(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A stored batch: where it lies, and its bytes when they are wanted."""
+    """Stored batch: its position, and its bytes on demand."""
 
     header: BatchHeader
     place: str
@@ -84,20 +81,20 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Partitions in order of their names, and each one's batches."""
+    """Source of partitions in order of their names, and of each one's batches."""
 
     def partitions(self) -> list[TopicPartition]: ...
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]: ...
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
-        """A bar that is told of the batches, as they are read."""
+        """Return a progress bar over the batches."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the command line asks for."""
+    """Parsed options of the command line."""
 
     state: State
     topic: str | None
@@ -113,7 +110,7 @@ class Chosen:
         )
 
     def roots(self) -> list[str]:
-        """The directories of partitions below --data-dir.
+        """Return the directories of partitions below --data-dir.
 
         Raises:
             NoLog: there is none.
@@ -132,7 +129,7 @@ class Chosen:
         return roots
 
     def configuration(self) -> Configuration:
-        """The settings of the brokers whose object store it is."""
+        """Return the brokers' settings of the object store."""
         from penstock.apps.configuration import Given, configure, parse_override
 
         flags = dict(parse_override(text) for text in self.broker_settings)
@@ -142,7 +139,7 @@ class Chosen:
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command TOPIC, `-p` and where to look, and a `Chosen` as first argument."""
+    """Add TOPIC, `-p` and the location options, as a `Chosen` first argument."""
 
     @click.argument("topic", required=False)
     @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
@@ -179,7 +176,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def range_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--offsets` and `--times`, and a `Range` as `wanted`."""
+    """Add `--offsets` and `--times`, as a `Range` argument `wanted`."""
 
     @click.option("--offsets", metavar="FROM:TO", help="Offsets, TO not included; either may miss.")
     @click.option("--times", metavar="FROM:TO", help="Milliseconds since 1970, TO included.")
@@ -207,10 +204,10 @@ def _bounds(option: str, text: str | None, least: int) -> tuple[int, int]:
 
 @contextmanager
 def source_of(chosen: Chosen) -> Iterator[Source]:
-    """Open what the command line names.
+    """Open the selected source.
 
     Raises:
-        PenstockError: it cannot be opened, or has no such partition.
+        PenstockError: the source cannot be opened, or lacks a partition.
     """
     with ExitStack() as stack:
         if chosen.objects:
@@ -225,7 +222,7 @@ def source_of(chosen: Chosen) -> Iterator[Source]:
 
 
 class FileSource:
-    """The segment files below a directory."""
+    """Segment files below a directory."""
 
     def __init__(self, chosen: Chosen) -> None:
         from penstock.storage.inspection.directories import partitions_of
@@ -241,7 +238,7 @@ class FileSource:
         return list(self._found)
 
     def files(self, where: TopicPartition) -> list[PartitionFiles]:
-        """Those of one partition, in each directory that has it."""
+        """Return a partition's files, in each directory that has it."""
         return self._found[where]
 
     @contextmanager
@@ -282,7 +279,7 @@ def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
 
 
 class BrokerSource:
-    """What a running broker serves."""
+    """Batches fetched from a running broker."""
 
     def __init__(self, client: Client, chosen: Chosen) -> None:
         self._client = client
@@ -317,9 +314,9 @@ class BrokerSource:
 
 
 def fetched_from(client: Client, topic: str, partition: int, offset: int) -> RawFetch:
-    """Batches from an offset on; none only if there are none after a while.
+    """Fetch batches from an offset; returns none only after retrying.
 
-    What lies in an object store comes with a later answer than the first.
+    Batches in an object store arrive with a later response.
     """
     for _ in range(FETCHES_MAX):
         fetched = client.fetch_raw(topic, partition, offset, max_wait_ms=FETCH_WAIT_MS)
@@ -329,7 +326,7 @@ def fetched_from(client: Client, topic: str, partition: int, offset: int) -> Raw
 
 
 class ObjectSource:
-    """Extents of diskless partitions, in the objects that hold them."""
+    """Extents of diskless partitions, in their objects."""
 
     def __init__(
         self, runner: asyncio.Runner, places: Places, keys: dict[TopicPartition, PartitionKey]
@@ -389,7 +386,7 @@ class ObjectSource:
 def _offsets_progress(
     label: str, spans: Iterable[tuple[int, int]], wanted: Range
 ) -> Iterator[Advance]:
-    """A bar of offsets: how many bytes they have is not known before they are read."""
+    """Yield a bar of offsets, since byte sizes are unknown before reading."""
     total = sum(max(0, min(end, wanted.end) - max(start, wanted.start)) for start, end in spans)
     with progress(label, total, offsets=True) as advance:
         yield lambda header: advance(header.next_offset - header.base_offset)
@@ -422,7 +419,6 @@ def no_such_partition(chosen: Chosen) -> NoLog:
 
 
 def size_of(source: FileSource) -> int:
-    """The bytes of all segments."""
     from penstock.storage.names import LOG
 
     total = 0

@@ -1,7 +1,7 @@
-"""What partitions are made of: counted by batch headers, and of their records where asked.
+"""Partition statistics from batch headers, and from records on request.
 
-Memory is bounded: sizes are kept as counts by powers of two, and keys as a HyperLogLog of
-2**14 registers of murmur2, whose error is about 1 %.
+Memory is bounded: sizes are counted by powers of two, and keys by a HyperLogLog of 2**14 registers
+of murmur2, with an error of about 1 %.
 
 Source: Flajolet, Fusy, Gandouet, Meunier, HyperLogLog (2007).
 """
@@ -29,7 +29,7 @@ _ALPHA: Final = 0.7213 / (1 + 1.079 / (1 << REGISTER_BITS))
 
 
 class DistinctKeys:
-    """An estimate of how many different 32-bit hashes were added."""
+    """Estimate of the number of distinct 32-bit hashes."""
 
     def __init__(self) -> None:
         self._registers = np.zeros(1 << REGISTER_BITS, np.uint8)
@@ -55,7 +55,7 @@ class DistinctKeys:
 
 
 class PartitionStatistics:
-    """Of one partition; `add` takes its batches in order."""
+    """Statistics of one partition; `add` requires its batches in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class PartitionStatistics:
         self._keys.add(murmur2(keys.drop_null()))
 
     def size_at(self, share: float) -> int:
-        """A power of two below which that share of the batches are; 0 without any."""
+        """Return a power of two below which that share of the batches are; 0 without any."""
         wanted, seen = share * self.batches, 0
         for bits in sorted(self.sizes):
             seen += self.sizes[bits]
@@ -131,7 +131,7 @@ class PartitionStatistics:
         return 0
 
     def facts(self) -> dict[str, Any]:
-        """All of it, by name; what only records tell is None where they were not opened."""
+        """Return all facts by name; those of records are None unless records were read."""
         opened = self.opened > 0
         return {
             "partition": self.name,

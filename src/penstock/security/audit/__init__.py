@@ -1,7 +1,6 @@
-"""Who has authenticated, what was refused to whom, and who has changed what: a line for each.
+"""Audit log: one line for each authentication, denial and administrative change.
 
-`events.py` says what a line is, `log.py` hands lines on, `file.py` writes them to files; brokers
-write them to a topic, too.
+`events.py` defines the line, `log.py` passes lines to sinks, `file.py` writes files.
 """
 
 from penstock.security.audit.events import (

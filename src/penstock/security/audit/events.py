@@ -1,13 +1,9 @@
-"""What the audit log says: one JSON object per authentication, denial and administrative change.
+"""Audit event: one JSON object per authentication, denial and administrative change.
 
     {"time":"2026-01-31T12:00:00.123Z","broker":1,"event":"denial","outcome":"denied",
      "principal":"User:alice","mechanism":"","address":"10.0.0.7","listener":"PLAINTEXT",
      "operation":"Produce","resource_type":"topic","resources":["orders"],"resource_count":1,
      "reason":"User:alice may not write topic orders"}
-
-An event has names alone: of who asked, of what was asked for, of the error. It has no field that a
-secret belongs into. Texts are cut at `TEXT_CHARS_MAX`, lists at `RESOURCES_MAX`, and JSON escapes
-what would end a line.
 
 Source: Kafka's `kafka.authorizer.logger`; Redpanda's audit log has the same facts.
 """
@@ -31,10 +27,10 @@ Outcome = Literal["success", "failure", "denied"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
-    """One fact. What does not apply is empty.
+    """Audited event; fields that do not apply are empty.
 
-    `mechanism` is how the principal was authenticated: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL,
-    basic, bearer, SO_PEERCRED. `operation` is the API's name, or method and path of a route.
+    `mechanism` is the mechanism of authentication: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL, basic,
+    bearer, SO_PEERCRED. `operation` is the API's name, or a route's method and path.
     """
 
     event: EventKind
@@ -50,16 +46,16 @@ class AuditEvent:
 
 
 class Audit(Protocol):
-    """Takes events. It never raises and never waits."""
+    """Audit log that never raises and never blocks."""
 
     def record(self, event: AuditEvent) -> None: ...
 
     def close(self) -> None:
-        """Write what was recorded, as far as that is possible within a moment."""
+        """Write the recorded events, as far as possible within a moment."""
 
 
 class NoAudit:
-    """Forgets them."""
+    """Audit log that discards all events."""
 
     def record(self, event: AuditEvent) -> None:
         """Do nothing."""
@@ -72,7 +68,7 @@ NO_AUDIT: Final = NoAudit()
 
 
 def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> bytes:
-    """An event as one line, with its end. `origin` says who writes it, as `{"broker": 1}`."""
+    """Return an event as one line; `origin` identifies the writer, as `{"broker": 1}`."""
     resources = list(event.resources)
     return (
         msgspec.json.encode(
@@ -102,5 +98,5 @@ def _time(now_ms: int) -> str:
 
 
 def cut(text: str) -> str:
-    """At most `TEXT_CHARS_MAX` characters, in UTF-8's range: names on the wire can be anything."""
+    """Return at most `TEXT_CHARS_MAX` characters of a text, as valid UTF-8."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

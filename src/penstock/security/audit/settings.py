@@ -1,5 +1,3 @@
-"""What is audited where."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditSettings:
-    """Where the audit log goes, and how much of it is kept."""
+    """Settings of the audit log."""
 
     PREFIX: ClassVar = "audit."
 

@@ -1,4 +1,4 @@
-"""A columnar client whose columns are protected before they leave, and decrypted when they come."""
+"""Columnar client that encrypts columns before writing and decrypts them after reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.security.data.encoder import FieldEncoder
 
 
 class ColumnarClient(Protocol):
-    """What is used of `penstock.client.Client`."""
+    """Calls of `penstock.client.Client` that are used here."""
 
     @property
     def write_arrow(self) -> Callable[..., Any]: ...
@@ -37,7 +37,7 @@ class ProtectedClient:
         self._unreadable = unreadable
 
     def write_arrow(self, topic: str, data: Any, **options: Any) -> Any:
-        """As `Client.write_arrow`, with the columns protected.
+        """Write a table with the columns protected; see `Client.write_arrow`.
 
         Raises:
             NoSuchColumn, NoSubject, UnfitColumn, KeyRingUnusable: nothing of the batch is sent.
@@ -45,7 +45,7 @@ class ProtectedClient:
         return self._client.write_arrow(topic, self._encoder.encode(data), **options)
 
     def read_arrow(self, topic: str, **options: Any) -> Any:
-        """As `Client.read_arrow`, with the columns decrypted.
+        """Read a table with the columns decrypted; see `Client.read_arrow`.
 
         Raises:
             FieldsUnreadable: values are damaged or another subject's.
@@ -54,7 +54,7 @@ class ProtectedClient:
         return self._encoder.decode(read, unreadable=self._unreadable)
 
     def iter_arrow(self, topic: str, **options: Any) -> Iterator[Any]:
-        """As `Client.iter_arrow`, with the columns decrypted.
+        """Iterate over batches with the columns decrypted; see `Client.iter_arrow`.
 
         Raises:
             FieldsUnreadable: values are damaged or another subject's.

@@ -1,11 +1,8 @@
-"""What may be asked of a keyring: the port between keys and what is done with them.
+"""Port of a keyring: keys of subjects, as ciphers that cannot be printed.
 
-A *subject* is whom data is about: a customer, a patient, a device. Each has a data key of its own,
-made when something of the subject is first encrypted. Deleting that key (*shredding*) leaves every
-copy of what it encrypted unreadable, wherever the copies lie. A subject that was shredded gets no
-new key, so that a topic with the data in clear, read again, does not bring it back.
-
-Keys leave a ring as ciphers, which cannot be printed; implementations decide where they lie.
+A *subject* is the person whom data is about: a customer, a patient. Each has its own data key.
+Deleting the key (*shredding*) makes everything encrypted with it unreadable, in every copy. A
+shredded subject gets no new key, so that reading a clear topic again does not restore it.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ ENVIRONMENT: Final = "env:"
 
 
 class KeyRingUnusable(InvalidError):
-    """A keyring that is not there, that others can read, or whose master key is another."""
+    """The keyring is missing, readable by others, or has another master key."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class KeyRingBusy(UnavailableError):
-    """Another process has held the keyring for longer than is waited."""
+    """Another process has held the keyring for longer than the timeout."""
 
 
 class SubjectTooLong(InvalidError):
@@ -58,20 +55,20 @@ class SubjectKey:
 
 
 class KeyRing(Protocol):
-    """Keys of subjects, and one secret that never changes. For any number of threads."""
+    """Thread-safe source of subjects' keys and of one constant secret."""
 
     def secret(self, purpose: str) -> bytes:
-        """A key of `KEY_BYTES` for a purpose; the same for as long as the ring exists."""
+        """Return a key of `KEY_BYTES` for a purpose, constant for the ring's lifetime."""
         ...
 
     def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """The keys of subjects; new ones are durable before this returns. None: shredded."""
+        """Return keys of subjects, durable if new; None for shredded ones."""
         ...
 
     def for_decryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """The keys of subjects; None where there is none."""
+        """Return keys of subjects; None for those without one."""
         ...
 
     def known(self, key_ids: Collection[bytes]) -> set[bytes]:
-        """Those of some key ids that any subject's key has now."""
+        """Return the given key ids that are in use."""
         ...

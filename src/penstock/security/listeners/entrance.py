@@ -1,7 +1,6 @@
-"""What the listeners of a process share: one thread for their files, and what addresses may cost.
+"""State shared by a process's listeners: a thread that reloads files, and limits per address.
 
-Files are looked at every `LOOK_SECONDS`. What is slow about them, and about keys that come from
-elsewhere, happens on one thread, so it holds up no event loop and takes no second processor.
+Files are checked every `LOOK_SECONDS`; slow work happens on one thread.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ L = TypeVar("L", bound=ListenerFiles)
 
 
 class Entrance(Generic[L]):
-    """See the module's text; belongs to the event loop. `now` is monotonic seconds."""
+    """Shared state of listeners; belongs to the event loop. `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
         self.listeners: dict[str, L] = {}
@@ -46,7 +45,7 @@ class Entrance(Generic[L]):
         self._handshakes_failed: Counter[str] = Counter()
 
     async def open(self, name: str, make: Callable[[], L]) -> L:
-        """Add a listener, whose files `make` reads; they are looked at from now on.
+        """Add a listener, whose files `make` reads and which are checked for changes from then on.
 
         Raises:
             InvalidError: a file cannot be used.
@@ -63,7 +62,7 @@ class Entrance(Generic[L]):
             await self.reload(look_closely=False)
 
     async def reload(self, *, look_closely: bool = True) -> list[str]:
-        """Take changed files into use; what could not be, in sentences."""
+        """Reload changed files; return sentences about those that failed."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.thread, self._reload, look_closely)
 
@@ -72,7 +71,7 @@ class Entrance(Generic[L]):
         return [one for each in made for one in each.reload(look_closely=look_closely)]
 
     async def close(self) -> None:
-        """End what runs. Idempotent."""
+        """Stop the threads. Idempotent."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -81,33 +80,31 @@ class Entrance(Generic[L]):
     # Connections
 
     def admitted(self, listener: str, address: str) -> bool:
-        """Whether a connection from an address may be accepted now."""
+        """Return whether a connection from an address may be accepted."""
         limit = self.limits.refusal(address, self._now())
         if limit is not None:
             self._refused[listener, limit] += 1
         return limit is None
 
     def barred(self, listener: str, address: str) -> bool:
-        """Whether credentials of HTTP from an address are refused now."""
+        """Return whether HTTP credentials from an address are refused."""
         found = self._credentials.barred(address, self._now())
         self._refused[listener, FAILURES] += found
         return found
 
     def failed(self, address: str) -> None:
-        """Count a request whose credentials are not accepted."""
         self._credentials.failed(address, self._now())
 
     def handshake_failed(self, listener: str, address: str) -> None:
-        """A client did not come through TLS."""
         self._handshakes_failed[listener] += 1
         self.limits.failed(address, self._now())
 
     def handshake_delay(self, address: str) -> float | None:
-        """How long a handshake has to wait, in seconds; None if that is too long."""
+        """Return the seconds that a handshake has to wait; None if too long."""
         return self.limits.handshake_delay(address, self._now())
 
     def turn_delay(self) -> float | None:
-        """How long one has to wait then, for those of other addresses."""
+        """Return the seconds that a handshake has to wait for those of other addresses."""
         return self.limits.turn_delay(self._now())
 
     def tls_server(
@@ -118,7 +115,7 @@ class Entrance(Generic[L]):
         *,
         displaces: bool = False,
     ) -> TlsServer:
-        """What accepts connections of a listener, with the certificate that is in use by then."""
+        """Return a TLS server with the listener's current certificate."""
         return TlsServer(
             protocol=protocol,
             context=lambda: contexts.current.server,
@@ -127,7 +124,7 @@ class Entrance(Generic[L]):
         )
 
     def http(self, listener: str, *, reuse_port: bool = False) -> Bind | None:
-        """How an `HttpListener` accepts connections of a listener; None if that has no TLS."""
+        """Return how an `HttpListener` binds a listener; None without TLS."""
         contexts = self.listeners[listener].tls
         if contexts is None:
             return None
@@ -143,7 +140,6 @@ class Entrance(Generic[L]):
         return bind
 
     def samples(self) -> Iterator[Sample]:
-        """What is counted, for the registry."""
         for limit, count in self._refused.items():
             yield Sample(metrics.REFUSED, count, limit)
         for listener, count in self._handshakes_failed.items():
@@ -152,8 +148,9 @@ class Entrance(Generic[L]):
 
 
 class Gate:
-    """The entrance, for the addresses of one listener: a gate of `tls_server.TlsServer`, and the
-    failures that an `http_authentication.Authentication` counts."""
+    """Limits for the addresses of one listener: a gate of `tls_server.TlsServer` and counter of
+    failures.
+    """
 
     def __init__(self, entrance: Entrance[L], listener: str) -> None:
         self._entrance = entrance

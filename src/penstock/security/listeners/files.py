@@ -1,7 +1,4 @@
-"""What one listener has from files: contexts of TLS, and what tokens are worth.
-
-It is made anew when the files change (`Reloading`); reading them blocks.
-"""
+"""Files of one listener: TLS contexts and token verifiers; reading blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsContexts:
-    """Of one keystore: to be called by, and to call others with where that is done."""
+    """TLS contexts of a keystore, for accepting and, if used, for connecting."""
 
     server: ssl.SSLContext
     certificate: CertificateFacts
@@ -36,8 +33,6 @@ class TlsContexts:
 
 
 class ListenerFiles:
-    """One listener's; making it reads files."""
-
     def __init__(
         self,
         name: str,
@@ -47,7 +42,6 @@ class ListenerFiles:
         has_tls: bool,
         has_tokens: bool,
     ) -> None:
-        """Raises InvalidError: a file cannot be used."""
         self.name = name
         self._settings = settings
         self._clock = clock
@@ -83,10 +77,10 @@ class ListenerFiles:
         )
 
     def principal_of(self, certificate: bytes) -> str:
-        """The name of the principal that a client's certificate (DER) makes it.
+        """Return the principal's name of a client certificate (DER).
 
         Raises:
-            NobodysName: it makes it nobody.
+            NobodysName: the certificate maps to no principal.
         """
         from penstock.security.certificate_names import PrincipalMapper, distinguished_name
 
@@ -115,12 +109,12 @@ class ListenerFiles:
         )
 
     def reloading(self) -> Iterator[tuple[str, Reloading[Any]]]:
-        """What comes from files, and a word for it."""
+        """Yield the reloadable objects with a label."""
         if self.tls is not None:
             yield "certificates", self.tls
 
     def reload(self, *, look_closely: bool) -> list[str]:
-        """Take changed files into use; blocks. What could not be, in sentences."""
+        """Reload changed files (blocks); return sentences about those that failed."""
         failures = []
         for word, one in self.reloading():
             before = one.failures
@@ -136,7 +130,6 @@ class ListenerFiles:
 
 
 def samples(listeners: Mapping[str, ListenerFiles]) -> Iterator[Sample]:
-    """What is counted of the files of some listeners."""
     reloads, failures = Counter[str](), Counter[str]()
     for name, made in listeners.items():
         for word, one in made.reloading():

@@ -1,4 +1,4 @@
-"""Metrics of TLS, and of files that are loaded anew."""
+"""Metrics of TLS and of reloaded files."""
 
 from __future__ import annotations
 

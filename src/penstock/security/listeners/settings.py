@@ -1,4 +1,4 @@
-"""Settings of a listener that is encrypted, or takes tokens, under Kafka's names; files are PEM.
+"""Settings of a listener with TLS or tokens, under Kafka's names; files are PEM.
 
 A class that inherits them may have a `PREFIX`.
 
@@ -20,7 +20,7 @@ PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings:
-    """How a listener is encrypted, what certificates and tokens say, what addresses may cost."""
+    """Settings of a listener: TLS, mapping of certificates and tokens, limits per address."""
 
     ssl_keystore_location: str = setting(
         "", "File with the private key and the certificate chain, own certificate first. A change"
@@ -115,7 +115,6 @@ class ListenerSettings:
 
     @property
     def bounds(self) -> AddressBounds:
-        """What addresses may cost."""
         return AddressBounds(
             waiting=self.max_unauthenticated_connections,
             waiting_per_address=self.max_unauthenticated_connections_per_ip,

@@ -1,10 +1,8 @@
-"""Listening with TLS: connections are looked at before a handshake costs anything.
+"""TLS listener: checks the address of a connection before its handshake.
 
-`loop.create_server(ssl=…)` would begin a handshake with whoever connects, and have one certificate
-for as long as it listens. So sockets are accepted here: an address with too many failures is closed
-at once, one with too many handshakes waits its turn, as all do where there are too many in all, and
-each handshake takes the certificate that is in use by then. A handshake has `HANDSHAKE_SECONDS`.
-What comes out is a connection like any other, over asyncio's TLS transport.
+Unlike `loop.create_server(ssl=…)` it closes connections of addresses with too many failures, delays
+handshakes above the limits, and uses the current certificate for each. A handshake is limited to
+`HANDSHAKE_SECONDS`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ _PAUSE_SECONDS: Final = 0.5
 
 
 class Gate(Protocol):
-    """Who decides about addresses; `now` is its own."""
+    """Limits of addresses; `now` is its own."""
 
     def admitted(self, address: str) -> bool: ...
     def crowded(self, address: str) -> bool: ...
@@ -51,7 +49,7 @@ class Gate(Protocol):
 
 
 class TlsServer:
-    """One listener with TLS; belongs to the event loop."""
+    """TLS listener; belongs to the event loop."""
 
     def __init__(
         self,
@@ -61,8 +59,9 @@ class TlsServer:
         gate: Gate,
         displaces: bool = False,
     ) -> None:
-        """With `displaces` a new connection ends the oldest handshake of its address where that has
-        as many as it may, so that silent connections do not keep out probes from there."""
+        """With `displaces` a new connection ends the oldest handshake of an address at its limit,
+        so that silent connections do not block probes.
+        """
         self._displaces = displaces
         self._protocol = protocol
         self._context = context
@@ -79,7 +78,7 @@ class TlsServer:
     async def bind(
         self, host: str | None, port: int, backlog: int, *, reuse_port: bool = False
     ) -> None:
-        """Bind the addresses of a host, without accepting yet; None is every interface.
+        """Bind the addresses of a host without accepting; None is every interface.
 
         With `reuse_port` another process may listen beside this one.
 
@@ -107,12 +106,11 @@ class TlsServer:
             raise
 
     async def start_serving(self) -> None:
-        """Accept connections."""
         for one in self._sockets:
             asyncio.get_running_loop().add_reader(one, self._on_arrivals, one)
 
     def close(self) -> None:
-        """Accept nothing more, and end handshakes; connections stay. Idempotent."""
+        """Stop accepting and end handshakes; connections stay. Idempotent."""
         for task in self._shaking:
             task.cancel()
         sockets, self._sockets = self._sockets, []
@@ -151,7 +149,6 @@ class TlsServer:
             asyncio.get_running_loop().add_reader(listening, self._on_arrivals, listening)
 
     def _end_oldest(self, address: str) -> None:
-        """End the oldest handshake of an address."""
         for task, host in self._shaking.items():
             if counted(host) == address:
                 del self._shaking[task]
@@ -160,7 +157,7 @@ class TlsServer:
                 return
 
     def _has_left(self, accepted: socket.socket, host: str) -> bool:
-        """Whether the peer is gone before its handshake: that costs nothing, and has failed."""
+        """Return whether the peer has closed the connection before its handshake."""
         state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         left = state != _ESTABLISHED
         if left:
@@ -168,7 +165,7 @@ class TlsServer:
         return left
 
     async def _shake_hands(self, accepted: socket.socket, host: str) -> None:
-        """From an accepted socket to a connection, which has been told of by then."""
+        """Perform the handshake of an accepted socket and connect its protocol."""
         try:
             waited = await _waited(self._gate.handshake_delay(host))
             waited = waited and await _waited(self._gate.turn_delay())
@@ -215,7 +212,7 @@ class TlsServer:
 
 
 async def _waited(delay: float | None) -> bool:
-    """Wait for so long; False where there is no use in it."""
+    """Wait; return False if the connection should be dropped."""
     if delay:
         await pause(delay)
     return delay is not None

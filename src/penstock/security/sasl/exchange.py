@@ -1,10 +1,9 @@
-"""What an exchange of SASL messages is, whatever its mechanism.
+"""SASL exchanges: interfaces of all mechanisms.
 
-A server's exchange takes a client's messages one by one; each has an outcome: a challenge that the
-client answers, or that the client is accepted as some principal. `Later` is an outcome that takes
-milliseconds to find: the shell finds it off the event loop. Whatever does not lead there raises
-`AuthenticationFailed`, after which the exchange is of no more use. Its text goes to the client and
-is the same whatever was wrong; `reason` is for the log, and neither has a secret.
+A server's exchange returns an outcome for each client message: a challenge or an accepted
+principal. `Later` is an outcome that takes milliseconds and is computed off the event loop. A
+failure raises `AuthenticationFailed`, which ends the exchange; its text, sent to the client, is
+always the same, and `reason` is logged.
 
 Source: RFC 4422; KIP-152 (errors are answered).
 """
@@ -23,7 +22,7 @@ _NONCE_BITS: Final = 192
 
 
 class AuthenticationFailed(InvalidError):
-    """The client is not who it says, or did not say it in the mechanism's words."""
+    """The client's identity is not proven, or its message is malformed."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -35,32 +34,32 @@ class AuthenticationFailed(InvalidError):
 
 
 class NobodysName(InvalidError):
-    """A certificate whose name makes its owner nobody."""
+    """The certificate's name maps to no principal."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 class ServerUntrusted(InvalidError):
-    """The server did not prove that it knows the password, or did not speak the mechanism."""
+    """The server did not prove knowledge of the password, or its message is malformed."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
 
 def new_nonce(randomness: Randomness) -> str:
-    """One exchange's alone, in hexadecimal."""
+    """Return a nonce of one exchange, in hexadecimal."""
     return f"{randomness.bits(_NONCE_BITS):048x}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Challenge:
-    """What the client is sent next."""
+    """Next message to the client."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The end: who the client is, and until when that holds (ms since the epoch), if not always."""
+    """End of an exchange: the principal, and its expiry in ms since the epoch (None: never)."""
 
     data: bytes
     principal: Principal
@@ -72,16 +71,16 @@ Outcome = Challenge | Accepted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """An outcome that is slow to find; `find` raises AuthenticationFailed."""
+    """Slow outcome; `find` raises AuthenticationFailed."""
 
     find: Callable[[], Outcome]
 
 
 class ServerExchange(Protocol):
-    """One authentication of one client."""
+    """Server side of one authentication."""
 
     def step(self, message: bytes) -> Outcome | Later:
-        """Take the client's next message.
+        """Process the client's next message.
 
         Raises:
             AuthenticationFailed: the exchange has ended.
@@ -90,15 +89,15 @@ class ServerExchange(Protocol):
 
 
 class ClientExchange(Protocol):
-    """One authentication at one server."""
+    """Client side of one authentication."""
 
     done: bool
     """Whether the mechanism is content with what the server said."""
 
     def respond(self, challenge: bytes) -> bytes:
-        """The next message; `challenge` is empty for the first one. May be slow.
+        """Return the next message; `challenge` is empty for the first one. May be slow.
 
         Raises:
-            ServerUntrusted: the server's message is not what it should be.
+            ServerUntrusted: the server's message is invalid.
         """
         ...

@@ -37,24 +37,24 @@ _BEARER: Final = re.compile(r"bearer +(?P<token>[A-Za-z0-9\-._~+/]+=*)", re.IGNO
 
 
 class Verifier(Protocol):
-    """What a token is worth."""
+    """Verifier of tokens."""
 
     def verify(self, token: str) -> TokenOwner:
-        """Whose it is.
+        """Return the owner of a token.
 
         Raises:
-            UnknownKey: it is signed with a key that is not known yet.
-            InvalidToken: it is worth nothing.
+            UnknownKey: the token is signed with an unknown key.
+            InvalidToken: the token is invalid.
         """
         ...
 
     def verify_with_new_keys(self, token: str) -> TokenOwner:
-        """As `verify`, after a look for new keys; slow. Raises InvalidToken alone."""
+        """Verify after reloading keys (slow). Raises InvalidToken alone."""
         ...
 
 
 class OAuthBearerServer:
-    """One client's authentication."""
+    """Server side of one authentication."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -99,7 +99,7 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 class OAuthBearerClient:
-    """One authentication at a server; `token` gives the token when it is needed."""
+    """Client side of one authentication; `token` returns the token when it is needed."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self._token = token

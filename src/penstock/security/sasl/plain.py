@@ -29,7 +29,7 @@ _PARTS: Final = 3
 
 
 class PlainServer:
-    """One client's authentication. `secret` is what decoys are made with."""
+    """Server side of one authentication. `secret` derives decoys."""
 
     def __init__(self, credentials: Credentials, secret: bytes) -> None:
         self._credentials = credentials
@@ -66,8 +66,6 @@ def _parse(message: bytes) -> tuple[str, str]:
 
 
 class PlainClient:
-    """One authentication at a server."""
-
     def __init__(self, user: str, password: str) -> None:
         self._message = b"\0".join([b"", user.encode(), password.encode()])
         self.done = False

@@ -66,7 +66,7 @@ _SERVER_FIRST: Final = re.compile(
 
 
 class ScramServer:
-    """One client's authentication; `nonce` is this exchange's alone, printable, without commas."""
+    """Server side of one authentication; `nonce` is unique, printable and has no commas."""
 
     def __init__(
         self, mechanism: str, credentials: Credentials, *, nonce: str, secret: bytes
@@ -147,7 +147,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """One authentication at a server, which has to prove itself too."""
+    """Client side of one authentication, which verifies the server too."""
 
     def __init__(self, mechanism: str, user: str, password: str, *, nonce: str) -> None:
         self._mechanism = mechanism
@@ -199,7 +199,6 @@ class ScramClient:
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
-    """Byte by byte; of two lengths, nothing that matches anything."""
     if len(one) != len(other):
         return b""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
@@ -213,7 +212,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(message: bytes) -> str:
-    """A message; empty where it is too long, or no UTF-8."""
+    """Decode a message; empty if it is too long or not UTF-8."""
     try:
         return message.decode() if len(message) <= MESSAGE_BYTES_MAX else ""
     except UnicodeDecodeError:
