@@ -56,10 +56,10 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
     )
     writer.attach(asyncio.get_running_loop())
     sent = [Sent(partition=0), Sent(partition=1, count=3)]
-    for one in sent:
-        writer.submit(one.submission)
+    for message in sent:
+        writer.submit(message.submission)
     await writer.stop()
-    assert all(one.placed.error is None for one in sent)
+    assert all(entry.placed.error is None for entry in sent)
     await marks.note()
     await store.close()
 

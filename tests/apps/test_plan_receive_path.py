@@ -49,7 +49,12 @@ def test_a_plan_as_json(plan: Run) -> None:
     assert window["setting"] == "aeron.rcv.initial.window.length"
     document = json.loads(ran.out)
     assert document["inputs"]["rtt"] == {"value": 200.0, "unit": "us"}
-    assert {one["severity"] for one in document["findings"]} <= {"ok", "note", "warn", "fail"}
+    assert {finding["severity"] for finding in document["findings"]} <= {
+        "ok",
+        "note",
+        "warn",
+        "fail",
+    }
     assert len(document["charts"]) == 2
 
 

@@ -70,7 +70,7 @@ def secrets(master: str, ring: FileKeyRing) -> dict[str, bytes]:
         "select subject, digest, key_id, wrapped from keys"
     ):
         found[subject] = _unwrap(ring._present(), wrapped, key_id + digest, Path())
-    assert {len(one) for one in found.values()} == {KEY_BYTES}
+    assert {len(entry) for entry in found.values()} == {KEY_BYTES}
     return found
 
 
@@ -82,7 +82,7 @@ def forms(secret: bytes) -> Iterator[bytes]:
     yield b64encode(secret).rstrip(b"=")
     yield repr(secret)[2:-1].encode()
     yield ", ".join(map(str, secret)).encode()
-    yield ", ".join(str(one - 256 * (one > 127)) for one in secret).encode()  # as Java has bytes
+    yield ", ".join(str(item - 256 * (item > 127)) for item in secret).encode()  # as Java has bytes
 
 
 def all_that_shows(folder: Path, port: int) -> list[str]:

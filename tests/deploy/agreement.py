@@ -191,7 +191,7 @@ def _names(deployment: Path) -> Iterator[str]:
 
 def container(deployment: Path) -> Facts:
     lines = instructions(deployment / files.CONTAINER)
-    last = {line.name: line for line in lines if line.stage == max(one.stage for one in lines)}
+    last = {line.name: line for line in lines if line.stage == max(entry.stage for entry in lines)}
     return Facts(
         file=files.CONTAINER,
         serve=last["CMD"].array,
@@ -259,7 +259,10 @@ def _producer_pod(deployment: Path) -> Producer:
 
 def ecs(deployment: Path) -> Facts:
     task = from_json(deployment / files.TASK)
-    of = {one["name"]: one for one in task["containerDefinitions"]}
+    of = {
+        containerDefinition["name"]: containerDefinition
+        for containerDefinition in task["containerDefinitions"]
+    }
     agent, preparation = of["agent"], of["socket-directory"]
     producing = from_json(deployment / files.PRODUCER_TASK)
     (producer,) = producing["containerDefinitions"]

@@ -65,7 +65,7 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 def document(path: Path, kind: str) -> dict[str, Any]:
-    (found,) = (one for one in documents(path) if one["kind"] == kind)
+    (found,) = (entry for entry in documents(path) if entry["kind"] == kind)
     return found
 
 

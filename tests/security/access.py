@@ -31,4 +31,7 @@ class Noted:
         """Of each event, its kind, its outcome, and these fields."""
         names = ("event", "outcome", *fields)
         told = [[getattr(event, name) for name in names] for event in self.events]
-        return [tuple(one if isinstance(one, str) else [*one] for one in each) for each in told]
+        return [
+            tuple(failure if isinstance(failure, str) else [*failure] for failure in each)
+            for each in told
+        ]

@@ -125,6 +125,6 @@ def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
             sender.setblocking(False)
             sender.sendto("\n".join(states).encode(), address)
     except OSError as error:
-        logger.warning("%s=%s was not told %s: %s", VARIABLE, address, states, error)
+        logger.warning("%s=%s did not receive %s: %s", VARIABLE, address, states, error)
         return False
     return True

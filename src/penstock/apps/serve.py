@@ -1,15 +1,15 @@
-"""`penstock serve`: run a broker until it is told to stop.
+"""`penstock serve`: runs a broker until it is stopped.
 
-Nothing is imported here that a broker does not need: the time from the command to the ready line
-is mostly imports. One line goes to stdout, when clients can connect:
+Imports are few, since they dominate the time to the ready line, which is written to stdout when
+clients can connect:
 
     penstock ready kafka=HOST:PORT admin=HOST:PORT
 
-With several processes there is an address of each broker, with commas between. The line says at its
-end where whoever asks from this machine may do everything over the admin interface, ACLs or not.
+With several processes the addresses are separated by commas. The line ends with a note if clients
+on this machine may do everything over the admin interface, regardless of ACLs.
 
-SIGTERM and SIGINT end it in good order with status 0; a second one ends it at once. It ends on its
-own, with an error, when another process has registered under its node.id.
+SIGTERM and SIGINT stop it cleanly with status 0; a second signal ends it at once. It ends with an
+error when another process registers its node.id.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
-    A flag wins over the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), the
-    environment over the file, the file over the default.
+    A flag overrides the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), which
+    overrides the file, which overrides the default.
     """
     set_up(log_format, log_level)
     flags = dict(parse_override(text) for text in overrides)
@@ -79,7 +79,7 @@ def _with_protocol(text: str) -> str:
 
 
 def run(configuration: Configuration) -> None:
-    """Serve until a signal comes.
+    """Serve until a signal arrives.
 
     Raises:
         PenstockError: the broker cannot start.
@@ -100,7 +100,7 @@ def run(configuration: Configuration) -> None:
 
 
 def _check_alone(configuration: Configuration) -> None:
-    """Where several processes have shared the directory, see that one has all that there is."""
+    """Check that a single process has all partitions of a directory shared before."""
     if configuration.places.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held

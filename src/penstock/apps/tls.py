@@ -1,4 +1,4 @@
-"""`penstock tls`: certificates for development, what is in a file, and what brokers have in use."""
+"""`penstock tls`: certificates for development, checks of files, and reload in brokers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_ADMIN: Final = "127.0.0.1:9644"
 
 @click.group("tls", short_help="Certificates: a CA for development, check, reload.")
 def tls() -> None:
-    """Brokers load PEM files anew within seconds of a change; nothing has to be restarted."""
+    """Manage certificates. Brokers reload changed PEM files within seconds, without a restart."""
 
 
 @tls.command("dev-ca", short_help="Make certificates for development.")
@@ -37,10 +37,10 @@ def tls() -> None:
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int
 ) -> None:
-    """Make an authority in DIRECTORY, unless it has one, and keystores that it signs.
+    """Create an authority in DIRECTORY, unless it has one, and keystores that it signs.
 
-    ca.pem is the truststore of everybody, broker.pem the keystore of brokers. Whoever reads
-    ca-key.pem can be anybody: not for production.
+    ca.pem is the truststore of all clients and brokers, broker.pem the keystore of brokers. Anyone
+    who can read ca-key.pem can impersonate any of them: not for production.
     """
     from penstock.security.data.secret_files import write_private
     from penstock.security.development_ca import authority_in, common_name
@@ -75,7 +75,7 @@ def _check_name(name: str) -> None:
 )  # fmt: skip
 @output_option
 def check(state: State, file: str, key: str, key_password: str) -> None:
-    """Look into FILE as a broker would: is the key the certificate's, is it valid, until when."""
+    """Check FILE as a broker would: whether key and certificate match, and the validity."""
     from penstock.security.files import UnusableFile
     from penstock.security.tls import TlsFiles, check_keystore, load_chain
 
@@ -105,7 +105,9 @@ def check(state: State, file: str, key: str, key_password: str) -> None:
 @admin_option
 @output_option
 def reload(state: State, admin: str | None) -> None:
-    """Certificates, users and keys of tokens; what is no good is named, and the former stays."""
+    """Reload certificates, users and token keys; invalid files are named, and the former ones
+    stay.
+    """
     failures = []
     for address in admin_addresses(state.setting("admin", admin, DEFAULT_ADMIN)):
         url = admin_url(address)
@@ -115,7 +117,7 @@ def reload(state: State, admin: str | None) -> None:
         )  # fmt: skip
         if answer.status != 200:
             raise BrokerRefused(f"{url}: {answer.message}")
-        failures += [f"{url}: {one}" for one in answer.body.get("failures", [])]
+        failures += [f"{url}: {failure}" for failure in answer.body.get("failures", [])]
     say(state, "\n".join(failures) or "everything is in use", failures=failures)
     if failures:
         raise click.exceptions.Exit(1)

@@ -68,7 +68,7 @@ class InvalidAcl(InvalidError):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
-    """One entry of one access control list."""
+    """Entry of an access control list."""
 
     resource_type: str
     name: str

@@ -178,7 +178,7 @@ class _Remembered:
         return found
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
-        return [one for one in SUPPORTED[resource_type] if self.allows(one, resource_type, name)]
+        return [item for item in SUPPORTED[resource_type] if self.allows(item, resource_type, name)]
 
 
 class AuthorisationFailed(InvalidError):

@@ -1,4 +1,4 @@
-"""Who a client's certificate makes it: its distinguished name, through the mapping rules.
+"""Principal names of client certificates: distinguished names, mapped by rules.
 
 The name is written as Java writes it (RFC 2253): the last part first, `CN=alice,OU=data,O=acme`;
 parts that RFC 2253 has no word for are written by number and in hexadecimal.
@@ -9,7 +9,7 @@ parts that RFC 2253 has no word for are written by number and in hexadecimal.
                                     group matched; L or U makes the outcome lower or upper case
     DEFAULT                         the name as it is
 
-A name that no rule matches is nobody's: the client is refused.
+A client whose name matches no rule is rejected.
 
 Source: KIP-371 (rules), Kafka's `SslPrincipalMapper`; Java's `X500Principal.getName()`; RFC 2253.
 """

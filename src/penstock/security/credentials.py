@@ -1,9 +1,9 @@
-"""What is kept of a password: a salted hash, from which nobody gets the password back.
+"""Credentials: salted hashes of passwords.
 
 A credential belongs to one SCRAM mechanism. The password is salted and hashed `iterations` times
 (PBKDF2); two keys are made of that: the client proves that it knows the first one, of which only
 the hash is kept (`stored_key`), and the server proves itself by the second one (`server_key`).
-PLAIN is verified against the same credentials: a password is derived anew and compared.
+PLAIN is verified against the same credentials: the password is derived and compared.
 
 Deriving is slow on purpose, milliseconds: never on an event loop. It leaves the interpreter's lock.
 
@@ -152,7 +152,7 @@ def parse_credential(text: str) -> ScramCredential:
     if not (iterations.isascii() and iterations.isdigit() and len(iterations) <= 9):
         _fail_form()
     try:
-        decoded = [b64decode(one, validate=True) for one in (salt, stored, server)]
+        decoded = [b64decode(thing, validate=True) for thing in (salt, stored, server)]
     except (binascii.Error, ValueError):
         _fail_form()
     return ScramCredential(

@@ -193,7 +193,7 @@ class Authentication(Generic[K]):
             return Shown(mechanism="bearer", token_sha256=digest)
         tokens = identities.tokens
         if tokens is None:
-            raise NotAuthenticated("there is nobody who signs tokens")
+            raise NotAuthenticated("signed tokens are not configured")
         from penstock.security.tokens import InvalidToken, UnknownKey  # there, as who verifies is
 
         try:

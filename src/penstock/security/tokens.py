@@ -272,4 +272,4 @@ def _time(claims: Mapping[str, Any], claim: str) -> int | None:
 def _audiences(claims: Mapping[str, Any]) -> Sequence[str]:
     value = claims.get("aud")
     values = value if isinstance(value, list) else [value]
-    return [one for one in values if isinstance(one, str)]
+    return [entry for entry in values if isinstance(entry, str)]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.security.data.file_ring import FileKeyRing
+from penstock.security.data.key_location import KeyPlace, ring_at
 from penstock.security.data.master_keys import generated, master_keys
-from penstock.security.data.places import KeyPlace, ring_at
 
 VARIABLE = "TESTED_MASTER_KEY"
 

@@ -55,13 +55,17 @@ def test_values_are_encrypted_on_the_broker_and_clear_at_both_ends(
     assert b"one" not in stored
     assert b"two" not in stored
     clear = client.read_arrow(topic).column("value").to_pylist()
-    assert [one and one[0] for one in clear] == [1, 1, None]
+    assert [item and item[0] for item in clear] == [1, 1, None]
     read = protected.read_arrow(topic)
     assert read.column("value").to_pylist() == ["one", "two", None]
     assert read.column("key").to_pylist() == [b"a", b"b", b"a"]
     ring.shred("a")
     batches = list(protected.iter_arrow(topic))
-    assert [one for b in batches for one in b.column("value").to_pylist()] == [None, "two", None]
+    assert [entry for b in batches for entry in b.column("value").to_pylist()] == [
+        None,
+        "two",
+        None,
+    ]
 
 
 def test_what_cannot_be_decrypted_is_an_error_that_counts(

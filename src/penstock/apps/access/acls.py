@@ -80,7 +80,7 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
         for kind, name in resources
     ] or [AclFilter(principal=principal)]
     with state.client() as client:
-        found = sorted({one for wanted in filters for one in client.list_acls(wanted)})
+        found = sorted({entry for wanted in filters for entry in client.list_acls(wanted)})
     show(state, [asdict(binding) for binding in found], COLUMNS, things="ACLs")
 
 
@@ -124,7 +124,7 @@ def add_acls(
         )
         for kind, name in resources
         for who in principal
-        for what in [one.replace("-", "_") for one in operation]
+        for what in [word.replace("-", "_") for word in operation]
         for where in host
     ]
     _check(bindings)
@@ -182,5 +182,5 @@ def remove_acls(
         raise click.UsageError("say which entries, or --all")
     filters = [replace(wanted, resource_type=kind, name=name) for kind, name in resources]
     with state.client() as client:
-        removed = [one for each in filters or [wanted] for one in client.delete_acls(each)]
-    say(state, f"{len(removed)} entries removed", removed=[asdict(one) for one in removed])
+        removed = [binding for each in filters or [wanted] for binding in client.delete_acls(each)]
+    say(state, f"{len(removed)} entries removed", removed=[asdict(item) for item in removed])

@@ -140,7 +140,9 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
         how = "what this process may use, by its affinity and its cgroup's quota"
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
-        found.notes.append(f"{places.data_dir} lies in memory: its figures are not those of a disk")
+        found.notes.append(
+            f"{places.data_dir} is a file system in memory: the figures do not describe a disk"
+        )
     taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
     calibration = Calibration(taken_at=taken_at, host=host, measured=measured)
     return Result(subject=found.subject, calibration=calibration, notes=tuple(found.notes))

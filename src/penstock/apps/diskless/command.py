@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from penstock.apps.diskless.consolidation import consolidate
-from penstock.apps.diskless.places import (
-    Places,
+from penstock.apps.diskless.installation import (
+    Installation,
     installation_options,
     opened,
     partition_names,
@@ -158,7 +158,7 @@ async def _objects(
         return rows
 
 
-async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
+async def _keys(places: Installation, after: str) -> AsyncIterator[tuple[str, str]]:
     while True:
         rows = await places.plane.referenced_keys(after=after, limit=ROWS_PER_CALL)
         for state, lease in rows:
@@ -169,7 +169,7 @@ async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
 
 
 async def _object(
-    places: Places, names: dict[PartitionKey, str], state: str, key: str
+    places: Installation, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
     from penstock.archive.footers import read_footer
     from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
@@ -191,7 +191,7 @@ async def _object(
     return row
 
 
-async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
+async def _sealed(places: Installation, key: str, size_bytes: int | None) -> str:
     """Describe a sealed segment; empty for other objects."""
     from penstock.records import HEADER_BYTES, decode_header
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.diskless.places import installation_options, opened, wanted_partitions
+from penstock.apps.diskless.installation import installation_options, opened, wanted_partitions
 from penstock.apps.session import current, show_facts
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
-from penstock.apps.doctor.places import CONTROL_FILE, agent, installation, outbox, skipped
 from penstock.apps.doctor.security import (
     BY_CONFIGURATION,
     HOST_HTTP,
     host_checks,
     security_checks,
 )
+from penstock.apps.doctor.storage import CONTROL_FILE, agent, installation, outbox, skipped
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -39,7 +39,10 @@ from penstock.client.replicas import outage
 
 @click.command("doctor", short_help="Find out what is wrong, and how to mend it.")
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="The broker's TOML file: its places."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The broker's TOML file: database, store, listeners.",
 )
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
@@ -50,7 +53,7 @@ from penstock.client.replicas import outage
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
 @click.option(
     "--agent-config", "agent_file", type=click.Path(path_type=Path),
-    help="A host agent's TOML file: who is let in by HTTP.",
+    help="A host agent's TOML file: checks the access to its HTTP front.",
 )  # fmt: skip
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options

@@ -21,14 +21,14 @@ FIXES: Final = {
 
 
 def _findings(answer: AdminAnswer) -> list[Finding]:
-    """One for each group and topic, with one of the reasons."""
+    """Return one finding for each group and topic, with one of the reasons."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in answer["troubles"]:
         alike[row["group"], row["letter_topic"]].append(row)
     findings = []
     for (group, topic), rows in alike.items():
         names = partition_names(rows)
-        fix = FIXES.get(rows[0]["error"], "mend what is named; the broker goes on by itself")
+        fix = FIXES.get(rows[0]["error"], "remove the named cause; the broker then continues")
         findings.append(
             Finding(
                 check=NAME,

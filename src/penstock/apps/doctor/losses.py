@@ -12,7 +12,7 @@ from penstock.apps.doctor.findings import Check, Finding
 if TYPE_CHECKING:
     from penstock.apps.session import State
 
-NAME: Final = "records given up"
+NAME: Final = "unclean elections"
 NAMED_MAX: Final = 5
 
 
@@ -40,7 +40,7 @@ def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:
         check=NAME,
         status="warn",
         cause=told,
-        fix="have producers send again what may be lost; this is told until the topic is deleted",
+        fix="send the lost records again; this finding stays until the topic is deleted",
     )
 
 

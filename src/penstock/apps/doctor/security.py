@@ -50,10 +50,10 @@ def security_checks(configuration: Configuration) -> list[Check]:
     return [
         *[
             Check(
-                f"certificate of {one.name}",
-                partial(_certificate, one.name, _settings(configuration, one)),
+                f"certificate of {thing.name}",
+                partial(_certificate, thing.name, _settings(configuration, thing)),
             )
-            for one in {one.name: one for one in encrypted}.values()
+            for thing in {thing.name: thing for thing in encrypted}.values()
         ],
         Check("files with secrets", partial(_files, configuration, listeners)),
         Check("listeners", partial(_open_listeners, configuration, listeners)),
@@ -155,7 +155,7 @@ def _readable_by_all(path: Path) -> bool:
     if not path.stat().st_mode & stat.S_IROTH:
         return False
     above = path.resolve().parents
-    return all(one.stat().st_mode & stat.S_IXOTH for one in above)
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in above)
 
 
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
@@ -163,19 +163,19 @@ def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> 
     name = "listeners"
     kafka = [listener for listener in listeners if listener.name != ADMIN]
     opened = [
-        one.name
-        for one in kafka
-        if one.host in EVERYWHERE and not _authenticates(configuration, one)
+        entry.name
+        for entry in kafka
+        if entry.host in EVERYWHERE and not _authenticates(configuration, entry)
     ]
     if opened:
         fix = "give them SASL or client certificates, or one address each"
         cause = f"on all addresses without authentication: {listed(opened, NAMED_MAX)}"
         return _one(name, "warn", cause, fix)
-    plain = [one.name for one in kafka if one.protocol == "SASL_PLAINTEXT"]
+    plain = [item.name for item in kafka if item.protocol == "SASL_PLAINTEXT"]
     if plain:
         cause = f"passwords and records go unencrypted: {listed(plain, NAMED_MAX)}"
         return _one(name, "warn", cause, "make them SASL_SSL")
-    return _one(name, "ok", ", ".join(f"{one.name} is {one.protocol}" for one in kafka))
+    return _one(name, "ok", ", ".join(f"{element.name} is {element.protocol}" for element in kafka))
 
 
 def _authenticates(configuration: Configuration, listener: Listener) -> bool:
@@ -201,7 +201,7 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
         if listener.name != ADMIN and not _authenticates(configuration, listener)
     ]
     if nobody:
-        wrong.append(f"who comes by {listed(nobody, NAMED_MAX)} is User:ANONYMOUS")
+        wrong.append(f"clients of {listed(nobody, NAMED_MAX)} are User:ANONYMOUS")
     if str(ANONYMOUS) in super_users_of(broker):
         wrong.append("User:ANONYMOUS is a super user")
     if wrong:
@@ -257,7 +257,7 @@ def _host_http(configuration: HostConfiguration) -> list[Finding]:
         if not security.has_tls:
             wrong.append("records and signed tokens go unencrypted: it has no TLS")
     if security.sasl_oauthbearer_unsecured_tokens:
-        wrong.append("tokens that nobody signed are accepted: everybody can be anybody")
+        wrong.append("unsigned tokens are accepted: any client can claim any identity")
     secrets = [
         path
         for path in (host.acl_file, security.has_tls and _key_file(security))

@@ -5,8 +5,6 @@
     penstock host ready socket=PATH http=HOST:PORT sink=log
 
 SIGTERM and SIGINT begin the drain, which ends with status 0; a second signal ends it at once.
-
-    penstock host ready socket=PATH http=HOST:PORT sink=log
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 `take` reads the requested number of bytes and confirms them; `blocking` echoes on a blocking
 socket, `uvloop` on uvloop.
-
-    python -m penstock.apps.loads.unix_socket MODE PATH
 """
 
 from __future__ import annotations

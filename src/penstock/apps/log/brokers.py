@@ -91,13 +91,17 @@ def _away(client: Client, broker_id: int) -> dict[Place, Sequence[int]]:
     target: dict[Place, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
         held = [partition for partition in topic.partitions if broker_id in partition.replicas]
-        leaving = [one for one in held if not _leaves(ordered.get((name, one.index)), broker_id)]
+        leaving = [
+            entry for entry in held if not _leaves(ordered.get((name, entry.index)), broker_id)
+        ]
         if not leaving:
             continue
         configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) != "true":
-            for one in leaving:
-                target[name, one.index] = again(others, topic, one, ordered.get((name, one.index)))
+            for item in leaving:
+                target[name, item.index] = again(
+                    others, topic, item, ordered.get((name, item.index))
+                )
     return target
 
 

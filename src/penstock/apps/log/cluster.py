@@ -67,7 +67,7 @@ def status(state: State) -> None:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
     if not state.json:
         for loss in lost or ():
-            click.echo(f"given up: {described(loss)}")
+            click.echo(f"unclean election: {described(loss)}")
     failed = [row for row in brokers if row["cause"]]
     for row in failed:
         click.echo(f"penstock: broker {row['broker']}: {row['cause']}", err=True)
@@ -188,7 +188,7 @@ def _leads(found: ClusterMetadata) -> Counter[int]:
 
 def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
     """Return the registered brokers, and others that are assigned replicas."""
-    partitions = [one for topic in found.topics.values() for one in topic.partitions]
+    partitions = [entry for topic in found.topics.values() for entry in topic.partitions]
     leads = _leads(found)
     copies = Counter(replica for partition in partitions for replica in partition.replicas)
     behind = Counter(
@@ -267,17 +267,17 @@ def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]
         if configs.get(DISKLESS) == "true":
             continue
         minimum = int(configs.get(_MINIMUM) or 1)
-        for one in lacking:
-            count = len(one.replicas) - len(adding.get(one.index, ()))
+        for entry in lacking:
+            count = len(entry.replicas) - len(adding.get(entry.index, ()))
             needed = max(minimum, count // 2 + 1) if count > 1 else minimum
-            state = "refusing" if len(one.isr) < needed else "behind"
+            state = "refusing" if len(entry.isr) < needed else "behind"
             yield {
                 "topic": name,
-                "partition": one.index,
-                "state": state if one.leader in found.nodes else "stopped",
-                "leader": one.leader,
-                "replicas": wanted[one.index],
-                "isr": list(one.isr),
+                "partition": entry.index,
+                "state": state if entry.leader in found.nodes else "stopped",
+                "leader": entry.leader,
+                "replicas": wanted[entry.index],
+                "isr": list(entry.isr),
                 "needed": needed,
             }
 

@@ -1,9 +1,5 @@
 r"""Formats of printed records: kcat's format strings and JSON envelope.
 
-    %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)
-    %K key bytes   %S value bytes   %% percent   \\\
- \\\\r \\\\t \\\\0 \\\\xNN escapes
-
 A format is compiled into literals and columns; a batch is printed by joining columns.
 
     %t topic   %p partition   %o offset   %k key   %s value   %h headers   %T timestamp (ms)

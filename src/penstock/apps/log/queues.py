@@ -103,11 +103,11 @@ def oldest(state: State, name: str, admin: str | None) -> None:
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = []
     with state.client() as client:
-        for one in standing(state, client, name, admin)["partitions"]:
-            first = waiting_records(client, one, 1, ["offset", "timestamp"])
+        for entry in standing(state, client, name, admin)["partitions"]:
+            first = waiting_records(client, entry, 1, ["offset", "timestamp"])
             for row in first:
                 age_ms = max(0, now_ms - row["timestamp"])
-                rows.append({"topic": one["topic"], "partition": one["partition"], **row,
+                rows.append({"topic": entry["topic"], "partition": entry["partition"], **row,
                              "age_ms": age_ms})  # fmt: skip
     rows.sort(key=lambda row: -row["age_ms"])
     show(state, rows, ("topic", "partition", "offset", "timestamp", "age_ms"))
@@ -130,9 +130,9 @@ def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | N
             _peek_letters(state, client, name, count)
             return
         rows = []
-        for one in standing(state, client, name, admin)["partitions"]:
-            place = {"topic": one["topic"], "partition": one["partition"]}
-            found = waiting_records(client, one, count, ["offset", "timestamp", "key", "value"])
+        for entry in standing(state, client, name, admin)["partitions"]:
+            place = {"topic": entry["topic"], "partition": entry["partition"]}
+            found = waiting_records(client, entry, count, ["offset", "timestamp", "key", "value"])
             rows += [{**place, **_readable(row)} for row in found]
     show(state, rows, ("topic", "partition", "offset", "timestamp", "key", "value"))
 

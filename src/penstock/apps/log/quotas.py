@@ -68,13 +68,13 @@ def list_quotas(state: State, entity: dict[str, str | None]) -> None:
         found = client.list_quotas(entity)
     if state.json:
         rows: list[dict[str, object]] = [
-            {"entity": dict(one.entity), "quotas": dict(one.values)} for one in found
+            {"entity": dict(entry.entity), "quotas": dict(entry.values)} for entry in found
         ]
     else:
         rows = [
-            {"entity": one.shown, "quota": key, "value": f"{value:.15g}"}
-            for one in found
-            for key, value in sorted(one.values.items())
+            {"entity": item.shown, "quota": key, "value": f"{value:.15g}"}
+            for item in found
+            for key, value in sorted(item.values.items())
         ]
     show(state, rows, ("entity", "quota", "value"), things="quotas")
 

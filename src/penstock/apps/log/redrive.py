@@ -79,9 +79,11 @@ def letters_of(batch: Any) -> Iterator[Letter]:
     """Yield the share groups' dead letters of a batch; ignore other records."""
     for row in batch.to_pylist():
         said = {
-            one["key"].removeprefix(LETTER_PREFIX): (one["value"] or b"").decode(errors="replace")
-            for one in row["headers"]
-            if one["key"].startswith(LETTER_PREFIX)
+            header["key"].removeprefix(LETTER_PREFIX): (header["value"] or b"").decode(
+                errors="replace"
+            )
+            for header in row["headers"]
+            if header["key"].startswith(LETTER_PREFIX)
         }
         partition = whole_number(said.get("partition", ""), INT_MAX)
         offset = whole_number(said.get("offset", ""))
@@ -98,7 +100,7 @@ def letters_of(batch: Any) -> Iterator[Letter]:
             key=row["key"],
             value=row["value"],
             headers=tuple(
-                one for one in row["headers"] if not one["key"].startswith(LETTER_PREFIX)
+                entry for entry in row["headers"] if not entry["key"].startswith(LETTER_PREFIX)
             ),
             truncated=TRUNCATED in said,
         )

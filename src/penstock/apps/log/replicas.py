@@ -59,7 +59,7 @@ def again(
             " there for them"
         )
     if topic.topic_id is None:
-        raise Refused(f"the brokers do not tell the id of topic {topic.name}")
+        raise Refused(f"the brokers did not return the id of topic {topic.name}; retry")
     return placed_again(
         brokers, topic.topic_id, one.index, replicas=replicas, replication_factor=factor
     )
@@ -137,14 +137,14 @@ def reassign(
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
         target: dict[Place, Sequence[int] | None] = {}
-        for one in chosen:
+        for entry in chosen:
             if brokers is not None:
-                target[name, one.index] = _broker_ids(brokers)
+                target[name, entry.index] = _broker_ids(brokers)
             elif factor is not None:
-                known = ordered.get((name, one.index))
-                target[name, one.index] = again(brokers_left, topic, one, known, factor)
+                known = ordered.get((name, entry.index))
+                target[name, entry.index] = again(brokers_left, topic, entry, known, factor)
         if cancel:
-            target = {(name, one.index): None for one in chosen if (name, one.index) in ordered}
+            target = {(name, item.index): None for item in chosen if (name, item.index) in ordered}
         order(client, target)
         if not no_wait and not cancel:
             client.await_reassigned(target, limit, progress(state))
@@ -210,19 +210,21 @@ def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, y
     truncate and copy again.
     """
     if unclean and not yes:
-        click.confirm(f"give up what only lost replicas of {name} have?", abort=True, err=True)
+        click.confirm(
+            f"discard records of {name} that only lost replicas have?", abort=True, err=True
+        )
     with state.client() as client:
         chosen = _chosen(client.describe_topic(name), partitions)
-        places = [one.index for one in chosen]
+        places = [item.index for item in chosen]
         outcomes = client.elect_leaders(name, places, unclean=unclean)
     rows = [
         {
             "topic": name,
-            "partition": one.index,
-            "preferred": next(iter(one.replicas), -1),
-            "outcome": _outcome(outcomes.get(one.index)),
+            "partition": entry.index,
+            "preferred": next(iter(entry.replicas), -1),
+            "outcome": _outcome(outcomes.get(entry.index)),
         }
-        for one in chosen
+        for entry in chosen
     ]
     show(state, rows, ("partition", "preferred", "outcome"))
 

@@ -27,7 +27,7 @@ from penstock.base.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
-    from penstock.apps.diskless.places import Places
+    from penstock.apps.diskless.installation import Installation
     from penstock.client import Client, RawFetch
     from penstock.control.batch_index.values import PartitionKey
     from penstock.records import BatchHeader
@@ -329,7 +329,7 @@ class ObjectSource:
     """Extents of diskless partitions, in their objects."""
 
     def __init__(
-        self, runner: asyncio.Runner, places: Places, keys: dict[TopicPartition, PartitionKey]
+        self, runner: asyncio.Runner, places: Installation, keys: dict[TopicPartition, PartitionKey]
     ) -> None:
         self._runner = runner
         self._places = places
@@ -354,7 +354,7 @@ class ObjectSource:
             )
             for extent in extents:
                 found = self._runner.run(self._extent(extent))
-                yield from (one for one in found if wanted.has(one.header))
+                yield from (entry for entry in found if wanted.has(entry.header))
                 offset = max(offset, extent.next_offset)
             if not extents:
                 return
@@ -394,7 +394,7 @@ def _offsets_progress(
 
 @contextmanager
 def _objects(chosen: Chosen) -> Iterator[Source]:
-    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.apps.diskless.installation import opened, wanted_partitions
     from penstock.storage.names import parse_directory_name
 
     with asyncio.Runner() as runner:

@@ -29,12 +29,12 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
         )
     rows = [
         {
-            "id": one.transactional_id,
-            "state": one.state,
-            "producer_id": one.producer_id,
-            "coordinator": one.coordinator,
+            "id": entry.transactional_id,
+            "state": entry.state,
+            "producer_id": entry.producer_id,
+            "coordinator": entry.coordinator,
         }
-        for one in found
+        for entry in found
     ]
     show(state, rows, ("id", "state", "producer_id", "coordinator"), things="transactional ids")
 

@@ -79,7 +79,7 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
     """Check batches as fetched by a consumer, then the index against the objects."""
     import asyncio
 
-    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.apps.diskless.installation import opened, wanted_partitions
     from penstock.base.errors import PenstockError
     from penstock.diskless.verification import Verifier
     from penstock.storage.inspection.findings import Finding
@@ -190,7 +190,7 @@ def _show_words(chosen: Chosen, verifier: BatchVerifier, notes: list[dict[str, o
     )
     if any(item.kind == "batch" for item in verifier.findings):
         click.echo(
-            "A consumer goes on behind a last offset:"
+            "A consumer can seek behind a last offset:"
             " penstock group seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
         )
 

@@ -1,16 +1,14 @@
-"""`penstock pipeline run`: run a pipeline until it ends or is stopped.
+"""`penstock pipeline run`: runs a pipeline until it ends or is stopped.
 
-On a terminal it shows a live table; otherwise stdout gets JSON lines, the first of which says
-where the status page is:
+On a terminal it shows a live table; otherwise stdout gets JSON lines, the first of which has the
+address of the status page:
 
     {"time_ms": …, "pipeline": "orders", "event": "started", "admin": "http://127.0.0.1:41234", …}
 
-With --once and nothing to do the queries have ended at once: Spark is not started, and `admin` is
-null.
-
-SIGINT and SIGTERM stop the queries between two of their steps, with status 0; a second one ends
-the process at once, which costs nothing but the work of the batch under way. A query that failed
-for good ends the run with status 1 and one line that names the query and the cause.
+With --once and no new records Spark is not started, and `admin` is null. SIGINT and SIGTERM stop
+the queries between steps, with status 0; a second signal ends the process at once, which only costs
+the work of the current batch. A failed query ends the run with status 1 and one line that names the
+query and the cause.
 """
 
 from __future__ import annotations
@@ -68,9 +66,10 @@ def run(
     settings: tuple[str, ...],
     debug: bool,
 ) -> None:
-    """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of what is there.
+    """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of the available records.
 
-    A pipeline goes on where it stopped. The status page has /status, /metrics, /livez, /readyz.
+    A pipeline continues from its committed offsets. The status page has /status, /metrics, /livez,
+    /readyz.
     """
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
@@ -103,7 +102,9 @@ def run(
 
 
 def _name_outage(state: State, client: Client) -> None:
-    """Write what brokers cannot use, before Spark starts; a run continues once it is back."""
+    """Report unavailable dependencies of brokers before Spark starts; the run continues after
+    recovery.
+    """
     from penstock.client.replicas import outage
 
     if causes := outage(client.broker_states()):
@@ -111,7 +112,7 @@ def _name_outage(state: State, client: Client) -> None:
 
 
 def _refuse_a_second(spec: PipelineSpec) -> None:
-    """Say so before Spark starts; what decides is the runner's lock."""
+    """Reject a second run before Spark starts; the runner's lock decides."""
     from penstock.spark.pipeline.runner import PipelineRuns
     from penstock.spark.pipeline.status import live
 
@@ -125,7 +126,7 @@ def _refuse_a_second(spec: PipelineSpec) -> None:
 def _show_at_rest(
     spec: PipelineSpec, states: States, *, json_lines: bool, master: str | None
 ) -> None:
-    """What a run shows that finds nothing to do: no status page, and Spark is not started."""
+    """Show a run without new records: no status page, and Spark is not started."""
     display = _display(_facts(spec, master), None, json_lines=json_lines)
     display.show(states)
     display.close()

@@ -1,7 +1,6 @@
-"""`penstock plan check-host`: which layer of this host breaks first. It never changes anything.
+"""`penstock plan check-host`: finds the first layer of this host that breaks. Read only.
 
-What is read stands in `host_reading`, what follows from it in `planner.host_check`; here the
-settings of a broker and of an agent are put between the two.
+`host_reading` reads the facts and `planner.host_check` judges them by the settings given here.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ def check_host_command(
     pid: int | None,
     root: Path,
 ) -> Plan:
-    """Read this host and say which layer breaks the chain first, and what to type.
+    """Report which layer of this host breaks first, and the commands that fix it.
 
     Nothing is changed: fixes are printed, never run. Settings are those that a broker and a host
-    agent would start with; the status is 1 if a layer fails.
+    agent would start with; exits with status 1 if a layer fails.
     """
     from penstock.apps.configuration import configure
     from penstock.apps.host.wiring import configure_host
@@ -102,7 +101,7 @@ def check_host_command(
 
 
 def broker_side(settings: BrokerSettings) -> BrokerSide:
-    """Of a broker's settings those that concern its host."""
+    """Return the broker's settings that concern its host."""
     return BrokerSide(
         max_connections=settings.max_connections,
         admin_max_connections=settings.admin_max_connections,

@@ -1,4 +1,4 @@
-"""What each of several brokers is told that share a data directory.
+"""Configurations of several brokers that share a data directory.
 
 | of broker *i* (0, 1, …)    | is                                                              |
 |----------------------------|-----------------------------------------------------------------|
@@ -45,19 +45,19 @@ PORT_MAX: Final = 65_535
 
 
 class BrokersMissing(InvalidError):
-    """Partitions lie with brokers that would not run."""
+    """Partitions have replicas on brokers that would not run."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Plan:
-    """The brokers' configurations."""
+    """Configurations of the brokers."""
 
     def __init__(self, configuration: Configuration, keep: ExitStack) -> None:
-        """Plan for `configuration.processes` brokers; `keep` has the free ports that were found.
+        """Plan `configuration.processes` brokers; `keep` holds the found free ports.
 
         Raises:
-            InvalidConfiguration, InvalidSetting: what is asked for cannot be shared or counted up.
+            InvalidConfiguration, InvalidSetting: a setting cannot be shared or incremented.
         """
         if configuration.places.control_url:
             raise InvalidConfiguration(
@@ -75,10 +75,12 @@ class Plan:
         self.admin = _address(self._bound("admin.listener", admin, 0)) if admin else None
         """Where the front listens, if it does."""
         self.admins = {
-            one.broker.node_id: _address(one.broker.admin_listener) for one in self.brokers if admin
+            entry.broker.node_id: _address(entry.broker.admin_listener)
+            for entry in self.brokers
+            if admin
         }
         """Where the brokers answer it."""
-        _check_ports([one.broker for one in self.brokers], admin)
+        _check_ports([item.broker for item in self.brokers], admin)
 
     def _broker(self, configuration: Configuration, place: int) -> Configuration:
         settings = configuration.broker
@@ -118,7 +120,7 @@ class Plan:
         )
 
     def _bound(self, setting: str, text: str, place: int) -> str:
-        """The address of a place; a port 0 becomes one that others are not given."""
+        """Return an address; a port 0 becomes a reserved free one."""
         name, separator, place_text = text.rpartition("://")
         host, port = parse_address(place_text, setting=setting)
         if port:
@@ -131,8 +133,8 @@ class Plan:
         return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
 
     def ready_line(self) -> str:
-        """What says that clients can connect: the first listener of each broker."""
-        kafka = [one.broker.listeners[0].rpartition("://")[2] for one in self.brokers]
+        """Return the ready line: the first listener of each broker."""
+        kafka = [entry.broker.listeners[0].rpartition("://")[2] for entry in self.brokers]
         note = trusted_note(self._trusted and self.admin is not None)
         return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
 
@@ -142,7 +144,7 @@ def _address(text: str) -> Address:
 
 
 def _up(setting: str, text: str, place: int) -> str:
-    """An address with the port of a place; 0 stays."""
+    """Return an address with an incremented port; 0 stays."""
     head, _, port = text.rpartition(":")
     number = whole_number(port, PORT_MAX)
     if not number:
@@ -156,24 +158,25 @@ def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:
     taken = {admin: "admin.listener"}
     for settings in brokers:
         own = (*settings.listeners, settings.replication_listener)
-        for one in [text.rpartition("://")[2] for text in own if not text.endswith(":0")]:
+        for thing in [text.rpartition("://")[2] for text in own if not text.endswith(":0")]:
             user = f"broker {settings.node_id}"
-            if one in taken:
+            if thing in taken:
                 raise InvalidSetting(
                     "listeners",
-                    one,
-                    f"is the address of {taken[one]} and of {user}: leave room for one port"
+                    thing,
+                    f"is the address of {taken[thing]} and of {user}: leave room for one port"
                     " per process",
                 )
-            taken[one] = user
+            taken[thing] = user
 
 
 def check_held(brokers: Collection[int], directory: Path) -> None:
-    """Bring the metadata up to date, and see that no partition needs the log of another broker.
+    """Migrate the metadata, and check that no partition needs another broker's log.
 
     Raises:
-        ControlUnavailable, IncompatibleDatabase: it cannot be opened; by another broker's process.
-        BrokersMissing: some do; which ones, and with how many processes they would be there.
+        ControlUnavailable, IncompatibleDatabase: the database cannot be opened, as when another
+            process holds it.
+        BrokersMissing: partitions need brokers; names them and the required number of processes.
     """
     try:
         image = asyncio.run(prepare(directory / CONTROL))

@@ -30,7 +30,7 @@ class AuditSettings:
     )  # fmt: skip
     topic: str = setting(
         "", "Topic that has the same lines as records, as __audit: brokers make it, internal, with"
-        " one partition, and write to it behind what they tell of. Empty writes none.",
+        " one partition, and write to it after each event. Empty writes none.",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """Protection of whole columns: Arrow arrays in, Arrow arrays out, nulls stay nulls.
 
 Masks and tokens are computed once for each distinct value, keys are looked up once for each
-distinct subject. Every value is encrypted by itself, equal ones too: ciphertexts that are equal
-would tell that the values are.
+distinct subject. Every value is encrypted by itself, equal ones too: equal ciphertexts
+would disclose equal values.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class FieldEncoder:
 
         Args:
             data: a PyArrow table or record batch; columns that it lacks are left out.
-            unreadable: `raise`, or `null` to count values that cannot be decrypted and go on.
+            unreadable: `raise`, or `null` to count values that cannot be decrypted and continue.
 
         Raises:
             FieldsUnreadable: values are damaged or another subject's.

@@ -11,7 +11,7 @@ system must have those: a local one, or one that several machines share with wor
 A row is found by a digest of the subject under the ring's secret, and holds its data key, wrapped.
 A subject that was shredded keeps its row with the digest alone, neither its id nor its key, so
 that it gets no new one. Pages are overwritten with zeros (`secure_delete`), and what the rollback
-journal had is gone with it when the transaction ends; blocks that the file system let go, and
+journal had is gone with it when the transaction ends; blocks that the file system freed, and
 copies made before, may still have the wrapped key. A rotation of the master key makes those
 worthless, too.
 

@@ -49,7 +49,7 @@ class Mask:
         kind: one of `KINDS`.
         first: characters that `keep` shows at the front; of a shorter value nothing is shown.
         last: the same at the end.
-        text: what stands in the place of the whole.
+        text: replacement of the whole value.
 
     Raises:
         InvalidMask: no such kind, or a number below 0 or above `KEPT_MAX`.

@@ -6,7 +6,7 @@ wrapped by, so that a reader takes whichever fits, at every moment of a rotation
 in it:
 
     file          FILE, FILE.next             made by a rotation, which renames it at its end
-    environment   NAME, NAME_NEXT             put there by whoever rotates, and moved afterwards
+    environment   NAME, NAME_NEXT             set by the operator, and moved afterwards
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One encrypted value, byte by byte, and how values become such and are read again.
+"""Format of an encrypted value, with its encryption and decryption.
 
     offset  bytes  what
     0       1      version, 1

@@ -1,1 +1,1 @@
-"""What listeners need beside sockets: TLS, tokens, bounds by address."""
+"""Listeners: TLS, tokens, limits per address."""

@@ -68,7 +68,7 @@ class Entrance(Generic[L]):
 
     def _reload(self, look_closely: bool) -> list[str]:
         made = list(self.listeners.values())
-        return [one for each in made for one in each.reload(look_closely=look_closely)]
+        return [item for each in made for item in each.reload(look_closely=look_closely)]
 
     async def close(self) -> None:
         """Stop the threads. Idempotent."""

@@ -69,7 +69,7 @@ class ListenerSettings:
         30, "How far the clock of the issuer may differ.", 0, 600
     )
     sasl_oauthbearer_unsecured_tokens: bool = setting(
-        False, "Accept tokens that nobody signed, and no others: for development alone, since"
+        False, "Accept unsigned tokens, and no others: for development alone, since"
         " everybody can be anybody.",
     )  # fmt: skip
     max_unauthenticated_connections: int = setting(

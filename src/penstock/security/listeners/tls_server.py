@@ -106,17 +106,17 @@ class TlsServer:
             raise
 
     async def start_serving(self) -> None:
-        for one in self._sockets:
-            asyncio.get_running_loop().add_reader(one, self._on_arrivals, one)
+        for entry in self._sockets:
+            asyncio.get_running_loop().add_reader(entry, self._on_arrivals, entry)
 
     def close(self) -> None:
         """Stop accepting and end handshakes; connections stay. Idempotent."""
         for task in self._shaking:
             task.cancel()
         sockets, self._sockets = self._sockets, []
-        for one in sockets:
-            asyncio.get_running_loop().remove_reader(one)
-            one.close()
+        for entry in sockets:
+            asyncio.get_running_loop().remove_reader(entry)
+            entry.close()
 
     def _on_arrivals(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: the client shows a token that somebody else signed.
+"""OAUTHBEARER: the client presents a token that an identity provider signed.
 
     first message   n,[a=authorisation id],^Aauth=Bearer TOKEN^A[key=value^A…]^A
     refusal         {"status":"invalid_token"}, which the client answers with ^A

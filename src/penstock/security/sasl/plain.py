@@ -2,8 +2,8 @@
 
     message = [authorisation id] NUL name NUL password
 
-Only a TLS listener keeps the password from whoever listens. An unknown user costs what a known one
-does: the password is derived for the credential of nobody, which matches nothing.
+Only TLS protects the password on the network. Unknown users take the same time as known ones: the
+password is compared with a decoy, which never matches.
 
 Source: RFC 4616; Kafka's `PlainSaslServer` (its error text).
 """

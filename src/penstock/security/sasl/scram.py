@@ -178,7 +178,7 @@ class ScramClient:
             raise ServerUntrusted(f"the server's first message is none of {self._mechanism}")
         nonce, iterations = found["nonce"], int(found["iterations"])
         if not nonce.startswith(self._own_nonce) or nonce == self._own_nonce:
-            raise ServerUntrusted("the server's nonce does not go on from the client's")
+            raise ServerUntrusted("the server's nonce does not begin with the client's")
         if not CLIENT_ITERATIONS_MIN <= iterations <= CLIENT_ITERATIONS_MAX:
             raise ServerUntrusted(
                 f"the server asks for {iterations} iterations; {CLIENT_ITERATIONS_MIN} to"

@@ -30,7 +30,7 @@ class NoDatabase(InvalidError):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Installation:
     """Opened control plane and object store."""
 
     plane: SqliteControlPlane | PostgresControlPlane
@@ -62,7 +62,7 @@ def installation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def opened(configuration: Configuration) -> AsyncIterator[Places]:
+async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
     """Open the configured control plane and store; close them at the end.
 
     Raises:
@@ -95,7 +95,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
                 place=place_of(url, options),
             )
             await guard.check()
-            yield Places(plane, GuardedStore(store, guard), guard)
+            yield Installation(plane, GuardedStore(store, guard), guard)
         finally:
             await store.close()
     finally:
@@ -114,7 +114,7 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
     return SqliteControlPlane(path)
 
 
-async def partition_names(places: Places) -> dict[PartitionKey, str]:
+async def partition_names(places: Installation) -> dict[PartitionKey, str]:
     """Return the names of diskless partitions by topic id and index."""
     image = await places.plane.image()
     return {
@@ -125,7 +125,7 @@ async def partition_names(places: Places) -> dict[PartitionKey, str]:
     }
 
 
-async def wanted_partitions(places: Places, topic: str | None) -> dict[PartitionKey, str]:
+async def wanted_partitions(places: Installation, topic: str | None) -> dict[PartitionKey, str]:
     """Return the partitions of one topic, or of all.
 
     Raises:
