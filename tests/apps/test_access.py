@@ -18,7 +18,7 @@ SETTINGS = {"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS; Use
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """A broker where ANONYMOUS may do anything and nobody else may."""
+    """Start a broker that allows everything to ANONYMOUS and nothing to other users."""
     with Broker(SETTINGS, admin=False) as broker:
         yield broker.bootstrap
 

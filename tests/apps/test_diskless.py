@@ -27,7 +27,7 @@ INCARNATION = UUID(int=99)
 
 
 async def write(directory: Path) -> None:
-    """What a broker leaves: a topic of two partitions, one object, keys that were not used."""
+    """Create the data of a broker: a topic of two partitions, one object, unused keys."""
     plane = SqliteControlPlane(directory / "control.sqlite")
     await plane.start()
     await fill(plane, directory)

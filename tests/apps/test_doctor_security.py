@@ -1,4 +1,4 @@
-"""What `penstock doctor` finds open, by a broker's configuration and the files that it names."""
+"""Security findings of `penstock doctor`, from a configuration and its files."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, *batches: bytes, partition: int = 0) -> 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """One whose partition t-1 has an unreadable batch between two good ones."""
+    """Start a broker whose partition t-1 has an unreadable batch between two good ones."""
     settings = {"log.record.validation": "headers"}
     with Broker(settings, directory=tmp_path, admin=False) as broker:
         with Client(broker.bootstrap) as client:

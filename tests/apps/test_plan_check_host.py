@@ -81,7 +81,6 @@ def test_tables_and_reasons(bare: Run, data: str, elsewhere: Path) -> None:
 
 
 def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None:
-    """Nothing of Aeron's was asked for; the sync is measured where the directory would be."""
     there = str(Path(data) / "not" / "yet")
     ran = bare(*COMMAND, "--data-dir", there)
     first, *lines = ran.out.splitlines()

@@ -1,9 +1,4 @@
-"""What the files of the deployment say about the same thing, and where they contradict each other.
-
-Each reader turns one file into `Facts`; `disagreements` compares them with each other and with the
-project. A schema cannot see any of this: a stop time-out below the drain, a second socket path, a
-producer without the shared group.
-"""
+"""Contradictions between the files of the deployment."""
 
 from __future__ import annotations
 
@@ -48,7 +43,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What one file says of the agent. Commands are without the word `penstock`."""
+    """Facts about the agent in one file. Commands are without the word `penstock`."""
 
     file: str
     serve: Sequence[str]
@@ -148,7 +143,7 @@ def _image() -> str:
 
 
 def _replacing(deployment: Path) -> Iterator[str]:
-    """Unless it is told to take over, an agent does not start while another one serves the path."""
+    """Reject a start without takeover while another agent serves the path."""
     daemons = document(deployment / files.DAEMON_SET, "DaemonSet")["spec"]
     surge = daemons["updateStrategy"].get("rollingUpdate", {}).get("maxSurge", 0)
     takes_over = setting(kubernetes(deployment).serve, TAKEOVER) == "true"

@@ -1,9 +1,4 @@
-"""What each container of the deployment may not do, whichever of the formats describes it.
-
-No capabilities but those named here, no way to gain any, nothing writable but what is mounted, and
-no root but in the container that gives the directory away. Source: the level "restricted" of
-Kubernetes' pod security standards.
-"""
+"""Restrictions of each container of the deployment, in every format."""
 
 from __future__ import annotations
 

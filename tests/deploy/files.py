@@ -1,4 +1,4 @@
-"""Where the deployment's files are, how they are read, and how a test makes a mistake in one."""
+"""Files of the deployment: paths, parsers, and changes made by tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """A change to one file that somebody has to notice, with a word of what they say."""
+    """Change to one file that a check must detect, with a word of its message."""
 
     file: str
     old: str
@@ -75,7 +75,7 @@ def from_json(path: Path) -> dict[str, Any]:
 
 
 def unit_values(path: Path) -> dict[str, list[str]]:
-    """What a unit says, `Section.Key` to all its values in order."""
+    """Return a unit's settings: `Section.Key` to all its values in order."""
     found: dict[str, list[str]] = {}
     section = ""
     for line in path.read_text().splitlines():
@@ -89,7 +89,7 @@ def unit_values(path: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction of a container file; `stage` counts its FROM lines."""
+    """Instruction of a container file; `stage` counts its FROM lines."""
 
     stage: int
     name: str
@@ -103,7 +103,7 @@ class Instruction:
 
     @property
     def copied(self) -> list[str]:
-        """What a COPY takes from the context; nothing if it copies from another stage."""
+        """Return the sources of a COPY in the context; empty if it copies from another stage."""
         words = shlex.split(self.words)
         return [] if words[0].startswith("--from=") else words[:-1]
 

@@ -28,7 +28,7 @@ STUB = "#!/bin/sh\n"
 
 
 def call(*words: str | Path) -> str:
-    """All that a tool prints if it finds fault, else nothing."""
+    """Return a tool's output if it reports problems, else an empty text."""
     done = run(*words)
     return done.stdout + done.stderr if done.returncode else ""
 

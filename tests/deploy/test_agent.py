@@ -1,7 +1,4 @@
-"""The agent's life as the deployment's files tell it: start, health, producer, stop.
-
-The commands are the files' own, run from the image; only places and addresses are replaced.
-"""
+"""Life of the agent as deployed: start, health, producer, stop."""
 
 from __future__ import annotations
 
@@ -40,7 +37,6 @@ class Agent:
         return self.supervisor.recv(1000).decode()
 
     def health(self) -> str:
-        """What its supervisor learns, which asks again when a busy machine answers too late."""
         by = time.monotonic() + SECONDS_MAX
         while "no answer in" in (said := health(self.image, self.path)):
             assert time.monotonic() < by
@@ -48,7 +44,7 @@ class Agent:
 
 
 def health(image: Path, path: str) -> str:
-    """Nothing from a healthy agent, otherwise what the command complains of."""
+    """Return a health command's complaint; empty for a healthy agent."""
     words = replaced(HEALTH, {SOCKET: path})
     done = subprocess.run(
         command(image, *words), capture_output=True, text=True, timeout=SECONDS_MAX, check=False

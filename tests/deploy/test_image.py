@@ -1,8 +1,4 @@
-"""What the container file builds, as far as it can be seen without a container engine.
-
-The context is what the ignore file lets through; the wheel is made from that context; the installed
-wheel runs on the packages of the image's lock file and on nothing else.
-"""
+"""Content of the container image, checked without a container engine."""
 
 from __future__ import annotations
 
@@ -41,7 +37,6 @@ STEP_SECONDS_MAX = 300
 
 
 def missing_from_context(deployment: Path) -> list[str]:
-    """What is copied without being sent, or sent without being copied."""
     copied = {
         PurePosixPath(source)
         for line in instructions(deployment / CONTAINER)

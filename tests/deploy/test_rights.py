@@ -1,8 +1,4 @@
-"""What the users and mounts of the deployment allow: tried with real users and real mounts.
-
-The numbers, the mode and the command that makes the directory are read from the files. The
-directory lies in a temporary place; everything else is as on a host.
-"""
+"""Rights of the deployment's users and mounts, tried with real users and mounts."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Noted:
         pass
 
     def told(self, *fields: str) -> list[tuple[object, ...]]:
-        """Of each event, its kind, its outcome, and these fields."""
+        """Return each event's kind, outcome, and these fields."""
         names = ("event", "outcome", *fields)
         told = [[getattr(event, name) for name in names] for event in self.events]
         return [

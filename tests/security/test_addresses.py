@@ -1,4 +1,4 @@
-"""What an address may cost, counted."""
+"""Limits per address."""
 
 from __future__ import annotations
 

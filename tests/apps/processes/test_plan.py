@@ -1,4 +1,4 @@
-"""What each of several brokers is told, and what cannot be shared or counted up."""
+"""Plans of several brokers in one directory: derived settings and rejected ones."""
 
 from __future__ import annotations
 

@@ -128,8 +128,6 @@ def test_what_is_not_there_is_told_before_anything_is_sent(ring: FileKeyRing) ->
 
 
 def test_one_value_for_any_serialiser(ring: FileKeyRing) -> None:
-    """As a value serialiser and deserialiser of kafka-python or confluent-kafka would be."""
-
     def serialise(order: dict[str, str]) -> bytes:
         sealed = seal_value(ring, order["customer"], order["note"].encode()) or b""
         return json.dumps(order | {"note": sealed.hex()}).encode()

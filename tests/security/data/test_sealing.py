@@ -73,7 +73,6 @@ def test_a_value_does_not_open_in_another_subjects_row(ring: FileKeyRing) -> Non
 
 
 def test_the_subject_is_authenticated_by_the_cipher_itself(ring: FileKeyRing) -> None:
-    """Whoever gave two subjects one key, or swapped rows of the ring, would gain nothing."""
     [sealed] = seal([b"value"], [KEY], SYSTEM_RANDOMNESS)
     assert sealed is not None
     with pytest.raises(Undecipherable):

@@ -42,7 +42,7 @@ from penstock.client.replicas import outage
     "--config",
     "file",
     type=click.Path(path_type=Path),
-    help="The broker's TOML file: database, store, listeners.",
+    help="The broker's TOML file: database, store, TLS.",
 )
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
