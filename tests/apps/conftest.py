@@ -18,7 +18,7 @@ from penstock.testing import Broker
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command did."""
+    """Result of a command."""
 
     status: int
     out: str

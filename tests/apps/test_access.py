@@ -18,7 +18,7 @@ SETTINGS = {"authorizer.class.name": "acls", "super.users": "User:ANONYMOUS; Use
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """A broker where ANONYMOUS may do anything and nobody else may."""
+    """Start a broker that allows everything to ANONYMOUS and nothing to other users."""
     with Broker(SETTINGS, admin=False) as broker:
         yield broker.bootstrap
 
@@ -90,7 +90,7 @@ def test_users_are_made_changed_and_removed(run: Run, tmp_path: Path) -> None:
     changed = run("user", "passwd", "alice", "--password-file", "-", *sha_256, stdin="other\n")
     assert changed.out == "password of alice changed\n"
     found = json.loads(run("user", "list", "--output", "json").out)
-    assert [(one["mechanism"], one["iterations"]) for one in found] == [
+    assert [(entry["mechanism"], entry["iterations"]) for entry in found] == [
         ("SCRAM-SHA-256", 8192), ("SCRAM-SHA-512", 4096),
     ]  # fmt: skip
     assert run("user", "remove", "alice").status == 0

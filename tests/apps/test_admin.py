@@ -1,4 +1,4 @@
-"""How commands show their credentials to an admin interface without TLS."""
+"""Credentials that commands send to an admin interface without TLS."""
 
 from __future__ import annotations
 

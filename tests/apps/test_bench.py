@@ -87,7 +87,6 @@ def data(tmp_path: Path) -> Path:
 def test_a_broker_of_its_own(
     bare: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the environment says of other brokers is not for ours."""
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", "postgresql://127.0.0.1:1/none")
     monkeypatch.setenv("KAFKA_LISTENERS", "PLAINTEXT://192.0.2.1:9092")
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "127.0.0.1:1")
@@ -198,7 +197,7 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def read_all(terminal: int) -> str:
-    """What is written to a terminal until it is closed."""
+    """Return everything written to a terminal until it is closed."""
     text = b""
     try:
         while piece := os.read(terminal, 65536):

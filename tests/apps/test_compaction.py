@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of compacted topics, of one whose files are damaged too."""
+"""Compaction findings of `penstock doctor`, also with damaged files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ def figures(bare: Run, *words: str) -> tuple[int, float]:
 
 
 def test_stats_say_how_clean_logs_are(bare: Run, tmp_path: Path) -> None:
-    """By the broker, and by its files once it is stopped."""
     with Broker({**SETTINGS, "log.cleaner.backoff.ms": 20}, directory=tmp_path) as broker:
         broker.create_topic("t", 1, COMPACTED)
         broker.create_topic("plain", 1)

@@ -27,7 +27,7 @@ INCARNATION = UUID(int=99)
 
 
 async def write(directory: Path) -> None:
-    """What a broker leaves: a topic of two partitions, one object, keys that were not used."""
+    """Create the data of a broker: a topic of two partitions, one object, unused keys."""
     plane = SqliteControlPlane(directory / "control.sqlite")
     await plane.start()
     await fill(plane, directory)
@@ -56,8 +56,8 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
     )
     writer.attach(asyncio.get_running_loop())
     sent = [Sent(partition=0), Sent(partition=1, count=3)]
-    for one in sent:
-        writer.submit(one.submission)
+    for message in sent:
+        writer.submit(message.submission)
     await writer.stop()
     assert all(one.placed.error is None for one in sent)
     await id_markers.note()

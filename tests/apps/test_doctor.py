@@ -344,7 +344,7 @@ def test_checks_that_hang_or_fail_hold_up_nobody() -> None:
         found = look(checks, seconds=1.0)
     finally:
         ended.set()
-    assert [(one.check, one.status) for one in found] == [
+    assert [(entry.check, entry.status) for entry in found] == [
         ("hangs", "fail"),
         ("fails", "fail"),
         ("good", "ok"),

@@ -1,4 +1,4 @@
-"""What `penstock doctor` finds open, by a broker's configuration and the files that it names."""
+"""Security findings of `penstock doctor`, from a configuration and its files."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_listeners_open_to_all(examined: Examine, listener: str, status: str, sa
     ("settings", "said"),
     [
         ({"allow__everyone__if__no__acl__found": "true", **TLS}, "allow.everyone.if.no.acl.found"),
-        ({"listeners": "PLAINTEXT://127.0.0.1:1"}, "who comes by PLAINTEXT is User:ANONYMOUS"),
+        ({"listeners": "PLAINTEXT://127.0.0.1:1"}, "clients of PLAINTEXT are User:ANONYMOUS"),
         ({"super__users": "User:a; User:ANONYMOUS", **TLS}, "User:ANONYMOUS is a super user"),
         ({**TLS}, ""),
     ],

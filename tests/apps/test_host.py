@@ -85,7 +85,7 @@ def ended(process: Agent) -> str:
 
 
 def refused(*words: str, **extra: str) -> str:
-    """What `penstock host serve` says when it cannot start: one line."""
+    """Return the one line of `penstock host serve` that fails to start."""
     done = subprocess.run(
         [sys.executable, "-m", "penstock", "host", "serve", *words],
         capture_output=True,
@@ -299,7 +299,6 @@ def test_sending_lines(path: str, folder: Path, bare: Run) -> None:
 
 
 def test_a_full_memory_sink(path: str, bare: Run) -> None:
-    """It says so at once, to whoever asks; nobody waits for room that nobody makes."""
     words = ("--sink", "memory", "-X", "host.memory.bytes=1024", "--http", "127.0.0.1:0")
     with agent(path, *words) as process:
         assert probed(lambda: bare("host", "health", "--socket", path)).status == 0
@@ -320,7 +319,6 @@ def test_a_full_memory_sink(path: str, bare: Run) -> None:
 
 
 def test_a_frozen_broker(path: str, bare: Run) -> None:
-    """Every request is told in time, health says why, and all goes on where it goes on."""
     with Broker(process=True, admin=False) as broker, broker.client() as client:
         client.create_topic("lines")
         words = ("--sink", "log", "-b", broker.bootstrap, "--http", "127.0.0.1:0")
@@ -521,7 +519,6 @@ class Publisher:
     [*(pytest.param(n, marks=pytest.mark.long) for n in ("old first", "new first")), "killed"],
 )
 def test_rolling_from_one_agent_to_the_next(path: str, order: str) -> None:
-    """Nothing that was published is lost, and nothing is in the log twice."""
     with Broker(admin=False) as broker, broker.client() as client:
         client.create_topic("readings", 1)
         drain = ("-X", f"host.drain.timeout.ms={TIMEOUT_SECONDS * 1000}")

@@ -95,7 +95,6 @@ def test_kernel_settings_are_read(tree: Tree) -> None:
 
 
 def test_what_cannot_be_read_is_noted(tmp_path: Path) -> None:
-    """One file is not there, one is a folder, one has no number: None, and why."""
     root = make_tree(
         tmp_path,
         {
@@ -254,8 +253,6 @@ def test_an_interface_with_ethtool(tree: Tree) -> None:
 
 
 def test_an_interface_without_ethtool(tree: Tree) -> None:
-    """What files say is known; the rest is said to be unknown, not guessed."""
-
     def missing(flag: str, interface: str) -> str:
         raise NoEthtool("ethtool is not installed")
 

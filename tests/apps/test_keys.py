@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.security.data import open_value, ring_at, seal_value
+from penstock.security.data.key_location import KeyPlace
 from penstock.security.data.master_keys import generated
-from penstock.security.data.places import KeyPlace
 from tests.apps.conftest import Run
 
 
@@ -33,14 +33,14 @@ def test_a_ring_from_its_making_to_a_shredding(bare: Run, place: KeyPlace) -> No
     seal_value(ring, "b2", b"value")
     assert sealed is not None
     listed = json.loads(bare("keys", "list", "--output", "json").out)
-    assert sorted(one["subject"] for one in listed) == ["a17", "b2"]
+    assert sorted(item["subject"] for item in listed) == ["a17", "b2"]
     rotated = json.loads(bare("keys", "rotate", "--output", "json").out)
     assert rotated == {"keys": 2, "todo": ""}
     assert open_value(ring, "a17", sealed) == b"value"
     # Who does not say yes keeps the key.
     refused = bare("keys", "shred", "a17", stdin="n\n")
     assert refused.status == 130
-    assert "delete the key of a17 for good? [y/N]" in refused.err
+    assert "delete the key of a17 permanently? [y/N]" in refused.err
     assert open_value(ring, "a17", sealed) == b"value"
     shredded = bare("keys", "shred", "a17", stdin="y\n")
     assert (shredded.status, shredded.out) == (0, "a17 shredded\n")
@@ -61,7 +61,7 @@ def test_subjects_from_stdin(bare: Run, place: KeyPlace) -> None:
     done = bare("keys", "shred", "-", "--yes", stdin="a17\nnobody\n\nb2\na17\n")
     assert (done.status, done.out) == (1, "a17 shredded\nb2 shredded\n")
     assert done.err == "nobody has no key\n"
-    assert [one.subject for one in ring_at(place).entries(9)] == ["c3"]
+    assert [entry.subject for entry in ring_at(place).entries(9)] == ["c3"]
 
 
 def test_a_master_key_from_the_environment(

@@ -17,7 +17,7 @@ RECORDS, VALUE_BYTES, BATCHES = 20, 700, 30
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """One with a tiered and a diskless topic, of the same records."""
+    """Start a broker with a tiered and a diskless topic of the same records."""
     table = pa.table({"value": [bytes(VALUE_BYTES)] * RECORDS})
     with Broker(SETTINGS) as running:
         running.create_topic("t", 1, TIERED)

@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, *batches: bytes, partition: int = 0) -> 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
-    """One whose partition t-1 has an unreadable batch between two good ones."""
+    """Start a broker whose partition t-1 has an unreadable batch between two good ones."""
     settings = {"log.record.validation": "headers"}
     with Broker(settings, directory=tmp_path, admin=False) as broker:
         with Client(broker.bootstrap) as client:
@@ -58,7 +58,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
 
     def asked() -> dict[str, str]:
         found = bare("--output", "json", "doctor", "-b", broker.bootstrap)
-        (finding,) = [one for one in json.loads(found.out) if one["check"] == "consumers"]
+        (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
         return dict(finding)
 
     stuck = asked()

@@ -1,4 +1,4 @@
-"""What a supervisor receives of a daemon, over real datagram sockets."""
+"""Notifications of a daemon to its supervisor, over real datagram sockets."""
 
 from __future__ import annotations
 

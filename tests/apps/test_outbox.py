@@ -108,7 +108,6 @@ def test_standard_input_and_output(run: Run, root: Path, name: str) -> None:
 def test_a_batch_id_names_one_payload(
     run: Run, root: Path, name: str, tmp_path: Path, publish: bool
 ) -> None:
-    """Of the same size, and found by a retry of the first again."""
     first, second = tmp_path / "p.bin", tmp_path / "q.bin"
     first.write_bytes(os.urandom(100_000))
     second.write_bytes(os.urandom(100_000))

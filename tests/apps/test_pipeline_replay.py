@@ -124,7 +124,7 @@ def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
     assert "too large" in shown.out
     (found,) = json.loads(bare(*base, "--output", "json").out)
     assert (found["records"], found["parked"], found["requested"]) == (4, 2, [])
-    keys = [(one["key"], one["key_hex"], one["behind"]) for one in found["keys"]]
+    keys = [(entry["key"], entry["key_hex"], entry["behind"]) for entry in found["keys"]]
     assert keys == [("a", "61", 1), ("\\xff", "ff", 0), (None, None, 0)]
     asked = bare(*base, "--key", "a", "--dead-letter", "--execute", "--output", "json")
     assert asked.status == 0, asked.err

@@ -330,7 +330,6 @@ def test_a_run_from_plan_to_stop_and_on(
 
 
 def stopped(bare: Run, where: tuple[str, ...]) -> None:
-    """What status says once the process has gone."""
     ran = bare("pipeline", "status", *where, "--output", "json")
     left = json.loads(ran.out)
     assert left["running"] is False
@@ -342,7 +341,6 @@ def stopped(bare: Run, where: tuple[str, ...]) -> None:
 
 
 def planned(where: tuple[str, ...], tmp_path: Path) -> None:
-    """What plan says of a pipeline that has run, as text and as JSON."""
     ran = penstock("plan", *where, "--explain", "--output", "json")
     assert ran.returncode == 0, ran.stderr
     (query,) = json.loads(ran.stdout)["queries"]
@@ -443,7 +441,7 @@ def test_a_terminal_shows_a_table(broker: Broker, write: Callable[[str], Path]) 
 
 
 def read_until(descriptor: int, *words: str) -> str:
-    """What a terminal shows, until all of some words have stood there."""
+    """Return a terminal's output once it contains all of some words."""
     text = ""
     end = time.monotonic() + TIMEOUT_SECONDS
     while not all(word in text for word in words):

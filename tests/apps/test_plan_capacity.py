@@ -20,7 +20,7 @@ def document(ran: Any) -> dict[str, Any]:
 
 
 def values(ran: Any) -> dict[str, Any]:
-    return {one["name"]: one["value"] for one in document(ran)["figures"]}
+    return {figure["name"]: figure["value"] for figure in document(ran)["figures"]}
 
 
 def test_table(bare: Run) -> None:

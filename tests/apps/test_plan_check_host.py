@@ -42,7 +42,9 @@ def document(run: Run, *words: str) -> dict[str, Any]:
     ran = run(*COMMAND, "--output", "json", *words)
     assert ran.err == ""
     found: dict[str, Any] = json.loads(ran.out)
-    assert ran.status == (1 if any(one["severity"] == "fail" for one in found["findings"]) else 0)
+    assert ran.status == (
+        1 if any(finding["severity"] == "fail" for finding in found["findings"]) else 0
+    )
     return found
 
 
@@ -58,9 +60,11 @@ def test_this_host(bare: Run, data: str) -> None:
     assert figures["rmem_max_bytes"] == cap
     assert figures["udp_receive_buffer_bytes"] == min(256 << 10, cap)
     assert figures["sync_p50_ms"] > 0
-    granted = next(one for one in found["findings"] if one["subject"] == "socket buffer as granted")
+    granted = next(
+        entry for entry in found["findings"] if entry["subject"] == "socket buffer as granted"
+    )
     assert "a UDP socket asked for 262144, and the kernel reports" in granted["cause"]
-    ethtool = [one for one in found["findings"] if one["subject"] == "NIC receive ring"]
+    ethtool = [finding for finding in found["findings"] if finding["subject"] == "NIC receive ring"]
     assert len(ethtool) == 1
     assert figures["rx_ring_entries"] is not None or ethtool[0]["cause"].startswith("not known: ")
     assert list(Path(data).iterdir()) == []
@@ -77,13 +81,12 @@ def test_tables_and_reasons(bare: Run, data: str, elsewhere: Path) -> None:
 
 
 def test_the_answer_comes_first_and_names_the_disk(bare: Run, data: str) -> None:
-    """Nothing of Aeron's was asked for; the sync is measured where the directory would be."""
     there = str(Path(data) / "not" / "yet")
     ran = bare(*COMMAND, "--data-dir", there)
     first, *lines = ran.out.splitlines()
     assert first.startswith("Which layer of this host breaks first")
     assert any(
-        [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", one) for one in lines]
+        [re.match(r" ?sync of the data directory +[0-9.]+ (ns|µs|ms|s)", line) for line in lines]
     )
     assert "link MTU" not in ran.out
     assert "aeron" not in ran.out.lower()
@@ -106,7 +109,7 @@ def test_a_host_below_a_directory(bare: Run, data: str, tmp_path: Path) -> None:
     figures = values(found)
     assert figures["kernel"] == "6.8.0-test"
     assert figures["first_broken_layer"] == "file descriptors of the broker"
-    severities = {one["subject"]: one["severity"] for one in found["findings"]}
+    severities = {finding["subject"]: finding["severity"] for finding in found["findings"]}
     expected = {
         "NIC drops": "warn",
         "softirq drops": "warn",
@@ -123,7 +126,7 @@ def test_a_host_below_a_directory(bare: Run, data: str, tmp_path: Path) -> None:
         "NIC receive ring": "note",
     }
     assert {name: severities[name] for name in expected} == expected
-    texts = {one["title"]: one["text"] for one in found["snippets"]}
+    texts = {snippet["title"]: snippet["text"] for snippet in found["snippets"]}
     typed = "".join(texts.values())
     assert "sysctl -w net.core.rmem_max=262144\n" in typed
     assert "ulimit -n 14304\n" in typed

@@ -35,9 +35,9 @@ def test_json(bare: Run) -> None:
     ran = bare("--output", "json", "plan", "cost", "--bytes-per-day", "100TB", "--retention", "24h")
     document = json.loads(ran.out)
     assert document["inputs"]["retention"] == {"value": 1.0, "unit": "d"}
-    figures = {one["name"]: one for one in document["figures"]}
+    figures = {figure["name"]: figure for figure in document["figures"]}
     assert figures["local_total_usd_per_month"]["unit"] == "USD/month"
-    assert {one["severity"] for one in document["findings"]} <= {"ok", "note", "warn"}
+    assert {finding["severity"] for finding in document["findings"]} <= {"ok", "note", "warn"}
     assert [len(chart["curves"]) for chart in document["charts"]] == [13, 13, 2]
 
 

@@ -33,7 +33,7 @@ def skewed(topic: MakeTopic, bootstrap: str) -> str:
 
 
 def figures(text: str) -> dict[str, object]:
-    return {one["name"]: one["value"] for one in json.loads(text)["figures"]}
+    return {load["name"]: load["value"] for load in json.loads(text)["figures"]}
 
 
 def test_a_topic_is_counted(run: Run, skewed: str, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_the_newest_records_of_each_partition(run: Run, skewed: str) -> None:
     found = figures(ran.out)
     assert 1000 <= found["records"] <= 1008  # type: ignore[operator]
     assert found["log_skew"] == pytest.approx(found["records_skew"], rel=0.02)
-    assert any([one["subject"] == "sample" for one in json.loads(ran.out)["findings"]])
+    assert any([load["subject"] == "sample" for load in json.loads(ran.out)["findings"]])
 
 
 def test_records_since(run: Run, skewed: str) -> None:

@@ -1,4 +1,4 @@
-"""What every command of `penstock plan` shares, tried with a plan of its own."""
+"""Shared options and output of the `penstock plan` commands, with a plan for tests."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def call(*words: str, output: str | None = None) -> Result:
 
 
 def refused(why: str, *words: str) -> None:
-    """One line on stderr, and the status of a command line that is wrong."""
+    """Return the one line on stderr of a rejected command line."""
     ran = call(*words)
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert re.fullmatch(f"penstock: .*{why}.*\n", ran.stderr), ran.stderr

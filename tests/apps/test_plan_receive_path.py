@@ -21,7 +21,7 @@ def plan(bare: Run) -> Run:
 
 
 def figures(ran: Any) -> dict[str, Any]:
-    return {one["name"]: one for one in json.loads(ran.out)["figures"]}
+    return {load["name"]: load for load in json.loads(ran.out)["figures"]}
 
 
 def test_a_plan_of_the_defaults(plan: Run) -> None:
@@ -49,7 +49,12 @@ def test_a_plan_as_json(plan: Run) -> None:
     assert window["setting"] == "aeron.rcv.initial.window.length"
     document = json.loads(ran.out)
     assert document["inputs"]["rtt"] == {"value": 200.0, "unit": "us"}
-    assert {one["severity"] for one in document["findings"]} <= {"ok", "note", "warn", "fail"}
+    assert {finding["severity"] for finding in document["findings"]} <= {
+        "ok",
+        "note",
+        "warn",
+        "fail",
+    }
     assert len(document["charts"]) == 2
 
 
@@ -130,9 +135,9 @@ def test_an_option_that_there_is_not(plan: Run) -> None:
 def test_the_text_for_penstock_names_its_settings(plan: Run) -> None:
     known = {info.name for info in describe(BrokerSettings)}
     (text,) = [
-        one["text"]
-        for one in json.loads(plan("--output", "json").out)["snippets"]
-        if one["title"].startswith("Penstock's sockets")
+        load["text"]
+        for load in json.loads(plan("--output", "json").out)["snippets"]
+        if load["title"].startswith("Penstock's sockets")
     ]
     names = [line.partition(" = ")[0] for line in text.splitlines()]
     assert names == ["socket.receive.buffer.bytes", "socket.send.buffer.bytes"]

@@ -70,7 +70,7 @@ def secrets(master: str, ring: FileKeyRing) -> dict[str, bytes]:
         "select subject, digest, key_id, wrapped from keys"
     ):
         found[subject] = _unwrap(ring._present(), wrapped, key_id + digest, Path())
-    assert {len(one) for one in found.values()} == {KEY_BYTES}
+    assert {len(entry) for entry in found.values()} == {KEY_BYTES}
     return found
 
 
@@ -82,7 +82,7 @@ def forms(secret: bytes) -> Iterator[bytes]:
     yield b64encode(secret).rstrip(b"=")
     yield repr(secret)[2:-1].encode()
     yield ", ".join(map(str, secret)).encode()
-    yield ", ".join(str(one - 256 * (one > 127)) for one in secret).encode()  # as Java has bytes
+    yield ", ".join(str(item - 256 * (item > 127)) for item in secret).encode()  # as Java has bytes
 
 
 def all_that_shows(folder: Path, port: int) -> list[str]:
@@ -135,7 +135,7 @@ def test_no_secret_shows_anywhere(tmp_path: Path, master: str) -> None:
         client.create_topic("orders", 1)
         values = [{"customer": f"c{n % 5}", "note": f"note {n}"} for n in range(100)]
         client.write_arrow(
-            "orders", pa.table({"value": [json.dumps(one).encode() for one in values]})
+            "orders", pa.table({"value": [json.dumps(value).encode() for value in values]})
         )
         words = ["run", str(tmp_path / "p.toml"), "-b", broker.bootstrap, "--debug"]
         words += ["--admin", broker.admin_url or "", "--master", "local[2]"]
@@ -157,8 +157,8 @@ def test_no_secret_shows_anywhere(tmp_path: Path, master: str) -> None:
                 planted = secrets(master, ring)
                 assert len(planted) == 3 + 5
                 shown = dict(shown_by(port, started["admin"]))
-                for one in psutil.Process(process.pid).children(recursive=True):
-                    shown[f"process {one.pid}"] = Path(f"/proc/{one.pid}/cmdline").read_bytes()
+                for child in psutil.Process(process.pid).children(recursive=True):
+                    shown[f"process {child.pid}"] = Path(f"/proc/{child.pid}/cmdline").read_bytes()
                 process.send_signal(signal.SIGTERM)
                 shown["stdout"] = json.dumps([started, done]).encode()
                 shown["stdout"] += process.stdout.read().encode()

@@ -101,7 +101,7 @@ def test_a_queue_from_its_first_record_to_its_dead_letters(
         back = client.read_arrow("work", partitions=[1], start={1: 4},
                                  isolation="read_committed").to_pylist()  # fmt: skip
         assert [(row["key"], row["value"]) for row in back] == [(b"k", b"a"), (None, b"c")]
-        first = {one["key"]: one["value"] for one in back[0]["headers"]}
+        first = {header["key"]: header["value"] for header in back[0]["headers"]}
         assert first.pop("h") == b"x"
         assert first.pop("penstock.redrive.from") == b"dlq.work-1@0"
         assert set(first) == {"penstock.redrive.by", "penstock.redrive.at"}

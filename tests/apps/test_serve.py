@@ -200,7 +200,7 @@ def test_bad_settings(tmp_path: Path) -> None:
     ],
 )
 def test_stores_that_cannot_be(tmp_path: Path, settings: tuple[str, ...], match: str) -> None:
-    words = [word for one in settings for word in ("-X", one)]
+    words = [word for setting in settings for word in ("-X", setting)]
     status, said = refused("--data-dir", str(tmp_path / "data"), *LOCAL, *words)
     assert status == 1
     assert match in said

@@ -38,7 +38,7 @@ TIERED = {
 
 
 def until(look: Callable[[], Any]) -> Any:
-    """What a look finds, once it finds something."""
+    """Wait until a check returns findings, and return them."""
     deadline = time.monotonic() + SECONDS
     while not (found := look()):
         assert time.monotonic() < deadline

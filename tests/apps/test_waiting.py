@@ -1,4 +1,4 @@
-"""What client commands say while nothing comes: when it is due, and what real brokers cause."""
+"""Reports of waiting of client commands: due times, and causes from real brokers."""
 
 from __future__ import annotations
 

@@ -28,7 +28,10 @@ class Noted:
         pass
 
     def told(self, *fields: str) -> list[tuple[object, ...]]:
-        """Of each event, its kind, its outcome, and these fields."""
+        """Return each event's kind, outcome, and these fields."""
         names = ("event", "outcome", *fields)
-        told = [[getattr(one, name) for name in names] for one in self.events]
-        return [tuple(one if isinstance(one, str) else [*one] for one in each) for each in told]
+        told = [[getattr(event, name) for name in names] for event in self.events]
+        return [
+            tuple(failure if isinstance(failure, str) else [*failure] for failure in each)
+            for each in told
+        ]

@@ -56,7 +56,7 @@ def keystore(
 
 
 def client_hello(context: ssl.SSLContext) -> bytes:
-    """What a client says first."""
+    """Return a client's first TLS message."""
     sent = ssl.MemoryBIO()
     made = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):

@@ -74,7 +74,7 @@ def key_set(**keys: SigningKey) -> bytes:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """What a good token says; a change to None leaves a claim out."""
+    """Return the claims of a valid token; a change to None removes a claim."""
     said = {"sub": "alice", "iss": "https://issuer", "aud": "penstock", "exp": NOW + 600}
     return {name: value for name, value in {**said, **changes}.items() if value is not None}
 

@@ -140,26 +140,30 @@ def naively(
     allow_unbound: bool,
 ) -> bool:
     naming = [
-        one
-        for one in bindings
-        if one.resource_type == resource_type
+        binding
+        for binding in bindings
+        if binding.resource_type == resource_type
         and (
-            name.startswith(one.name) if one.pattern_type == "prefixed" else one.name in (name, "*")
+            name.startswith(binding.name)
+            if binding.pattern_type == "prefixed"
+            else binding.name in (name, "*")
         )
     ]
     if not naming:
         return allow_unbound
     mine = [
-        one for one in naming if one.principal in (principal, "User:*") and one.host in (host, "*")
+        item
+        for item in naming
+        if item.principal in (principal, "User:*") and item.host in (host, "*")
     ]
-    if any(one.permission == "deny" and one.operation in (operation, "all") for one in mine):
+    if any(entry.permission == "deny" and entry.operation in (operation, "all") for entry in mine):
         return False
     grants = {operation, "all"}
     if operation == "describe":
         grants |= {"read", "write", "delete", "alter"}
     if operation == "describe_configs":
         grants |= {"alter_configs"}
-    return any(one.permission == "allow" and one.operation in grants for one in mine)
+    return any(element.permission == "allow" and element.operation in grants for element in mine)
 
 
 @given(
@@ -199,26 +203,27 @@ def naively_some(bindings: list[AclBinding], principal: str, host: str) -> bool:
     ):  # fmt: skip
         return True
     mine = [
-        one
-        for one in bindings
-        if one.resource_type == "topic"
-        and one.principal in (principal, "User:*")
-        and one.host in (host, "*")
-        and one.operation in ("write", "all")
+        binding
+        for binding in bindings
+        if binding.resource_type == "topic"
+        and binding.principal in (principal, "User:*")
+        and binding.host in (host, "*")
+        and binding.operation in ("write", "all")
     ]
-    denied = [one for one in mine if one.permission == "deny"]
-    granted = [one for one in mine if one.permission == "allow"]
-    if any(one.pattern_type == "literal" and one.name == "*" for one in denied):
+    denied = [entry for entry in mine if entry.permission == "deny"]
+    granted = [element for element in mine if element.permission == "allow"]
+    if any(candidate.pattern_type == "literal" and candidate.name == "*" for candidate in denied):
         return False
-    for one in granted:
-        literal = one.pattern_type == "literal"
-        if literal and one.name == "*":
+    for item in granted:
+        literal = item.pattern_type == "literal"
+        if literal and item.name == "*":
             return True
         same = literal and any(
-            other.pattern_type == "literal" and other.name == one.name for other in denied
+            other.pattern_type == "literal" and other.name == item.name for other in denied
         )
         below = any(
-            other.pattern_type == "prefixed" and one.name.startswith(other.name) for other in denied
+            other.pattern_type == "prefixed" and item.name.startswith(other.name)
+            for other in denied
         )
         if not same and not below:
             return True
@@ -351,9 +356,9 @@ BOUND = [
     ],
 )
 def test_filters_match_what_they_name(wanted: AclFilter, found: list[int]) -> None:
-    assert [BOUND.index(one) for one in BOUND if wanted.matches(one)] == found
+    assert [BOUND.index(item) for item in BOUND if wanted.matches(item)] == found
 
 
 def test_words_stand_where_the_protocol_has_their_numbers() -> None:
-    assert [OPERATIONS.index(one) for one in ("all", "read", "two_phase_commit")] == [2, 3, 15]
-    assert [PERMISSIONS.index(one) for one in ("deny", "allow")] == [2, 3]
+    assert [OPERATIONS.index(thing) for thing in ("all", "read", "two_phase_commit")] == [2, 3, 15]
+    assert [PERMISSIONS.index(entry) for entry in ("deny", "allow")] == [2, 3]

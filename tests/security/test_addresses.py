@@ -1,4 +1,4 @@
-"""What an address may cost, counted."""
+"""Limits per address."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_handshakes_wait_their_turn() -> None:
     counts = limits()
     delays = [counts.handshake_delay("a", 100.0) for _ in range(60)]
     assert delays[:11] == [0.0] * 11
-    assert all(one is None or one <= WAIT_SECONDS_MAX for one in delays)
+    assert all(delay is None or delay <= WAIT_SECONDS_MAX for delay in delays)
     assert delays[-1] is None
     assert counts.handshake_delay("b", 100.0) == 0
     assert counts.handshake_delay("a", 110.0) == 0
@@ -63,7 +63,7 @@ def test_handshakes_of_all_addresses_begin_one_after_the_other() -> None:
     counts = limits()
     delays = [counts.turn_delay(50.0) for _ in range(400)]
     assert delays[:3] == pytest.approx([0.0, 0.01, 0.02])
-    assert max(one for one in delays if one is not None) <= WAIT_SECONDS_MAX
+    assert max(delay for delay in delays if delay is not None) <= WAIT_SECONDS_MAX
     assert delays[-1] is None
     assert counts.turn_delay(52.0) == pytest.approx(1.01)
     assert counts.turn_delay(60.0) == 0

@@ -87,7 +87,7 @@ def test_lines_go_to_a_file_of_its_owner(tmp_path: Path) -> None:
         (7, "2026-01-31T12:00:00.123Z")
     ] * 3
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    values = {(one.metric.name, *one.labels): one.value for one in log.samples()}
+    values = {(sample.metric.name, *sample.labels): sample.value for sample in log.samples()}
     assert values["penstock_audit_events_total", "denial"] == 3
     assert values["penstock_audit_dropped_total", "file"] == 0
 
@@ -105,7 +105,7 @@ def test_files_rotate_and_the_oldest_go(tmp_path: Path) -> None:
     for line in lines:
         file.offer(lined(line))
     file.close()
-    assert sorted(one.name for one in tmp_path.iterdir()) == [
+    assert sorted(item.name for item in tmp_path.iterdir()) == [
         "audit.log", "audit.log.1", "audit.log.2",
     ]  # fmt: skip
     # 100 bytes are two lines; the last is alone in the newest file.
@@ -129,7 +129,7 @@ def test_one_file_alone_is_kept(tmp_path: Path) -> None:
     for _ in range(5):
         file.offer(lined(b"x" * 19 + b"\n"))
     file.close()
-    assert [one.name for one in tmp_path.iterdir()] == ["audit.log"]
+    assert [item.name for item in tmp_path.iterdir()] == ["audit.log"]
 
 
 def test_what_cannot_wait_is_counted(tmp_path: Path) -> None:

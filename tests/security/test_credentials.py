@@ -1,4 +1,4 @@
-"""Credentials: RFC 7677's example, the text form and its bounds, and what nobody's is like."""
+"""Credentials: RFC 7677's example, the text form and its bounds, and decoys."""
 
 from __future__ import annotations
 

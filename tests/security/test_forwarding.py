@@ -1,4 +1,4 @@
-"""What a broker makes of a front's word for who has asked, and of everybody else's."""
+"""Forwarded client identity: accepted from a front alone."""
 
 from __future__ import annotations
 

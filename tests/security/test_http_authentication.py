@@ -1,4 +1,4 @@
-"""What credentials of HTTP count for, by the way that they came."""
+"""HTTP credentials, by transport and kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tokens are worth: each way to forge one, and each thing that it must say."""
+"""Verification of tokens: forgeries and required claims."""
 
 from __future__ import annotations
 

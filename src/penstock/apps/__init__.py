@@ -1,1 +1,1 @@
-"""The command line, and the only place that wires concrete things together."""
+"""Command line of Penstock, and the only package that assembles concrete components."""

@@ -20,12 +20,11 @@ ADMIN_TIMEOUT_SECONDS: Final = 5.0
 
 
 def admin_addresses(text: str) -> list[str]:
-    """The addresses of a list that is separated by commas."""
+    """Split a list of addresses at commas."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def admin_url(address: str) -> str:
-    """The URL of an address."""
     return address if "://" in address else f"http://{address}"
 
 
@@ -70,7 +69,7 @@ def ask_admin(
 
 
 def hides_causes(answer: Answer) -> bool:
-    """Whether an answer on health names failed checks without their causes."""
+    """Return whether a health answer names failed checks without their causes."""
     from penstock.broker.admin.health import FAILING
 
     checks = answer.body.get("checks", ())

@@ -78,15 +78,14 @@ def root(
 ) -> None:
     """A durable, Kafka-compatible event log.
 
-    A flag wins over the environment (PENSTOCK_BOOTSTRAP, PENSTOCK_PROFILE), the environment over
-    the profile file (~/.config/penstock/profiles.toml, or PENSTOCK_PROFILES), that over
-    127.0.0.1:9092.
+    A flag overrides the environment (PENSTOCK_BOOTSTRAP, PENSTOCK_PROFILE), which overrides the
+    profile file (~/.config/penstock/profiles.toml, or PENSTOCK_PROFILES), which overrides the
+    default 127.0.0.1:9092.
     """
     context.obj = State(bootstrap=bootstrap, profile=profile, output=output, debug=debug)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
         status = root.main(args=words, prog_name="penstock", standalone_mode=False)
@@ -113,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def describe(error: Exception) -> str:
-    """Return an error as one line: what was wrong, its notes, and what mends it where we know."""
+    """Return an error as one line: message, notes and, if known, the fix."""
     notes: list[Any] = getattr(error, "__notes__", [])
     code = error.code if isinstance(error, PenstockError) else ""
     fix = getattr(error, "fix", _CURES.get(code, ""))
@@ -122,7 +121,7 @@ def describe(error: Exception) -> str:
 
 
 def _silence_stdout() -> None:
-    """Keep the interpreter from complaining about a reader that went away."""
+    """Keep the interpreter from complaining about a closed pipe."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -50,7 +50,7 @@ CONTROL_SCHEMES: Final = ("postgresql", "postgres")
 
 
 class InvalidConfiguration(InvalidError):
-    """A value that a broker cannot run with, and where it was given."""
+    """A broker's setting has an invalid value; names where it was given."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -133,7 +133,7 @@ class PlaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as it was given, and where."""
+    """Value of a setting with its origin."""
 
     value: object
     origin: str
@@ -176,7 +176,6 @@ _TYPES: Final[Kinds] = (
 
 
 def known_names(kinds: Kinds = _TYPES) -> frozenset[str]:
-    """The dotted names of all settings."""
     return frozenset(name for kind in kinds for name in by_name(kind))
 
 
@@ -211,11 +210,10 @@ def configure(
 def load_all(
     kinds: Kinds, *, file: Path | None, environment: Mapping[str, str], flags: Mapping[str, Given]
 ) -> tuple[dict[type[Any], Any], tuple[str, ...]]:
-    """The settings of these kinds, and a sentence for each value that has no effect yet.
+    """Load the settings of these classes; return a sentence for each value without effect.
 
     Raises:
-        InvalidConfiguration: the file cannot be read; names that are unknown and values that are
-            not allowed, all of them.
+        InvalidConfiguration: the file cannot be read; or all unknown names and invalid values.
     """
     return load_given(kinds, gather(kinds, file=file, environment=environment, flags=flags))
 
@@ -237,7 +235,7 @@ def gather(
 
 
 def take_overrides(given: dict[str, Given]) -> dict[str, dict[str, object]]:
-    """Take out what is given for one listener alone: by the listener and the setting's name.
+    """Remove and return the values for single listeners: by listener and setting name.
 
     Raises:
         InvalidConfiguration: a value is not allowed.
@@ -286,10 +284,10 @@ def load_given(
 
 
 def read_file(path: Path) -> dict[str, Given]:
-    """The values of a TOML file, by dotted name.
+    """Read the values of a TOML file, by dotted name.
 
     Raises:
-        InvalidConfiguration: it cannot be read, is too large, or is no TOML.
+        InvalidConfiguration: the file cannot be read, is too large, or is not TOML.
     """
     try:
         with path.open("rb") as file:
@@ -321,7 +319,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object
 
 
 def _line_of(name: str, lines: list[str]) -> str:
-    """`, line N` of the assignment of a dotted name, whatever part of it a table holds."""
+    """Return `, line N` of the assignment of a dotted name, also inside tables."""
     words = name.split(".")
     for start in range(len(words)):
         tail = re.escape(".".join(words[start:]))
@@ -333,7 +331,7 @@ def _line_of(name: str, lines: list[str]) -> str:
 
 
 def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> dict[str, Given]:
-    """The settings that the environment gives; `PENSTOCK_` wins over `KAFKA_`."""
+    """Read settings from the environment; `PENSTOCK_` overrides `KAFKA_`."""
     known = known_names(kinds)
     given: dict[str, Given] = {}
     for prefix in ENVIRONMENT_PREFIXES:
@@ -346,11 +344,7 @@ def read_environment(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> d
 
 
 def misspelt(environment: Mapping[str, str], kinds: Kinds = _TYPES) -> list[str]:
-    """A sentence for each `PENSTOCK_` variable that is nearly the name of a setting.
-
-    Commands and tests have variables of their own behind that prefix, so one that is like no
-    setting is left alone.
-    """
+    """Describe each `PENSTOCK_` variable whose name is close to a setting's."""
     forms = {f"PENSTOCK_{_environment_form(name)}" for name in known_names(kinds)}
     odd = [name for name in environment if name.startswith("PENSTOCK_") and name not in forms]
     if not odd:
@@ -370,7 +364,7 @@ def _environment_form(name: str) -> str:
 
 
 def dotted(words: str) -> str:
-    """A setting's name from its form in the environment, without the prefix."""
+    """Return a setting's name from its environment form without prefix."""
     pieces = re.split("(_+)", words.lower())
     return "".join(_SEPARATORS.get(piece, piece) for piece in pieces)
 

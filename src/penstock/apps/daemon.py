@@ -37,16 +37,15 @@ MICROSECONDS_PER_MS: Final = 1000
 
 
 class TextFormatter(logging.Formatter):
-    """Formatter of lines for people; URLs in them have no credentials."""
+    """Formatter of text lines; removes credentials from URLs."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_credentials_in(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter of one object a line: time, level, logger, message, and the error if there is one.
-
-    URLs have no credentials, as in `TextFormatter`.
+    """Formatter of JSON lines: time, level, logger, message, and error; removes credentials from
+    URLs.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,7 +61,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(log_format: str, level: str) -> None:
-    """Send all logging to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
@@ -75,7 +73,7 @@ def set_up(log_format: str, level: str) -> None:
 
 @contextmanager
 def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iterator[None]:
-    """Let a handler take these signals; earlier ones have them again afterwards."""
+    """Install a signal handler, and restore the former ones afterwards."""
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in before:
@@ -87,7 +85,7 @@ def handled(handler: Callable[[int, Any], None], numbers: Iterable[int]) -> Iter
 
 
 def stop_event() -> asyncio.Event:
-    """Set by SIGTERM or SIGINT from now on; a second one ends the process at once."""
+    """Return an event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,7 +105,9 @@ def notify_ready(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def notify_stopping(within_ms: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Say that the daemon stops and may take `within_ms`, even if the unit's own limit is less."""
+    """Notify the supervisor that the daemon stops and may take `within_ms`, beyond the unit's
+    limit.
+    """
     extension = f"EXTEND_TIMEOUT_USEC={within_ms * MICROSECONDS_PER_MS}"
     return notify(STOPPING, extension, environment=environment)
 
@@ -127,6 +127,6 @@ def notify(*states: str, environment: Mapping[str, str] = os.environ) -> bool:
             sender.setblocking(False)
             sender.sendto("\n".join(states).encode(), address)
     except OSError as error:
-        logger.warning("%s=%s was not told %s: %s", VARIABLE, address, states, error)
+        logger.warning("%s=%s did not receive %s: %s", VARIABLE, address, states, error)
         return False
     return True

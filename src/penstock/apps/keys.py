@@ -1,4 +1,4 @@
-"""`penstock keys`: keyrings of protected fields; init, list, rotate, shred, readmit."""
+"""`penstock keys`: keyrings of encrypted fields; init, list, rotate, shred, readmit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from penstock.apps.session import BadInput, State, counted, output_option, say, show
 
 if TYPE_CHECKING:
-    from penstock.security.data.places import KeyPlace
+    from penstock.security.data.key_location import KeyPlace
 
 SHOWN_MAX: Final = 1_000
 SUBJECTS_MAX: Final = 1_000_000
@@ -23,7 +23,7 @@ STDIN: Final = "-"
 
 
 def _ring(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where a keyring is, as one argument `place`."""
+    """Add the options that locate a keyring, as one argument `place`."""
 
     @click.option(
         "--ring",
@@ -40,7 +40,7 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def wrapped(*arguments: Any, ring: str, master_key: str | None, **options: Any) -> None:
-        from penstock.security.data.places import KeyPlace
+        from penstock.security.data.key_location import KeyPlace
 
         place = KeyPlace(ring=Path(ring).expanduser().absolute(), master=master_key)
         command(*arguments, place=place, **options)
@@ -50,10 +50,10 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("keys", short_help="Keys of protected fields: init, list, rotate, shred.")
 def keys() -> None:
-    """A keyring has a data key for each subject whose fields are encrypted.
+    """Manage keyrings, which have a data key for each subject whose fields are encrypted.
 
-    A subject is whom data is about: a customer, a patient, a device. Without its key, what was
-    encrypted for it is null wherever it is read.
+    A subject is the person whom data is about: a customer, a patient. Without its key, everything
+    encrypted for it reads as null.
     """
 
 
@@ -61,9 +61,9 @@ def keys() -> None:
 @_ring
 @output_option
 def init(state: State, place: KeyPlace) -> None:
-    """Make a keyring, and its master key unless that comes from the environment.
+    """Create a keyring, and its master key unless that comes from the environment.
 
-    Without the master key all that is encrypted is lost: keep a copy of it apart from the ring.
+    Without the master key all encrypted data is lost: keep a copy of it apart from the ring.
     """
     from penstock.security.data.file_ring import FileKeyRing
     from penstock.security.data.master_keys import master_keys
@@ -84,12 +84,14 @@ def init(state: State, place: KeyPlace) -> None:
 @_ring
 @output_option
 def list_keys(state: State, place: KeyPlace, limit: int) -> None:
-    """Show subjects that have keys, and how many had one; never a key."""
-    from penstock.security.data.places import ring_at
+    """List subjects with keys, and count shredded subjects; never shows a key."""
+    from penstock.security.data.key_location import ring_at
 
     ring = ring_at(place)
     counts = ring.counts()
-    rows = [{"subject": one.subject, "made": _moment(one.made_ms)} for one in ring.entries(limit)]
+    rows = [
+        {"subject": entry.subject, "made": _moment(entry.made_ms)} for entry in ring.entries(limit)
+    ]
     title = f"{counts.living} subjects with keys, {counts.shredded} shredded"
     show(state, rows, ("subject", "made"), title=title)
 
@@ -100,10 +102,10 @@ def list_keys(state: State, place: KeyPlace, limit: int) -> None:
 def rotate(state: State, place: KeyPlace) -> None:
     """Wrap all keys with a new master key, while users of the ring continue.
 
-    Copies of the ring from before are worthless without the old master key. A master key in the
-    environment is followed by the one in the variable of the same name with _NEXT behind it.
+    Earlier copies of the ring become useless without the old master key. A master key in the
+    environment is followed by the one in the variable of the same name plus _NEXT.
     """
-    from penstock.security.data.places import ring_at
+    from penstock.security.data.key_location import ring_at
 
     count, todo = ring_at(place).rotate()
     text = f"{counted(count, 'key')} wrapped by a new master key"
@@ -116,20 +118,20 @@ def rotate(state: State, place: KeyPlace) -> None:
 @_ring
 @output_option
 def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -> None:
-    """Delete the keys of subjects: what is encrypted for them is null from then on, everywhere.
+    """Delete the keys of subjects: everything encrypted for them reads as null from then on.
 
-    It cannot be undone, and a shredded subject gets no new key. With - the subjects are read from
-    stdin, one a line. The status is 1 when one has no key.
+    This cannot be undone, and a shredded subject gets no new key. With - the subjects are read from
+    stdin, one a line. Exits with status 1 if a subject has no key.
     """
-    from penstock.security.data.places import ring_at
+    from penstock.security.data.key_location import ring_at
 
     if subjects == (STDIN,) and not yes:
-        raise BadInput("subjects from stdin need --yes: nobody can be asked there")
+        raise BadInput("subjects from stdin require --yes: the command cannot ask for confirmation")
     named = _subjects(subjects)
     ring = ring_at(place)
     if not yes:
         what = f"the key of {named[0]}" if len(named) == 1 else f"the keys of {len(named)} subjects"
-        click.confirm(f"delete {what} for good?", abort=True, err=True)
+        click.confirm(f"delete {what} permanently?", abort=True, err=True)
     _told(state, [(subject, ring.shred(subject)) for subject in named], "shredded", "has no key")
 
 
@@ -138,8 +140,8 @@ def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -
 @_ring
 @output_option
 def readmit(state: State, place: KeyPlace, subjects: tuple[str, ...]) -> None:
-    """Let subjects that were shredded get new keys; what was encrypted before stays null."""
-    from penstock.security.data.places import ring_at
+    """Allow shredded subjects new keys; data encrypted before stays null."""
+    from penstock.security.data.key_location import ring_at
 
     ring = ring_at(place)
     found = [(subject, ring.readmit(subject)) for subject in _subjects(subjects)]

@@ -10,10 +10,10 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands live in modules of their own.
+    """Group whose commands are imported at their first use.
 
-    `entries` has, by the command's name, the module in `penstock.apps`, the name in it, and the
-    line of help.
+    `entries` maps a command's name to its module in `penstock.apps`, the name in it, and its line
+    of help.
     """
 
     def __init__(

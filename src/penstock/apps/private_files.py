@@ -1,7 +1,6 @@
-"""Permissions of a broker's files: for its own user, or for its group too, whatever the umask.
+"""Permissions of a broker's files: for its user, or for its group too, whatever the umask.
 
-SQLite gives the files beside a database (its write-ahead log, its journal) the permissions of the
-database. Files below a directory cannot be reached by those who may not enter it.
+SQLite gives the files beside a database the permissions of the database.
 
 Source: SQLite's `findCreateFileMode`; PostgreSQL's `data_directory_mode`.
 """
@@ -25,11 +24,10 @@ OTHERS: Final = 0o007
 
 
 def protect(directory: Path, access: str) -> None:
-    """Make new files private, and those that a broker has left in its data directory.
+    """Make new files private, and existing ones in the data directory.
 
-    Sets the umask of this process and of those that it starts. Of what is there, the files of the
-    control database get no more than `access` gives; directories are closed to other users, and
-    keep the rights of their group. What cannot be changed is logged.
+    Sets the umask of this process and its children. Files of the control database get no more than
+    `access` gives; directories are closed to other users. Failures are logged.
 
     Args:
         directory: the data directory; it need not be there.
@@ -45,13 +43,13 @@ def protect(directory: Path, access: str) -> None:
 
 
 def control_files(directory: Path) -> Iterator[Path]:
-    """The files of the control database, with those that SQLite keeps beside it."""
+    """Yield the files of the control database, with SQLite's own beside it."""
     if directory.is_dir():
         yield from sorted(path for path in directory.glob(f"{CONTROL}*") if path.is_file())
 
 
 def _take(path: Path, rights: int) -> None:
-    """Take rights away from a file or a directory; a symbolic link is left alone."""
+    """Remove rights from a file or a directory; symbolic links are ignored."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:

@@ -1,4 +1,4 @@
-"""A broker in this process, from its start to its end."""
+"""Broker in this process, from start to stop."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ async def serve_until(
     announce: Callable[[Ready], None],
     notices: SocketNotices | None = None,
 ) -> None:
-    """Run one broker until `stop` is set; `announce` is called when clients can connect.
+    """Run one broker until `stop` is set; call `announce` when clients can connect.
 
     Raises:
-        PenstockError: it cannot start, another process has registered under its node.id, or its
-            database was set back.
+        PenstockError: it cannot start, another process has registered its node.id, or its database
+            was restored from an older state.
     """
     loop = asyncio.get_running_loop()
     starting = loop.create_task(_started(configuration, notices))

@@ -53,8 +53,8 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
-    A flag wins over the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), the
-    environment over the file, the file over the default.
+    A flag overrides the environment (PENSTOCK_LOG_RETENTION_MS, KAFKA_LOG_RETENTION_MS), which
+    overrides the file, which overrides the default.
     """
     set_up(log_format, log_level)
     flags = dict(parse_override(text) for text in overrides)
@@ -79,7 +79,7 @@ def _with_protocol(text: str) -> str:
 
 
 def run(configuration: Configuration) -> None:
-    """Serve until a signal comes.
+    """Serve until a signal arrives.
 
     Raises:
         PenstockError: the broker cannot start.

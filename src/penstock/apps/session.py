@@ -57,13 +57,13 @@ PIPED_COLUMNS_MAX: Final = 10_000
 
 
 class InvalidProfile(InvalidError):
-    """A profile that is not there, or a file that cannot be read."""
+    """The profile does not exist, or a file cannot be read."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Number(click.FloatRange):
-    """A finite number within bounds: `click.FloatRange` lets `nan` pass each of them."""
+    """Finite number within bounds: `click.FloatRange` accepts `nan`."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         number = super().convert(value, param, ctx)
@@ -88,7 +88,7 @@ def to_stderr(line: str) -> None:
 
 @dataclass(slots=True)
 class State:
-    """Options of the command line, in order of where they stood."""
+    """Options of the command line, by position."""
 
     bootstrap: str | None = None
     profile: str | None = None
@@ -106,7 +106,7 @@ class State:
         output: str | None,
         overrides: Sequence[str],
     ) -> State:
-        """With the options of the command itself."""
+        """Return the state with the command's own options."""
         named = dict(self.overrides)
         for text in overrides:
             name, equals, value = text.partition("=")
@@ -128,12 +128,12 @@ class State:
         )
 
     def setting(self, name: str, flag: str | None, default: str) -> str:
-        """A setting by its precedence."""
+        """Return a setting by precedence."""
         variable = os.environ.get(f"PENSTOCK_{name.upper()}")
         return flag or variable or self._profile().get(name) or default
 
     def of_named_profile(self, name: str) -> str | None:
-        """A setting of the profile that the command line names; None where it names none."""
+        """Return a setting of the profile named on the command line; None without one."""
         return self._profile().get(name) if self.profile is not None else None
 
     @property
@@ -167,15 +167,15 @@ class State:
         return WatchedClient(bootstrap, silence=silence, say=self.notice, **options)
 
     def working(self, task: str) -> AbstractContextManager[None]:
-        """Return a block that says on stderr what it does, if that takes long."""
+        """Return a block that reports its task on stderr, if it takes long."""
         from penstock.apps.waiting import working
 
         first, every = self.notice_seconds
         return working(task, first_seconds=first, every_seconds=every, say=self.notice)
 
     def security(self) -> Mapping[str, str] | None:
-        """Options of security: of `-X`, then of the profile, then of a file of them: the profile's
-        `client_config`, else PENSTOCK_CLIENT_CONFIG. None where there are none.
+        """Return the security options: of `-X`, the profile, or the file of `client_config` or
+        PENSTOCK_CLIENT_CONFIG.
 
         Raises:
             InvalidError: the file cannot be read.
@@ -231,7 +231,7 @@ def _milliseconds(name: str, text: str) -> int:
 
 
 def current() -> State:
-    """Return what the command line said before the command; the defaults outside of a command."""
+    """Return the options before the command; the defaults outside of a command."""
     context = click.get_current_context(silent=True)
     return context.obj if context and isinstance(context.obj, State) else State()
 
@@ -324,11 +324,11 @@ def show(
     things: str = "",
     all_as_json: object = None,
 ) -> None:
-    """Write rows as a table of `columns`, or with all that they have as JSON.
+    """Write rows as a table of `columns`, or completely as JSON.
 
-    A column is a name, which is its heading without underscores, or `heading=name`. JSON is of
-    `all_as_json` where that is more than the rows. `things` says what there is none of, where there
-    are no rows. Timestamps in tables are times of day, and milliseconds in JSON.
+    A column is a name, which is its heading without underscores, or `heading=name`. JSON uses
+    `all_as_json` if it is given. `things` names the items if there are no rows. Timestamps are
+    times of day in tables, and milliseconds in JSON.
     """
     if state.json:
         write_json(rows if all_as_json is None else all_as_json)
@@ -358,7 +358,7 @@ def _cell(name: str, value: object) -> object:
 def show_facts(
     state: State, facts: Mapping[str, Any], columns: Sequence[str], *, spaced: bool = False
 ) -> None:
-    """Facts by name as a table of two columns, or as JSON; `spaced` names have no underscores."""
+    """Write facts by name as a table of two columns, or as JSON; `spaced` replaces underscores."""
     if state.json:
         write_json(facts)
     else:
@@ -373,7 +373,7 @@ def counted(count: int, thing: str) -> str:
 
 
 def say(state: State, text: str, **facts: object) -> None:
-    """A sentence on stdout, or the facts as JSON."""
+    """Write a sentence to stdout, or the facts as JSON."""
     if state.json:
         write_json(facts)
     else:
@@ -381,10 +381,10 @@ def say(state: State, text: str, **facts: object) -> None:
 
 
 def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Read `key=value` words.
+    """Parse `key=value` arguments.
 
     Raises:
-        click.UsageError: one without `=`.
+        click.UsageError: one has no `=`.
     """
     pairs: dict[str, str] = {}
     for text in texts:

@@ -1,4 +1,4 @@
-"""`penstock table`: Delta tables beside topics; run, status, compact, clean."""
+"""`penstock table`: Delta tables of topics; run, status, compact, clean."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Command = Callable[..., Any]
 
 @click.group("table", short_help="Delta tables beside topics.")
 def table() -> None:
-    """Delta tables that are kept beside topics with table.format=delta."""
+    """Manage the Delta tables of topics with table.format=delta."""
 
 
 def _root(command: Command) -> Command:
@@ -55,10 +55,10 @@ def _root(command: Command) -> Command:
 def run(
     state: State, root: str, admin: str | None, master: str | None, tables_max: int, once: bool
 ) -> None:
-    """Keep a table beside every topic with table.format=delta, until SIGTERM.
+    """Maintain the tables of all topics with table.format=delta, until SIGTERM.
 
-    Topics come and go while it runs; what is wrong with one stops that one alone. With --once the
-    status is 1 when a table could not be kept.
+    Topics may be created and deleted meanwhile; an error stops only its own table. With --once
+    exits with status 1 if a table could not be updated.
     """
     from penstock.spark.tables.materialise import Materialiser
 
@@ -117,8 +117,8 @@ def status(state: State, root: str) -> None:
 def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> None:
     """Rewrite the small files of the tables of TOPICs, or of all, as large ones.
 
-    Safe while tables are written and read. Files that were replaced stay for readers of older
-    versions until `penstock table clean` removes them.
+    Safe during reads and writes. Replaced files stay for readers of older versions until `penstock
+    table clean` removes them.
     """
     from penstock.spark.tables.compaction import compact as compact_table
 
@@ -138,10 +138,10 @@ def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> No
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
 @client_options
 def clean(state: State, topics: tuple[str, ...], root: str, age: str, execute: bool) -> None:
-    """Remove what died attempts and compaction left in the tables of TOPICs, or of all; a dry
+    """Remove files of failed attempts and of compaction from the tables of TOPICs, or of all; a dry
     run unless --execute is given.
 
-    The age must be longer than any attempt to write takes, and any read of an older version.
+    The age must exceed the time of any write attempt and of any read of an older version.
     """
     from penstock.spark.tables.collection import remove_orphans
 
@@ -202,13 +202,13 @@ def _log_to_stderr() -> None:
 
 
 class _Stop:
-    """Set by a signal; a batch under way is replayed next time."""
+    """Stop flag set by signals; an interrupted batch is replayed next time."""
 
     def __init__(self) -> None:
         self._set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether a signal came, after waiting for at most so many seconds."""
+        """Wait for at most so many seconds; return whether a signal arrived."""
         if not self._set:
             signal.sigtimedwait((), timeout or 0.0)
         return self._set

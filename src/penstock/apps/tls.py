@@ -1,4 +1,4 @@
-"""`penstock tls`: certificates for development, what is in a file, and what brokers have in use."""
+"""`penstock tls`: certificates for development, checks of files, and reload in brokers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _check_name(name: str) -> None:
 )  # fmt: skip
 @output_option
 def check(state: State, file: str, key: str, key_password: str) -> None:
-    """Look into FILE as a broker would: is the key the certificate's, is it valid, until when."""
+    """Check FILE as a broker would: whether key and certificate match, and the validity."""
     from penstock.security.files import UnusableFile
     from penstock.security.tls import TlsFiles, check_keystore, load_chain
 
@@ -105,7 +105,9 @@ def check(state: State, file: str, key: str, key_password: str) -> None:
 @admin_option
 @output_option
 def reload(state: State, admin: str | None) -> None:
-    """Certificates, users and keys of tokens; what is no good is named, and the former stays."""
+    """Reload certificates, users and token keys; invalid files are named, and the former ones
+    stay.
+    """
     failures = []
     for address in admin_addresses(state.setting("admin", admin, DEFAULT_ADMIN)):
         url = admin_url(address)
@@ -115,7 +117,7 @@ def reload(state: State, admin: str | None) -> None:
         )  # fmt: skip
         if answer.status != 200:
             raise BrokerRefused(f"{url}: {answer.message}")
-        failures += [f"{url}: {one}" for one in answer.body.get("failures", [])]
+        failures += [f"{url}: {failure}" for failure in answer.body.get("failures", [])]
     say(state, "\n".join(failures) or "everything is in use", failures=failures)
     if failures:
         raise click.exceptions.Exit(1)

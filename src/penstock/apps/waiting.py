@@ -41,10 +41,10 @@ def named_brokers(ids: Sequence[int]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Silence:
-    """Decides when a line is due, and what it says.
+    """Decider of due lines and their text.
 
-    `subject` is what the command is about; `idle` what it waits for when no broker is asked for
-    anything, or answers and has nothing; empty is no wait.
+    `subject` names the command's object; `idle` names the wait without an outstanding call, or is
+    empty.
     """
 
     first_seconds: float
@@ -57,7 +57,7 @@ class Silence:
     _said: float | None = field(default=None, init=False)
 
     def look(self, now: float, waits: Waits, progress: int) -> str | None:
-        """The line that is due at `now`, in seconds; `progress` is any number that grows."""
+        """Return the line due at `now`, in seconds; `progress` is any growing number."""
         known, self._asked = self._asked, {}
         for wait in waits.unanswered:
             self._asked[wait] = known.get(wait, now)
@@ -94,7 +94,7 @@ class Silence:
 def working(
     task: str, *, first_seconds: float, every_seconds: float, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Name the task of a block that runs for `first_seconds`, and again every `every_seconds`."""
+    """Report the task of a block after `first_seconds`, and then every `every_seconds`."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -113,12 +113,11 @@ def working(
 
 
 class WatchedClient(Client):
-    """A client that says what it waits for, from a thread of its own while its `with` block runs.
+    """Client that reports its waits, from a thread while its `with` block runs.
 
-    With the first line of a wait it asks the brokers what they cannot use, and says that too; an
-    error that may be due to it gets the same as a note. `progress` is any number that grows; while
-    `busy` the command itself does something that no broker is to blame for, as waiting for its
-    input.
+    With the first line it asks the brokers for unavailable dependencies, which are also added to
+    related errors as a note. `progress` is any growing number; `busy` excludes time that no broker
+    causes, such as waiting for input.
     """
 
     def __init__(
@@ -146,7 +145,7 @@ class WatchedClient(Client):
                     error.add_note(cause)
 
     def causes(self) -> list[str]:
-        """Return what brokers say that they cannot use now, by a short call of its own."""
+        """Return the dependencies that brokers report as unavailable."""
         try:
             with Client(self._bootstrap, security=self._security, **SHORT_CALLS) as client:
                 states = client.broker_states().values()

@@ -1,13 +1,9 @@
-"""A broker made of its concrete parts: control plane, log store, object store, server.
+"""Assembly of a broker: control plane, log store, object store, server.
 
-What one directory holds:
-
-    <log.dirs>/control.sqlite    topics, groups, offsets, producer ids, unless control.url says
-    <log.dirs>/log/              journal, partitions, checkpoints, lock file
-    <log.dirs>/objects/          diskless topics, unless diskless.storage.url says
-    <log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory says
-
-Several brokers of one command share it: `processes/plan.py`.
+<log.dirs>/control.sqlite    topics, groups, offsets, producer ids, unless control.url is set
+<log.dirs>/log/              journal, partitions, checkpoints, lock file
+<log.dirs>/objects/          diskless topics, unless diskless.storage.url is set
+<log.dirs>/staging/          blobs of exactly-once sinks, unless sink.staging.directory is set
 """
 
 from __future__ import annotations
@@ -64,7 +60,7 @@ class PortUnavailable(UnavailableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The addresses of a running broker, as bound."""
+    """Bound addresses of a running broker."""
 
     kafka: tuple[str, int]
     admin: tuple[str, int] | None
@@ -91,7 +87,7 @@ async def opened(
 async def _held_alone(
     configuration: Configuration, notices: SocketNotices | None
 ) -> set[TopicPartition]:
-    """The partitions of which this broker alone has a log."""
+    """Return the partitions of which only this broker has a log."""
     from penstock.base.ids import TopicPartition
     from penstock.broker.diskless import is_diskless
 
@@ -117,16 +113,16 @@ def build(
     *,
     alone: Collection[TopicPartition] | None = None,
 ) -> BrokerServer:
-    """Open the directory and make a broker of it, not yet started.
+    """Open the directory and create a broker, not started.
 
     `notices` are those of a broker that shares the directory with others; `alone` are the
-    partitions that no other broker has copies of, None where that is not known.
+    partitions without other replicas, None if unknown.
 
     Raises:
-        CorruptLog: journal or checkpoint are damaged, and `alone` is not known.
-        InvalidConfiguration, InvalidSetting: the object store cannot be one.
+        CorruptLog: journal or checkpoint are damaged, and `alone` is unknown.
+        InvalidConfiguration, InvalidSetting: the object store is invalid.
         DirectoryUnusable: it cannot be created or written.
-        UnavailableError: another broker holds it, or what it holds cannot be read.
+        UnavailableError: another broker holds it, or its content cannot be read.
     """
     from penstock.broker.server import BrokerServer
     from penstock.broker.topic_configs import TopicConfigs
@@ -186,7 +182,7 @@ def _authoriser(settings: BrokerSettings) -> Authoriser:
 def _control(
     configuration: Configuration, notices: SocketNotices | None
 ) -> SqliteControlPlane | PostgresControlPlane:
-    """The control plane of a broker that starts, and waits for its database."""
+    """Return the control plane of a starting broker, which waits for its database."""
     places = configuration.places
     seconds = places.control_start_timeout_ms / 1000
     return control_of(places.control_url, configuration.directory, notices, start_seconds=seconds)
@@ -199,9 +195,9 @@ def control_of(
     *,
     start_seconds: float = 0.0,
 ) -> SqliteControlPlane | PostgresControlPlane:
-    """The control plane of a broker, not yet started.
+    """Return the control plane of a broker, not started.
 
-    `start_seconds`: how long its start waits for PostgreSQL to answer.
+    `start_seconds` limits the wait for PostgreSQL.
     """
     if notices is not None:
         from penstock.control.sqlite_shared import SharedSqliteControlPlane
@@ -221,7 +217,6 @@ def _diskless(
     plane: SqliteControlPlane | PostgresControlPlane,
     config_of: Callable[[str], LogConfig],
 ) -> DisklessService:
-    """The service of diskless topics."""
     from penstock.diskless.service import DisklessService
     from penstock.objects import open_store, place_of
 
@@ -264,7 +259,6 @@ def _tiers(
     plane: SqliteControlPlane | PostgresControlPlane,
     archive: DisklessService,
 ) -> TierService:
-    """The service of what local topics have in the object store."""
     from penstock.partitions.tiering.service import TierService
 
     return TierService(
@@ -291,9 +285,9 @@ def audit_log(
     origin: dict[str, int | str],
     topic: LineSink | None = None,
 ) -> Audit:
-    """The audit log of this process; `origin` says in each line which process that is.
+    """Return the audit log of this process; `origin` identifies the process in each line.
 
-    `topic` takes lines beside the file.
+    `topic` is a second sink beside the file.
 
     Raises:
         AuditFileUnusable: its file cannot be opened.
@@ -319,11 +313,11 @@ def audit_log(
 
 
 def _check_store(configuration: Configuration) -> None:
-    """Refuse a store that cannot be one before anything is opened; nothing is asked of it yet.
+    """Reject an invalid store configuration before opening anything.
 
     Raises:
         InvalidConfiguration: its options cannot be read.
-        InvalidSetting: its URL or an option is none.
+        InvalidSetting: its URL or an option is invalid.
     """
     places = configuration.places
     options = store_options(places)
@@ -341,7 +335,7 @@ def store_url(configuration: Configuration) -> str:
 
 
 def store_options(places: PlaceSettings) -> dict[str, str]:
-    """The options of the object store: those of the file, then those that are given one by one.
+    """Return the store's options: those of the file, then single ones.
 
     Raises:
         InvalidConfiguration: the file cannot be read, or a line or an option has no `=`.
@@ -377,15 +371,17 @@ def _with_staging(settings: BrokerSettings, directory: Path) -> BrokerSettings:
 
 
 def logs_below(directory: Path) -> list[Path]:
-    """The directories of logs: of a process alone, and of the others where several have shared."""
-    return [one for one in (directory / LOG, *sorted(directory.glob(f"{LOG}-*"))) if one.is_dir()]
+    """Return the log directories of a single process and of processes that shared the directory."""
+    return [
+        thing for thing in (directory / LOG, *sorted(directory.glob(f"{LOG}-*"))) if thing.is_dir()
+    ]
 
 
 def prepare(log: Path) -> None:
-    """Make the directory of a log, below a data directory that can be written.
+    """Create the directory of a log, below a writable data directory.
 
     Raises:
-        DirectoryUnusable: it cannot.
+        DirectoryUnusable: it cannot be created or written.
     """
     directory = log.parent
     try:
@@ -401,7 +397,7 @@ def prepare(log: Path) -> None:
 
 
 async def start(server: BrokerServer) -> Ready:
-    """Start a broker; on failure what it has opened is closed again.
+    """Start a broker; close it again on failure.
 
     Raises:
         PortUnavailable: a listener's address is taken or not this machine's.
@@ -435,7 +431,7 @@ def trusted_note(trusted: bool) -> str:
 
 
 def address(pair: tuple[str, int] | None) -> str:
-    """`host:port`, brackets around IPv6; a dash for none."""
+    """Return `host:port`, with brackets around IPv6; a dash for none."""
     if pair is None:
         return "-"
     host, port = pair

@@ -28,8 +28,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class _Entry:
-    """A binding, with its host as decisions compare it."""
-
     __slots__ = ("host", "network", "operation", "permission", "principal")
 
     def __init__(self, binding: AclBinding) -> None:
@@ -53,8 +51,6 @@ Entries = list[_Entry]
 
 @dataclass(slots=True)
 class _OfType:
-    """The bindings of one type of resource."""
-
     literal: dict[str, Entries] = field(default_factory=dict)
     prefixed: dict[str, Entries] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)
@@ -73,10 +69,10 @@ class _OfType:
 
 
 class AclIndex:
-    """Immutable: of one state of the bindings."""
+    """Immutable index of one state of the bindings."""
 
     def __init__(self, bindings: Iterable[AclBinding], *, allow_unbound: bool = False) -> None:
-        """`allow_unbound`: everybody may do anything on resources that no binding names."""
+        """`allow_unbound`: allow every operation on resources that no binding names."""
         self._types: dict[str, _OfType] = {}
         self._allow_unbound = allow_unbound
         for binding in bindings:
@@ -90,7 +86,9 @@ class AclIndex:
     def allows(
         self, operation: str, resource_type: str, name: str, *, principal: str, host: str
     ) -> bool:
-        """Whether a principal may do this from an address, which is as `address_of` gives it."""
+        """Return whether a principal is allowed an operation from an address, given as by
+        `address_of`.
+        """
         of_type = self._types.get(resource_type)
         found = [] if of_type is None else list(of_type.naming(name))
         if not found:
@@ -109,10 +107,10 @@ class AclIndex:
         return allowed
 
     def allows_some(self, operation: str, resource_type: str, *, principal: str, host: str) -> bool:
-        """Whether there may be any resource of a type that a principal may do this on.
+        """Return whether a principal may be allowed an operation on any resource of a type.
 
-        As Kafka decides it: a literal that is allowed counts unless it is denied itself, a literal
-        or a prefix unless it begins with a prefix that is denied.
+        As in Kafka, an allowed literal counts unless the literal itself is denied; an allowed
+        literal or prefix counts unless it begins with a denied prefix.
         """
         if self.allows(operation, resource_type, "hardcode", principal=principal, host=host):
             return True
@@ -132,7 +130,9 @@ class AclIndex:
 def _by_permission(
     patterns: dict[str, Entries], operation: str, principal: str, host: str
 ) -> dict[str, set[str]]:
-    """The names of patterns by which an operation itself is allowed, and denied."""
+    """Return the pattern names by which an operation is allowed, and those by which it is
+    denied.
+    """
     names: dict[str, set[str]] = {"allow": set(), "deny": set()}
     for name, entries in patterns.items():
         for entry in entries:
@@ -152,8 +152,7 @@ def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def network_of(host: str) -> Network | None:
     """Return the network that a host such as `10.1.0.0/16` names; None for any other text.
 
-    Bits behind the prefix are left out, and a network of IPv4 that is mapped into IPv6 is one of
-    IPv4.
+    Host bits are ignored, and an IPv4 network mapped into IPv6 becomes IPv4.
     """
     if "/" not in host:
         return None

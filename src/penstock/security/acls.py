@@ -66,7 +66,7 @@ GRANTED_BY: Final = {
 
 
 class InvalidAcl(InvalidError):
-    """A binding or a filter that cannot be."""
+    """Invalid ACL binding or filter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -88,12 +88,12 @@ class AclBinding:
         )
 
     def text(self) -> str:
-        """The form in which it is stored."""
+        """Return the stored form."""
         return json.dumps(astuple(self), ensure_ascii=False, separators=(",", ":"))
 
 
 def binding_of(text: str) -> AclBinding:
-    """Read the stored form.
+    """Parse the stored form.
 
     Raises:
         InvalidAcl: it is none.
@@ -106,11 +106,10 @@ def binding_of(text: str) -> AclBinding:
 
 
 def checked(binding: AclBinding) -> AclBinding:
-    """The binding, if it may be stored.
+    """Return the binding if it is valid.
 
     Raises:
-        InvalidAcl: it names no type, pattern, operation or permission that can be bound, or a name
-            that nothing can have.
+        InvalidAcl: a type, pattern, operation, permission or name is invalid.
     """
     _check_word("resource type", binding.resource_type, RESOURCE_TYPES[2:])
     _check_word("pattern type", binding.pattern_type, PATTERN_TYPES[3:])
@@ -145,7 +144,7 @@ def _check_name(kind: str, name: object) -> None:
 
 
 def has_control_characters(text: str) -> bool:
-    """Whether a text has what no name may have: control characters, NULs, halves of pairs."""
+    """Return whether a text has characters that no name may have: controls, lone surrogates."""
     return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
@@ -153,8 +152,7 @@ def has_control_characters(text: str) -> bool:
 class AclFilter:
     """Filter for bindings; a name, principal or host of None matches any.
 
-    `match` as the pattern type is every binding that decides about `name`: its own, prefixes of it,
-    and `*`.
+    The pattern type `match` matches every binding that applies to `name`: literal, prefix and `*`.
     """
 
     resource_type: str = ANY

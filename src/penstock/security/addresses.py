@@ -30,7 +30,7 @@ WAIT_SECONDS_MAX: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressBounds:
-    """See the settings of the same names."""
+    """Limits per address; see the settings of the same names."""
 
     waiting: int
     waiting_per_address: int
@@ -54,7 +54,7 @@ def counted(address: str) -> str:
 
 
 class AddressLimits:
-    """Counts; `now` is monotonic seconds."""
+    """Counters of each address; `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds) -> None:
         self._bounds = bounds
@@ -69,7 +69,7 @@ class AddressLimits:
         """Connections that have not authenticated yet."""
 
     def refusal(self, address: str, now: float) -> str | None:
-        """The setting because of which a new connection is refused; None if it is not."""
+        """Return the setting by which a new connection is refused; None if it is accepted."""
         if self.waiting >= self._bounds.waiting:
             return "max.unauthenticated.connections"
         if self.crowded(address):
@@ -77,11 +77,11 @@ class AddressLimits:
         return FAILURES if self.barred(address, now) else None
 
     def crowded(self, address: str) -> bool:
-        """Whether as many connections of an address wait as may."""
+        """Return whether an address has as many unauthenticated connections as allowed."""
         return self._waiting.get(counted(address), 0) >= self._bounds.waiting_per_address
 
     def barred(self, address: str, now: float) -> bool:
-        """Whether too many authentications from an address failed within the minute."""
+        """Return whether too many authentications from an address failed within the minute."""
         address = counted(address)
         since, count = self._failures.get(address, (now, 0))
         if now - since >= WINDOW_SECONDS:
@@ -90,13 +90,13 @@ class AddressLimits:
         return count >= self._bounds.failures_per_address
 
     def entered(self, address: str) -> None:
-        """A connection was accepted."""
+        """Count an accepted connection."""
         self.waiting += 1
         address = counted(address)
         self._waiting[address] = self._waiting.get(address, 0) + 1
 
     def left(self, address: str) -> None:
-        """It has authenticated, or it is gone."""
+        """Discount a connection that has authenticated or closed."""
         self.waiting -= 1
         address = counted(address)
         count = self._waiting.pop(address) - 1
@@ -114,7 +114,7 @@ class AddressLimits:
     def handshake_delay(self, address: str, now: float) -> float | None:
         """Return the seconds that a handshake has to wait for its address; None if too long.
 
-        A second's share may begin at once.
+        The handshakes of one second may begin at once.
         """
         address = counted(address)
         step = 1 / self._bounds.handshakes_per_address
@@ -125,7 +125,9 @@ class AddressLimits:
         return None if delay > WAIT_SECONDS_MAX else delay
 
     def turn_delay(self, now: float) -> float | None:
-        """The same for its turn among those of all addresses, of which each comes alone."""
+        """Return the seconds that a handshake has to wait for those of all addresses; None if too
+        long.
+        """
         delay = max(0.0, self._turn - now)
         if delay > WAIT_SECONDS_MAX:
             return None
@@ -134,6 +136,5 @@ class AddressLimits:
 
 
 def _forget(counts: dict[str, float] | dict[str, tuple[float, int]]) -> None:
-    """Make room for one more."""
     if len(counts) >= ADDRESSES_MAX:
         del counts[next(iter(counts))]

@@ -46,20 +46,22 @@ REMEMBERED_CHARS_MAX: Final = 255
 
 
 class Rights(Protocol):
-    """Rights of one principal from one address, by the bindings of the moment; from memory."""
+    """Rights of one principal from one address, under the current bindings."""
 
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
-        """Whether an operation is allowed on a resource, by the words of `security/acls.py`."""
+        """Return whether an operation is allowed on a resource, in the words of
+        `security/acls.py`.
+        """
 
     def allows_some(self, operation: str, resource_type: str) -> bool:
-        """Whether it may be allowed on any resource of a type."""
+        """Return whether an operation may be allowed on any resource of a type."""
 
     def operations(self, resource_type: str, name: str) -> Collection[str]:
         """Return all operations that are allowed on a resource, of those that apply to its type."""
 
 
 class Authoriser(Protocol):
-    """Knows what everybody may do."""
+    """Source of the rights of principals."""
 
     refuses: bool
     """False where nothing is ever refused: then it need not be asked."""
@@ -69,8 +71,6 @@ class Authoriser(Protocol):
 
 
 class _All:
-    """Everything is allowed."""
-
     def allows(self, operation: str, resource_type: str, name: str) -> bool:
         return True
 
@@ -85,7 +85,7 @@ EVERYTHING: Final = _All()
 
 
 class PermissiveAuthoriser:
-    """Refuses nothing."""
+    """Authoriser that allows every operation."""
 
     refuses = False
 
@@ -97,7 +97,7 @@ PERMISSIVE: Final = PermissiveAuthoriser()
 
 
 class AclAuthoriser:
-    """Decides by the bindings of the cluster; without any, only super users may do anything."""
+    """Authoriser by ACLs; without any binding only super users are allowed operations."""
 
     refuses = True
 
@@ -110,7 +110,7 @@ class AclAuthoriser:
         self.index = AclIndex((), allow_unbound=allow_unbound)
 
     def replace(self, bindings: Iterable[AclBinding]) -> None:
-        """From now on decide by these bindings."""
+        """Replace the bindings."""
         self.index = AclIndex(bindings, allow_unbound=self._allow_unbound)
         self.forget()
 
@@ -139,10 +139,7 @@ class AclAuthoriser:
 
 
 class _Remembered:
-    """Decisions on one principal and address, until the bindings change.
-
-    A request that waits asks again before its answer, by the bindings of then.
-    """
+    """Cached decisions of one principal and address, until the bindings change."""
 
     __slots__ = ("_authoriser", "_decided", "_host", "_index", "_principal", "_some")
 
@@ -193,7 +190,7 @@ class _Remembered:
 
 
 class AuthorisationFailed(InvalidError):
-    """The principal may not do this on the cluster, or on the resource that is named."""
+    """The principal is not allowed the operation on the cluster or the named resource."""
 
     code: ClassVar[str] = "cluster_authorization_failed"
 
@@ -204,25 +201,25 @@ class AuthorisationFailed(InvalidError):
 
 
 class TopicAuthorisationFailed(AuthorisationFailed):
-    """The principal may not do this on a topic."""
+    """The principal is not allowed the operation on a topic."""
 
     code: ClassVar[str] = "topic_authorization_failed"
 
 
 class GroupAuthorisationFailed(AuthorisationFailed):
-    """The principal may not do this on a consumer group."""
+    """The principal is not allowed the operation on a consumer group."""
 
     code: ClassVar[str] = "group_authorization_failed"
 
 
 class TransactionalIdAuthorisationFailed(AuthorisationFailed):
-    """The principal may not do this on a transactional id."""
+    """The principal is not allowed the operation on a transactional id."""
 
     code: ClassVar[str] = "transactional_id_authorization_failed"
 
 
 class SecurityDisabled(InvalidError):
-    """ACLs are asked for where nothing is decided by them."""
+    """ACLs were requested, but no authorizer is configured."""
 
     code: ClassVar[str] = "security_disabled"
 
@@ -238,7 +235,7 @@ _ERRORS: Final[dict[str, type[AuthorisationFailed]]] = {
 def refusal(
     operation: str, resource_type: str, name: str, principal: Principal
 ) -> AuthorisationFailed:
-    """The error of who may not do an operation on a resource."""
+    """Return the error for an operation that is not allowed on a resource."""
     words = f"{operation} {resource_type}".replace("_", " ")
     message = f"{principal} may not {words} {name:.300}"
     return _ERRORS[resource_type](message, resource_type, name)

@@ -67,17 +67,17 @@ class _Rule:
 
 
 class PrincipalMapper:
-    """The rules of one listener."""
+    """Mapping rules of one listener."""
 
     def __init__(self, rules: str) -> None:
-        """Raises InvalidSetting: what should be a rule is none."""
+        """Raises InvalidSetting: a rule is invalid."""
         self._rules = list(_parse(rules))
 
     def name(self, distinguished: str) -> str:
         """Return the principal's name for a distinguished name.
 
         Raises:
-            NobodysName: no rule matches it, or it is too long.
+            NobodysName: no rule matches the name, or it is too long.
         """
         if len(distinguished) > NAME_CHARACTERS_MAX:
             raise NobodysName(f"a certificate's name of {len(distinguished)} characters")
@@ -114,10 +114,10 @@ def _rule(found: re.Match[str]) -> _Rule:
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """The subject of a certificate (DER), as Java writes it.
+    """Return the subject of a certificate (DER), as Java writes it.
 
     Raises:
-        NobodysName: it is no certificate, or has no name.
+        NobodysName: the certificate is invalid or has no subject.
     """
     try:
         subject = x509.load_der_x509_certificate(certificate).subject
@@ -144,7 +144,7 @@ def _escape(value: str) -> str:
 
 
 def _encoded(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """An attribute's value in DER, which ends a name of this attribute alone."""
+    """Return an attribute's value in DER."""
     data = x509.Name([attribute]).public_bytes()
     for _ in range(_NESTED):
         data = data[2 if data[1] < _LONG else 2 + data[1] - _LONG :]

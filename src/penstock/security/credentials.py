@@ -65,7 +65,7 @@ class InvalidCredential(InvalidError):
 
 
 class Shape(NamedTuple):
-    """Facts on a credential that a SCRAM server shows, or that verifying takes its time by."""
+    """Shape of a credential: the facts that a SCRAM server discloses or that determine its time."""
 
     mechanism: str
     salt_bytes: int
@@ -104,7 +104,7 @@ class ScramCredential:
         return Shape(self.mechanism, len(self.salt), self.iterations)
 
     def text(self) -> str:
-        """The text form; it is a secret too, of which a dictionary attack can be made."""
+        """Return the text form, which is secret too: it allows dictionary attacks."""
         salt, stored, server = [
             b64encode(value).decode() for value in (self.salt, self.stored_key, self.server_key)
         ]
@@ -141,10 +141,10 @@ def shapes_of(kept: Iterable[Mapping[str, ScramCredential]]) -> Mapping[str, Map
 
 
 def parse_credential(text: str) -> ScramCredential:
-    """Read the text form.
+    """Parse the text form.
 
     Raises:
-        InvalidCredential: it is none.
+        InvalidCredential: the text is no credential.
     """
     mechanism, _, rest = text.strip().partition("$")
     parameters, _, keys = rest.partition("$")
@@ -175,12 +175,12 @@ def _fail_form() -> NoReturn:
 
 
 def new_salt(randomness: Randomness) -> bytes:
-    """A salt of the system's dice."""
+    """Return a random salt."""
     return randomness.bits(8 * SALT_BYTES).to_bytes(SALT_BYTES)
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """RFC 5802's `SaltedPassword`, which PBKDF2 makes: slow. The bounds are the caller's.
+    """Return RFC 5802's `SaltedPassword`, derived by PBKDF2 (slow).
 
     Raises:
         InvalidCredential: an unknown mechanism, or a password that is empty or too long.
@@ -192,7 +192,7 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 def derive(mechanism: str, password: str, *, salt: bytes, iterations: int) -> ScramCredential:
-    """The credential of a password; slow. `salt` comes from the system's dice.
+    """Derive the credential of a password (slow); `salt` is random by default.
 
     Raises:
         InvalidCredential: an unknown mechanism, a password or a salt or iterations out of bounds.
@@ -209,10 +209,10 @@ def derive(mechanism: str, password: str, *, salt: bytes, iterations: int) -> Sc
 def credential_of(
     mechanism: str, salted: bytes, *, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """The credential of a password that its owner has salted, as AlterUserScramCredentials has it.
+    """Return the credential of a salted password, as AlterUserScramCredentials sends it.
 
     Raises:
-        InvalidCredential: it has not the size of the mechanism's hash, or as `derive`.
+        InvalidCredential: the hash has the wrong size, or as for `derive`.
     """
     name = HASHES[_known(mechanism)]
     if len(salted) != HASH_BYTES[mechanism]:
@@ -230,7 +230,7 @@ def credential_of(
 
 
 def matches(credential: ScramCredential, password: str) -> bool:
-    """Whether a password is the one that a credential was derived from; slow, whatever it is."""
+    """Return whether a password matches a credential; slow in either case."""
     try:
         derived = derive(
             credential.mechanism,

@@ -1,7 +1,6 @@
-"""An authority for development and tests, and certificates that it signs. Not for production.
+"""Certificate authority for development and tests. Not for production.
 
-Keys are EC P-256. The authority's key never leaves the directory that it was made in; every key is
-written for its owner's eyes only.
+Keys are EC P-256 and written readable by their owner alone.
 
 Source: RFC 5280.
 """
@@ -39,14 +38,14 @@ CA_KEY_FILE: Final = "ca-key.pem"
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate and its key, which signs others."""
+    """Certificate authority: certificate and private key."""
 
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
     @property
     def pem(self) -> bytes:
-        """The certificate, for truststores."""
+        """Return the certificate for truststores."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     def issue(
@@ -58,10 +57,9 @@ class Authority:
         days: float = DAYS,
         password: str = "",
     ) -> bytes:
-        """A keystore: a new private key and its certificate chain, in PEM.
+        """Return a keystore in PEM: a new private key and its certificate chain.
 
-        With `hosts` (names and addresses) it is for servers, which are clients of each other too;
-        without, for clients.
+        `hosts` (names and addresses) makes it a server's, else it is a client's.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -86,7 +84,6 @@ class Authority:
 def new_authority(
     now_ms: int, name: str = "Penstock development CA", days: int = 3650
 ) -> Authority:
-    """A new authority, in memory."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = common_name(name)
     builder = (
@@ -99,7 +96,7 @@ def new_authority(
 
 
 def authority_in(directory: Path, now_ms: int) -> Authority:
-    """The authority of a directory, which is made where there is none.
+    """Return the authority of a directory; create it if there is none.
 
     Raises:
         OSError, ValueError: its files cannot be read or written.
@@ -118,7 +115,7 @@ def authority_in(directory: Path, now_ms: int) -> Authority:
 
 
 def common_name(name: str, *more: tuple[x509.ObjectIdentifier, str]) -> x509.Name:
-    """A subject: other parts first, the common name last, as they are written in certificates."""
+    """Return a subject, with the common name last."""
     parts: Iterable[tuple[x509.ObjectIdentifier, str]] = [*more, (NameOID.COMMON_NAME, name)]
     return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
 

@@ -18,7 +18,7 @@ FILE_BYTES_MAX: Final = 4 << 20
 
 
 class UnusableFile(InvalidError):
-    """A file that cannot be used; the text has its path, and nothing of what is in it."""
+    """The file cannot be used; the message has its path and none of its content."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -27,7 +27,7 @@ def read_file(path: str, bytes_max: int = FILE_BYTES_MAX) -> bytes:
     """Read a file.
 
     Raises:
-        UnusableFile: it cannot be read, or is too large.
+        UnusableFile: the file cannot be read, or is too large.
     """
     try:
         with Path(path).open("rb") as file:
@@ -51,7 +51,7 @@ class Reloading(Generic[T]):
     def __init__(
         self, paths: Sequence[str], make: Callable[[], T], bytes_max: int = FILE_BYTES_MAX
     ) -> None:
-        """`make` raises InvalidError where files are no good, and so does this."""
+        """Raises InvalidError, as `make` does, if the files are invalid."""
         self._paths = paths
         self._make = make
         self._bytes_max = bytes_max
@@ -64,9 +64,9 @@ class Reloading(Generic[T]):
         self.failures = 0
 
     def reload(self, *, look_closely: bool = False) -> bool:
-        """Load what has changed; whether there is a new context.
+        """Rebuild the object if files have changed; return whether it was rebuilt.
 
-        Files whose times are as they were are only looked into if they should be.
+        Files with unchanged times are read only on request.
         """
         times = self._look()
         if times == self._times and not look_closely:

@@ -24,7 +24,7 @@ SECRET_BITS: Final = 256
 
 
 def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers that pass on who has sent a request."""
+    """Return the headers that identify the client of a request."""
     host, port = scope.get("client") or ("", 0)
     certificate = scope.get(PEER_CERTIFICATE)
     told = [
@@ -36,7 +36,7 @@ def forwarded(scope: Scope, secret: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def heeding(app: ASGIApp, secret: bytes) -> ASGIApp:
-    """An application that takes a front's word for who has sent a request."""
+    """Return an application that trusts the forwarding headers of a front."""
     expected = secret.hex().encode()
 
     async def heeded(scope: Scope, receive: Receive, send: Send) -> None:

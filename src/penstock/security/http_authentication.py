@@ -47,8 +47,7 @@ TOO_MANY: Final = (
 
 
 class NotAuthenticated(InvalidError):
-    """No credentials where some are needed, or such as are worth nothing; `reason` is for the audit
-    log."""
+    """Credentials are missing or invalid; `reason` is for the audit log."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -68,11 +67,11 @@ class Shown:
 
 
 class Failures(Protocol):
-    """Count of credentials that were worth nothing, by address, within a minute."""
+    """Counter of failed authentications by address, within a minute."""
 
     def failed(self, address: str) -> None: ...
     def barred(self, address: str) -> bool:
-        """Whether credentials from an address are refused until the minute is over."""
+        """Return whether credentials from an address are refused until the minute ends."""
         ...
 
 
@@ -99,7 +98,7 @@ class Identities:
 
 
 class Authentication(Generic[K]):
-    """Finds out who sends requests to one interface."""
+    """Authenticator of the requests to one interface."""
 
     def __init__(
         self,
@@ -162,8 +161,9 @@ class Authentication(Generic[K]):
         return known
 
     def _known_well(self, given: Basic | Bearer) -> bool:
-        """Whether a password was right before, or a token never ends: guesses of others at the same
-        address do not lock these out."""
+        """Return whether credentials were valid before, which exempts them from the address's
+        limit.
+        """
         identities = self._identities()
         if isinstance(given, Bearer):
             return _digest(given.token) in identities.fixed_tokens

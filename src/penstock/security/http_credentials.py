@@ -51,27 +51,23 @@ class BadAuthorization(InvalidError):
 
 
 class TooManyLogins(RetriableError):
-    """So many passwords wait to be verified that no more are taken."""
+    """Too many passwords wait for verification."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 class TooManyFailures(TooManyLogins):
-    """An address from which too many credentials were worth nothing within a minute."""
+    """Too many invalid credentials from an address within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """A name and its password."""
-
     user: str
     password: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token."""
-
     token: str = field(repr=False)
 
 
@@ -79,7 +75,7 @@ def read_authorization(values: Sequence[str]) -> Basic | Bearer | None:
     """Return the credentials in the Authorization headers of a request; None if there are none.
 
     Raises:
-        BadAuthorization: there are several, or one that cannot be read.
+        BadAuthorization: there are several headers, or one is invalid.
     """
     if not values:
         return None
@@ -110,7 +106,7 @@ class Recent:
         return key in self._seen
 
     def is_new(self, key: Hashable) -> bool:
-        """Whether it was not seen lately, which it is from now on."""
+        """Return whether an item is new, and add it."""
         if key in self._seen:
             return False
         while len(self._seen) >= REMEMBERED_MAX:
@@ -120,7 +116,7 @@ class Recent:
 
 
 class PasswordVerifier:
-    """Verifies passwords against credentials, off the event loop."""
+    """Verifier of passwords off the event loop."""
 
     def __init__(self, randomness: Randomness) -> None:
         self._secret = randomness.bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big")
@@ -129,10 +125,10 @@ class PasswordVerifier:
         self._waiting = 0
 
     async def verify(self, given: Basic, credentials: Credentials) -> bool:
-        """Whether it is the password of a user.
+        """Return whether a password is the user's.
 
         Raises:
-            TooManyLogins: too many wait already.
+            TooManyLogins: too many passwords wait for verification.
         """
         credential, known, digest = self._looked_up(given, credentials)
         if digest in self._remembered:
@@ -151,13 +147,13 @@ class PasswordVerifier:
         return True
 
     def remembers(self, given: Basic, credentials: Credentials) -> bool:
-        """Whether it was verified lately to be the password of a user."""
+        """Return whether a password was recently verified to be the user's."""
         return self._looked_up(given, credentials)[2] in self._remembered
 
     def _looked_up(
         self, given: Basic, credentials: Credentials
     ) -> tuple[ScramCredential, bool, bytes]:
-        """Return a user's credential or a decoy, whether it is the user's, and a digest of all."""
+        """Return a user's credential or a decoy, whether the user exists, and a digest of all."""
         found, known = credential_or_decoy(credentials, PLAIN, given.user, self._secret)
         user, password = given.user.encode(), given.password.encode()
         sizes = len(user).to_bytes(4, "big")

@@ -20,13 +20,13 @@ READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class NotForHere(InvalidError):
-    """A request that was not meant for this listener."""
+    """The request was meant for another listener."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 def names_of_listener(host: str, more: Iterable[str]) -> frozenset[str]:
-    """Return the names of a listener on this machine, in small letters."""
+    """Return the names of a listener on this machine, in lower case."""
     names = ["localhost", host, socket.gethostname(), *more]
     return frozenset(name.lower() for name in names if name)
 
@@ -53,8 +53,7 @@ def _is_at(origin: str, host: str) -> bool:
 
 
 def names_listener(host: str, hosts: Collection[str]) -> bool:
-    """Whether a Host header names a listener: by an address, which no name server makes another
-    one's, or by a name of `hosts`."""
+    """Return whether a Host header names a listener: any address, or a name of `hosts`."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -64,7 +64,7 @@ class TokenVerifier:
         refresh_seconds: float,
         clock: Clock,
     ) -> None:
-        """`load` blocks and gives a JWKS, or raises OSError or InvalidError; None: no keys."""
+        """`load` blocks and returns a JWKS, or raises OSError or InvalidError; None: no keys."""
         self.loads = Loads()
         self._rules = rules
         self._load = load
@@ -75,11 +75,9 @@ class TokenVerifier:
         self._loaded: float | None = None
 
     def verify(self, token: str) -> TokenOwner:
-        """See `Verifier`."""
         return owner_of(token, self._keys, self._rules, self._clock.now_ms())
 
     def verify_with_new_keys(self, token: str) -> TokenOwner:
-        """See `Verifier`; blocks."""
         self.refresh()
         try:
             return self.verify(token)
@@ -88,7 +86,6 @@ class TokenVerifier:
 
     @property
     def due(self) -> bool:
-        """Whether the keys are old."""
         now, loaded = self._clock.monotonic(), self._loaded
         old = loaded is None or now - loaded >= self._refresh_seconds
         return self._load is not None and old and self._may_try(now)
@@ -97,7 +94,7 @@ class TokenVerifier:
         return self._tried is None or now - self._tried >= PAUSE_SECONDS
 
     def refresh(self) -> None:
-        """Load the keys, unless that was tried just now; blocks."""
+        """Load the keys, unless a load was just tried; blocks."""
         now = self._clock.monotonic()
         if self._load is None or not self._may_try(now):
             return
@@ -134,7 +131,7 @@ def _context(truststore: str, clock: Clock) -> ssl.SSLContext:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError unless keys may be loaded from a URL."""
+    """Raise ValueError if keys may not be loaded from a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:  # its text may contain user info
@@ -145,15 +142,12 @@ def check_url(url: str) -> None:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Keys come from where the setting says."""
-
     def redirect_request(self, *_: object) -> None:
         """Follow nothing."""
 
 
 def _bounded(clock: Clock, until: float) -> type[ssl.SSLSocket]:
-    """Sockets that receive until then; a timeout of the socket itself is for each single read,
-    and a head may be as many of those as it has bytes."""
+    """Return a socket class with one deadline for all reads."""
 
     class Bounded(ssl.SSLSocket):
         def recv_into(self, *arguments: Any, **named: Any) -> int:

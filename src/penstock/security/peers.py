@@ -32,7 +32,7 @@ _SALT_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class PeerSecret:
-    """The secret, and what is derived from it."""
+    """Secret of the cluster, and keys derived from it."""
 
     secret: bytes = field(repr=False)
 
@@ -55,7 +55,7 @@ class PeerSecret:
         return _credential(self, mechanism)
 
     def name_of(self, cluster_id: str) -> str:
-        """Return a name that only brokers of a cluster recognise: it does not show the id."""
+        """Return a name that only brokers of a cluster recognise, without disclosing the id."""
         return hmac.digest(self._derive("cluster"), cluster_id.encode(), "sha256").hex()
 
     def proof(self, side: str, cluster_id: str, ids: tuple[int, int], nonces: bytes) -> bytes:

@@ -1,13 +1,9 @@
 """TLS from PEM files: contexts of servers and clients, and files that are reloaded when they
 change.
 
-A keystore is a file with a private key and its certificate chain, a truststore one with the
-certificates of authorities; certificate and key may also be two files. What is wrong with them is
-said when they are loaded: a key that is not the certificate's, a certificate that has ended, a file
-that others may read is for `doctor`.
-
-Connections that are open keep the context that they were made with when there is a new one
-(`files.Reloading`).
+A keystore is a file with a private key and its certificate chain, or two files; a truststore has
+certificates of authorities. Invalid files are rejected when they are loaded. Open connections keep
+the context that they were made with.
 
 Source: RFC 8446, RFC 9325 (recommendations); KIP-651 (PEM), KIP-1023; Python's `ssl`.
 """
@@ -81,9 +77,8 @@ class CertificateFacts:
 def server_context(
     files: TlsFiles, options: TlsOptions, client_auth: ClientAuth, now_ms: int
 ) -> ssl.SSLContext:
-    """A context for a listener.
-
-    Sessions are not resumed: a resumed one would not ask for the client's certificate again.
+    """Return a listener's context; sessions are not resumed, since that would skip client
+    certificates.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -105,9 +100,9 @@ def server_context(
 def client_context(
     files: TlsFiles, options: TlsOptions, *, check_host: bool, now_ms: int
 ) -> ssl.SSLContext:
-    """A context for a client: the server's certificate is always verified, its name if wished.
+    """Return a client's context: verifies the server's certificate and, if set, its name.
 
-    Without a truststore the system's authorities count.
+    Without a truststore the system's authorities are used.
 
     Raises:
         UnusableFile: a file cannot be used.
@@ -182,10 +177,10 @@ def check_keystore(files: TlsFiles, now_ms: int) -> CertificateFacts:
 
 
 def load_chain(path: str) -> list[x509.Certificate]:
-    """The certificates of a file, the own one first.
+    """Return the certificates of a file, the leaf first.
 
     Raises:
-        UnusableFile: there are none.
+        UnusableFile: the file has none.
     """
     try:
         return x509.load_pem_x509_certificates(read_file(path))

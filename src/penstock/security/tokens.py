@@ -44,7 +44,7 @@ PublicKey = RSAKey | ECKey | OKPKey
 
 
 class InvalidToken(InvalidError):
-    """A token that is worth nothing; the text never has the token."""
+    """Invalid token; the message never contains the token."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -88,7 +88,7 @@ class TokenOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedWith:
-    """The header of a token, as far as it counts."""
+    """Relevant part of a token's header."""
 
     algorithm: str
     key_id: str | None
@@ -96,16 +96,16 @@ class SignedWith:
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """Public keys, with the ids that tokens name them by; never HMAC's secrets."""
+    """Public keys by id; never HMAC secrets."""
 
     keys: tuple[tuple[str | None, PublicKey], ...] = field(default=(), repr=False)
 
     def find(self, signed: SignedWith) -> PublicKey:
-        """The key of a token: the one of its name or, where it has none, the only one.
+        """Return a token's key: by its id or, without one, the only key.
 
         Raises:
-            UnknownKey: there is none of that name.
-            InvalidToken: the key does not sign by this algorithm.
+            UnknownKey: no key has that id.
+            InvalidToken: the key does not sign with this algorithm.
         """
         if signed.key_id is None and len(self.keys) != 1:
             raise InvalidToken(f"the token names no key, and there are {len(self.keys)}")
@@ -119,10 +119,10 @@ class KeySet:
 
 
 def parse_key_set(data: bytes) -> KeySet:
-    """Read a JWKS. Keys of other types, for other uses, or too weak, are left out.
+    """Parse a JWKS. Keys of other types, for other uses, or too weak, are ignored.
 
     Raises:
-        InvalidKeys: it is none, it is too large, or no key is left.
+        InvalidKeys: the set is malformed, too large, or has no usable key.
     """
     if len(data) > JWKS_BYTES_MAX:
         raise InvalidKeys(f"a JWKS of more than {JWKS_BYTES_MAX} bytes")
@@ -182,7 +182,7 @@ def owner_of(token: str, keys: KeySet, rules: TokenRules, now_ms: int) -> TokenO
 
 
 class _Registry(jws.JWSRegistry):
-    """Takes the algorithm that was found to be the key's, deprecated names (EdDSA) too."""
+    """Registry that accepts the key's algorithm, deprecated names (EdDSA) too."""
 
     max_header_length = max_payload_length = TOKEN_BYTES_MAX
 
@@ -260,7 +260,7 @@ def _owner(claims: Mapping[str, Any], rules: TokenRules, now: int) -> TokenOwner
 
 
 def _has_half(name: str) -> bool:
-    """Whether a name has half a surrogate pair, which JSON can write and UTF-8 cannot."""
+    """Return whether a name has a lone surrogate, which JSON can write and UTF-8 cannot."""
     return any("\ud800" <= character <= "\udfff" for character in name)
 
 

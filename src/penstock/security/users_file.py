@@ -1,7 +1,6 @@
-"""Users with their credentials in a file, one a line: `alice:SCRAM-SHA-512$4096:…`.
+"""File of users and credentials, one a line: `alice:SCRAM-SHA-512$4096:…`.
 
-A user may have a line for each mechanism. Empty lines and those that begin with `#` say nothing.
-There is no way to write a password itself.
+A user may have a line for each mechanism. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ _BETWEEN: Final = ":SCRAM-"
 
 
 class FileCredentials:
-    """The users of a file; a `Credentials`."""
+    """Credentials of a file."""
 
     def __init__(self, kept: Mapping[tuple[str, str], ScramCredential]) -> None:
-        """`kept` is by mechanism and user."""
         self._kept: dict[str, dict[str, ScramCredential]] = {}
         for (mechanism, user), credential in kept.items():
             self._kept.setdefault(user, {})[mechanism] = credential
@@ -35,20 +33,17 @@ class FileCredentials:
         return sum(map(len, self._kept.values()))
 
     def credential(self, mechanism: str, user: str) -> ScramCredential | None:
-        """See `Credentials`."""
         return self._kept.get(user, {}).get(mechanism)
 
     def shapes(self, mechanism: str) -> Mapping[Shape, int]:
-        """See `Credentials`."""
         return self._shapes[mechanism]
 
 
 def parse_users(data: bytes) -> FileCredentials:
-    """Read such a file.
+    """Parse a file of users.
 
     Raises:
-        InvalidCredential: it is not UTF-8, or a line is none; the text names the line and says
-            nothing of it.
+        InvalidCredential: it is not UTF-8, or a line is invalid; the message names the line alone.
     """
     try:
         text = data.decode()

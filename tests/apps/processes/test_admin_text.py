@@ -20,11 +20,13 @@ b_seconds_count{api="Fetch"} 1.0
 
 def test_metrics_have_a_label_and_stand_together() -> None:
     text = admin_text.metrics({1: METRICS, 2: METRICS + b"# TYPE c gauge\nc 1.0\n", 3: None})
-    families = {one.name: one for one in text_string_to_metric_families(text.decode())}
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
     assert set(families) == {"penstock_process_up", "a", "b_seconds", "c"}
-    up = {one.labels["broker"]: one.value for one in families["penstock_process_up"].samples}
+    up = {
+        sample.labels["broker"]: sample.value for sample in families["penstock_process_up"].samples
+    }
     assert up == {"1": 1.0, "2": 1.0, "3": 0.0}
-    assert [one.labels for one in families["a"].samples] == [{"broker": "1"}, {"broker": "2"}]
+    assert [sample.labels for sample in families["a"].samples] == [{"broker": "1"}, {"broker": "2"}]
     assert families["b_seconds"].samples[0].labels == {"broker": "1", "api": "Fetch", "le": "+Inf"}
     assert text.count(b"# TYPE a_total") == 1
 
@@ -32,8 +34,8 @@ def test_metrics_have_a_label_and_stand_together() -> None:
 def test_own_metrics_stand_with_those_of_brokers() -> None:
     metric = Metric(name="a_total", kind="counter", doc="Things.")
     text = admin_text.metrics({1: METRICS}, [Sample(metric, 5)])
-    families = {one.name: one for one in text_string_to_metric_families(text.decode())}
-    values = [(one.labels, one.value) for one in families["a"].samples]
+    families = {family.name: family for family in text_string_to_metric_families(text.decode())}
+    values = [(sample.labels, sample.value) for sample in families["a"].samples]
     assert values == [({}, 5), ({"broker": "1"}, 3)]
     assert text.count(b"# TYPE a_total") == 1
 

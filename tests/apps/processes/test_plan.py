@@ -1,4 +1,4 @@
-"""What each of several brokers is told, and what cannot be shared or counted up."""
+"""Plans of several brokers in one directory: derived settings and rejected ones."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_ids_and_ports_are_counted_up_and_the_first_log_is_where_it_was() -> Non
         replication_listener="127.0.0.1:9292",
         log_dirs="/srv/log",
     ) as plan:
-        told = [one.broker for one in plan.brokers]
-        assert [one.node_id for one in told] == [5, 6, 7]
+        told = [entry.broker for entry in plan.brokers]
+        assert [sentence.node_id for sentence in told] == [5, 6, 7]
         assert told[2].listeners == ("PLAINTEXT://[::1]:9094", "PLAINTEXT://10.0.0.1:9194")
         assert told[1].advertised_listeners == ("PLAINTEXT://log.example:19093",)
-        assert [one.replication_listener[-4:] for one in told] == ["9292", "9293", "9294"]
-        assert [one.log for one in plan.brokers] == ["log", "log-6", "log-7"]
+        assert [item.replication_listener[-4:] for item in told] == ["9292", "9293", "9294"]
+        assert [element.log for element in plan.brokers] == ["log", "log-6", "log-7"]
         assert told[0].sink_staging_directory == "/srv/log/staging"
         assert told[2].sink_staging_directory == "/srv/log/staging-7"
         assert plan.admin == ("127.0.0.1", 9644)
@@ -54,21 +54,21 @@ def test_ids_and_ports_are_counted_up_and_the_first_log_is_where_it_was() -> Non
 
 def test_a_free_port_stays_a_brokers_own() -> None:
     with planned(2, listeners="PLAINTEXT://127.0.0.1:0", admin_listener="") as plan:
-        ports = [int(one.broker.listeners[0].rpartition(":")[2]) for one in plan.brokers]
+        ports = [int(entry.broker.listeners[0].rpartition(":")[2]) for entry in plan.brokers]
         assert len({*ports}) == 2
         with socket.create_server(("127.0.0.1", ports[0])):
             pass
         with socket.create_server(("127.0.0.1", ports[0])):
             pass
         assert plan.admin is None
-        assert {one.broker.admin_listener for one in plan.brokers} == {""}
+        assert {item.broker.admin_listener for item in plan.brokers} == {""}
 
 
 def test_the_front_has_the_tls_of_the_admin_address() -> None:
     trusted = {"admin_security_protocol": "SSL", "admin_loopback_trusted": "true"}
     with planned(2, **trusted) as plan, planned(2) as other:
-        assert {one.broker.admin_security_protocol for one in plan.brokers} == {"PLAINTEXT"}
-        assert {one.front_secret for one in plan.brokers} == {plan.secret}
+        assert {entry.broker.admin_security_protocol for entry in plan.brokers} == {"PLAINTEXT"}
+        assert {item.front_secret for item in plan.brokers} == {plan.secret}
         assert plan.secret != other.secret
         assert plan.secret.hex() not in repr(plan.brokers[0])
         assert plan.ready_line().endswith(" admin=127.0.0.1:9644 admin.loopback.trusted=true")

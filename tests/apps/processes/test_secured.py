@@ -1,4 +1,4 @@
-"""The one admin address of several brokers with TLS: they know who asks, and whence."""
+"""Shared admin address of several brokers with TLS: forwards the client's identity."""
 
 from __future__ import annotations
 

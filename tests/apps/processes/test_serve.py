@@ -122,8 +122,6 @@ def test_a_directory_goes_from_one_process_to_two_and_back(tmp_path: Path) -> No
 
 
 def _check_the_admin_address(admin: AdminHttp, client: Client) -> None:
-    """Whoever has the answer is asked; what all say comes as one."""
-
     def asked(method: str, path: str, body: Body | None = None) -> tuple[int, str]:
         answer = admin.ask(method, path, body, timeout_seconds=TIMEOUT_SECONDS)
         return answer.status, answer.content.decode()

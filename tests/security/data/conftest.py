@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.security.data.file_ring import FileKeyRing
+from penstock.security.data.key_location import KeyPlace, ring_at
 from penstock.security.data.master_keys import generated, master_keys
-from penstock.security.data.places import KeyPlace, ring_at
 
 VARIABLE = "TESTED_MASTER_KEY"
 
@@ -17,7 +17,7 @@ VARIABLE = "TESTED_MASTER_KEY"
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> KeyPlace:
-    """Where a ring is that was made; its next master key is there, too."""
+    """Return the location of a new ring, beside its next master key."""
     place = KeyPlace(ring=tmp_path / "ring")
     if request.param == "environment":
         monkeypatch.setenv(VARIABLE, generated().decode())

@@ -55,13 +55,17 @@ def test_values_are_encrypted_on_the_broker_and_clear_at_both_ends(
     assert b"one" not in stored
     assert b"two" not in stored
     clear = client.read_arrow(topic).column("value").to_pylist()
-    assert [one and one[0] for one in clear] == [1, 1, None]
+    assert [item and item[0] for item in clear] == [1, 1, None]
     read = protected.read_arrow(topic)
     assert read.column("value").to_pylist() == ["one", "two", None]
     assert read.column("key").to_pylist() == [b"a", b"b", b"a"]
     ring.shred("a")
     batches = list(protected.iter_arrow(topic))
-    assert [one for b in batches for one in b.column("value").to_pylist()] == [None, "two", None]
+    assert [entry for b in batches for entry in b.column("value").to_pylist()] == [
+        None,
+        "two",
+        None,
+    ]
 
 
 def test_what_cannot_be_decrypted_is_an_error_that_counts(
@@ -124,8 +128,6 @@ def test_what_is_not_there_is_told_before_anything_is_sent(ring: FileKeyRing) ->
 
 
 def test_one_value_for_any_serialiser(ring: FileKeyRing) -> None:
-    """As a value serialiser and deserialiser of kafka-python or confluent-kafka would be."""
-
     def serialise(order: dict[str, str]) -> bytes:
         sealed = seal_value(ring, order["customer"], order["note"].encode()) or b""
         return json.dumps(order | {"note": sealed.hex()}).encode()

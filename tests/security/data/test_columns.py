@@ -24,7 +24,7 @@ def test_rows_are_encrypted_for_the_subjects_beside_them(ring: FileKeyRing) -> N
         pa.array(values),
         pa.array(values, pa.large_string()),
         pa.array(values, pa.string_view()),
-        pa.array([None if one is None else one.encode() for one in values]),
+        pa.array([None if value is None else value.encode() for value in values]),
         pa.array(values).dictionary_encode(),
     ):
         sealed = encrypt_column(column, subjects, ring)

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from penstock.security.data.file_ring import FILE, FileKeyRing
+from penstock.security.data.key_location import KeyPlace
 from penstock.security.data.key_ring import KeyRingUnusable, SubjectKey, SubjectTooLong
 from penstock.security.data.master_keys import generated, master_keys
-from penstock.security.data.places import KeyPlace
 from penstock.security.data.sealing import open_value, seal_value
 from tests.security.data.conftest import VARIABLE, opened
 
@@ -23,7 +23,7 @@ SUBJECTS = [f"customer-{number}" for number in range(1_200)]
 
 
 def ids(found: list[SubjectKey | None]) -> list[bytes | None]:
-    return [None if one is None else one.key_id for one in found]
+    return [None if entry is None else entry.key_id for entry in found]
 
 
 def all_bytes(folder: Path) -> bytes:
@@ -39,7 +39,7 @@ def test_a_subject_has_one_key_for_good(ring: FileKeyRing, place: KeyPlace) -> N
     assert ids(other.for_encryption(SUBJECTS)) == made[:-1]
     assert other.for_decryption(["nobody"]) == [None]
     assert ring.counts().living == len(SUBJECTS)
-    assert [one.subject for one in ring.entries(3)] == sorted(SUBJECTS)[:3]
+    assert [entry.subject for entry in ring.entries(3)] == sorted(SUBJECTS)[:3]
 
 
 def test_a_shredded_subject_has_no_key_and_gets_none(ring: FileKeyRing, place: KeyPlace) -> None:
@@ -199,7 +199,7 @@ def test_nothing_shows_a_secret(ring: FileKeyRing) -> None:
 def test_threads_share_a_ring(ring: FileKeyRing) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: ids(ring.for_encryption(SUBJECTS[:300])), range(8)))
-    assert all(one == found[0] for one in found)
+    assert all(entry == found[0] for entry in found)
 
 
 # Processes
@@ -207,7 +207,7 @@ def test_threads_share_a_ring(ring: FileKeyRing) -> None:
 _MAKING = """
 import sys
 from pathlib import Path
-from penstock.security.data.places import KeyPlace, ring_at
+from penstock.security.data.key_location import KeyPlace, ring_at
 ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 for first in range(0, 1200, 50):
     names = [f"customer-{n}" for n in range(first, first + 50)]
@@ -229,8 +229,8 @@ def _process(place: KeyPlace, program: str) -> subprocess.Popen[str]:
 
 def test_processes_that_make_keys_at_once_agree(place: KeyPlace) -> None:
     running = [_process(place, _MAKING) for _ in range(3)]
-    said = [one.communicate(timeout=60)[0].splitlines() for one in running]
-    assert [one.returncode for one in running] == [0, 0, 0]
+    said = [item.communicate(timeout=60)[0].splitlines() for item in running]
+    assert [entry.returncode for entry in running] == [0, 0, 0]
     assert said[0] == said[1] == said[2]
     assert len(said[0]) == 1_200
 
@@ -248,14 +248,14 @@ def test_a_key_that_was_given_out_outlives_a_kill(place: KeyPlace, lines: int) -
     assert len(given) >= lines
     ring = opened(place)
     found = ids(ring.for_decryption(list(given)))
-    assert [one.hex() for one in found if one is not None] == list(given.values())
+    assert [entry.hex() for entry in found if entry is not None] == list(given.values())
 
 
 _ROTATING = """
 import os, signal, sys
 from pathlib import Path
 from penstock.security.data import file_ring, master_keys, secret_files
-from penstock.security.data.places import KeyPlace, ring_at
+from penstock.security.data.key_location import KeyPlace, ring_at
 ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 left = int(os.environ["KILLED_AT"])
 

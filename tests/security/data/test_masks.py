@@ -1,4 +1,4 @@
-"""What each mask shows. Spark's form is compared with this one in tests/spark/pipeline."""
+"""Masks of each kind; tests/spark/pipeline compares Spark's form with them."""
 
 from __future__ import annotations
 

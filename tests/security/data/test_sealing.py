@@ -36,7 +36,7 @@ def test_the_layout_is_what_the_module_draws() -> None:
 @given(st.lists(st.none() | st.binary(max_size=100)))
 def test_what_is_sealed_opens(values: list[bytes | None]) -> None:
     found = seal(values, [KEY] * len(values), SYSTEM_RANDOMNESS)
-    assert [None if one is None else unseal(one, KEY) for one in found] == values
+    assert [None if entry is None else unseal(entry, KEY) for entry in found] == values
 
 
 def test_equal_values_are_sealed_differently() -> None:
@@ -73,7 +73,6 @@ def test_a_value_does_not_open_in_another_subjects_row(ring: FileKeyRing) -> Non
 
 
 def test_the_subject_is_authenticated_by_the_cipher_itself(ring: FileKeyRing) -> None:
-    """Whoever gave two subjects one key, or swapped rows of the ring, would gain nothing."""
     [sealed] = seal([b"value"], [KEY], SYSTEM_RANDOMNESS)
     assert sealed is not None
     with pytest.raises(Undecipherable):

@@ -11,7 +11,7 @@ import pytest
 from penstock.security.data import TokenForm, token, tokenize_column
 from penstock.security.data.columns import UnfitColumn
 from penstock.security.data.file_ring import FileKeyRing
-from penstock.security.data.places import KeyPlace
+from penstock.security.data.key_location import KeyPlace
 from penstock.security.data.tokens import LENGTHS_MAX, InvalidTokenForm
 from tests.security.data.conftest import opened
 
@@ -43,7 +43,7 @@ def test_forms_and_lengths(ring: FileKeyRing, form: str) -> None:
         found = [
             token(ring, "f", b"%d" % n, TokenForm(form=form, length=length)) for n in range(50)
         ]
-        assert {len(one) for one in found} == {length}
+        assert {len(entry) for entry in found} == {length}
         assert len(set(found)) == 50
         assert alphabet is None or set("".join(found)) <= set(alphabet)
 

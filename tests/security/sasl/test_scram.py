@@ -162,7 +162,6 @@ def test_a_proof_is_worth_nothing_in_another_exchange() -> None:
     ("nonce", "taken"), [("clientclientserver", True), ("xclientserver", False), ("server", False)]
 )
 def test_the_clients_nonce_may_be_said_twice(nonce: str, taken: bool) -> None:
-    """As librdkafka did before 2.6.1."""
     there = server()
     told = challenge(there, b"n,,n=alice,r=client").decode()
     _, salt, iterations = (part[2:] for part in told.split(","))
@@ -181,7 +180,6 @@ def test_the_clients_nonce_may_be_said_twice(nonce: str, taken: bool) -> None:
 
 
 def test_stored_keys_alone_prove_nothing() -> None:
-    """Who has read what is kept cannot log in with it."""
     there = server()
     kept = users("alice").credential(SCRAM_SHA_256, "alice")
     assert kept is not None

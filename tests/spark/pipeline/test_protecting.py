@@ -22,8 +22,8 @@ from penstock.security.data import (
     token,
 )
 from penstock.security.data.file_ring import FileKeyRing
+from penstock.security.data.key_location import KeyPlace
 from penstock.security.data.master_keys import master_keys
-from penstock.security.data.places import KeyPlace
 from penstock.spark.pipeline.analysis import plan, problems
 from penstock.spark.pipeline.parsing import load
 from penstock.spark.pipeline.problems import PipelineInvalid

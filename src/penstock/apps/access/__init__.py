@@ -1,1 +1,1 @@
-"""Commands about who may do what."""
+"""Commands for users and access control lists."""

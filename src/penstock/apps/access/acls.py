@@ -1,4 +1,4 @@
-"""`penstock acl`: who may do what on which resources."""
+"""`penstock acl`: access control lists."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def acl() -> None:
 @click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
 @client_options
 def list_acls(state: State, resources: list[Resource], match: bool, principal: str | None) -> None:
-    """Show the entries that there are, or those of what is named."""
+    """List ACL entries, all or those that match the options."""
     pattern = "match" if match else ANY
     filters = [
         AclFilter(resource_type=kind, name=name, pattern_type=pattern, principal=principal)
         for kind, name in resources
     ] or [AclFilter(principal=principal)]
     with state.client() as client:
-        found = sorted({one for wanted in filters for one in client.list_acls(wanted)})
+        found = sorted({entry for wanted in filters for entry in client.list_acls(wanted)})
     show(state, [asdict(binding) for binding in found], COLUMNS, things="ACLs")
 
 
@@ -124,24 +124,28 @@ def add_acls(
         )
         for kind, name in resources
         for who in principal
-        for what in [one.replace("-", "_") for one in operation]
+        for what in [word.replace("-", "_") for word in operation]
         for where in host
     ]
     _check(bindings)
     with state.client() as client:
         client.create_acls(bindings)
-    say(state, f"{len(bindings)} entries are in force", added=[asdict(one) for one in bindings])
+    say(
+        state,
+        f"{len(bindings)} entries are in force",
+        added=[asdict(binding) for binding in bindings],
+    )
 
 
 def _check(bindings: list[AclBinding]) -> None:
     """Reject an entry that could never decide anything: it is most likely a mistake."""
-    for one in bindings:
-        known = SUPPORTED[one.resource_type]
-        if one.operation != "all" and one.operation not in known:
+    for binding in bindings:
+        known = SUPPORTED[binding.resource_type]
+        if binding.operation != "all" and binding.operation not in known:
             words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
             raise click.UsageError(
-                f"{one.operation.replace('_', '-')} means nothing on a {one.resource_type}, only"
-                f" {words}"
+                f"{binding.operation.replace('_', '-')} means nothing on a"
+                f" {binding.resource_type}, only {words}"
             )
 
 
@@ -164,7 +168,7 @@ def remove_acls(
     permission: str | None,
     everything: bool,
 ) -> None:
-    """Remove all entries that are of what is named."""
+    """Remove all entries that match the options."""
     pattern = "prefixed" if prefix else "literal" if resources else ANY
     wanted = AclFilter(
         pattern_type=pattern,
@@ -178,5 +182,5 @@ def remove_acls(
         raise click.UsageError("say which entries, or --all")
     filters = [replace(wanted, resource_type=kind, name=name) for kind, name in resources]
     with state.client() as client:
-        removed = [one for each in filters or [wanted] for one in client.delete_acls(each)]
-    say(state, f"{len(removed)} entries removed", removed=[asdict(one) for one in removed])
+        removed = [binding for each in filters or [wanted] for binding in client.delete_acls(each)]
+    say(state, f"{len(removed)} entries removed", removed=[asdict(item) for item in removed])

@@ -1,8 +1,8 @@
-"""`penstock user`: users with passwords, of the cluster.
+"""`penstock user`: users of the cluster and their passwords.
 
 A password comes from a prompt, a file or standard input, never from an argument, which every
-process of the host could read. `--offline` writes to the database of a cluster no broker of which
-runs: so the first user is made, before there is one who may make users.
+process of the host could read. `--offline` writes to the database of a stopped cluster, to create
+the first user.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Users(Protocol):
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say where users are kept; they are one argument, `offline`."""
+    """Add the options that name the store of users, as one argument `offline`."""
 
     @click.option("--offline", is_flag=True, help="In the database, while no broker runs.")
     @click.option(
@@ -64,7 +64,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def password_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of a password; `password` is an argument that asks for it."""
+    """Add the options of a password, as `password`, a function that reads it."""
 
     @click.option(
         "--password-file", metavar="FILE|-", help="Its first line is the password; -: stdin."
@@ -88,14 +88,14 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("user", short_help="Users with passwords: add, list, remove, passwd.")
 def user() -> None:
-    """Users of the cluster, for SCRAM and PLAIN. What is kept is a salted hash of the password."""
+    """Manage users for SCRAM and PLAIN. The cluster stores a salted hash of each password."""
 
 
 @user.command("list")
 @place_options
 @client_options
 def list_users(state: State, offline: OfflineUsers | None) -> None:
-    """Show the users, and for what their passwords are kept."""
+    """List users and the mechanisms of their passwords."""
     found = _with(state, offline, lambda users: users.list_users())
     rows = [
         {"user": name, "mechanism": mechanism, "iterations": count}
@@ -111,7 +111,7 @@ def list_users(state: State, offline: OfflineUsers | None) -> None:
 @place_options
 @client_options
 def add_user(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
-    """Make a user."""
+    """Create a user."""
     _set(state, name, offline, exists=False, **password)
     say(state, f"user {name} made", user=name)
 
@@ -122,7 +122,7 @@ def add_user(state: State, name: str, offline: OfflineUsers | None, **password: 
 @place_options
 @client_options
 def change_password(state: State, name: str, offline: OfflineUsers | None, **password: Any) -> None:
-    """Give a user another password, for these mechanisms; of others it stays."""
+    """Change a user's password for these mechanisms; other mechanisms keep theirs."""
     _set(state, name, offline, exists=True, **password)
     say(state, f"password of {name} changed", user=name)
 
@@ -132,7 +132,7 @@ def change_password(state: State, name: str, offline: OfflineUsers | None, **pas
 @place_options
 @client_options
 def remove_user(state: State, name: str, offline: OfflineUsers | None) -> None:
-    """Remove a user. Connections that are open stay until they authenticate again."""
+    """Remove a user. Open connections stay until they authenticate again."""
 
     def remove(users: Users) -> None:
         known = users.list_users().get(name)
@@ -175,7 +175,6 @@ def _with(state: State, offline: OfflineUsers | None, ask: Callable[[Any], Any])
 
 
 def _password(file: str | None) -> str:
-    """The password, from a prompt unless a file is named."""
     if file is None:
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     if file == STDIN:
@@ -203,7 +202,7 @@ def _configuration(file: Path | None, data_dir: str | None) -> Configuration:
 
 
 class OfflineUsers:
-    """Users in the database of a cluster no broker of which runs."""
+    """Users in the database of a stopped cluster."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration

@@ -1,1 +1,1 @@
-"""`penstock bench`: what this host can do, as plans compute with it."""
+"""`penstock bench`: measures this host for the formulas of plans."""

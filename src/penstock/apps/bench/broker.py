@@ -66,10 +66,10 @@ class OwnBroker:
         return self._process.pid
 
     def ready(self) -> str:
-        """Wait until it serves; its address. `admin_url` is known then, where it has one.
+        """Wait until the broker serves and return its address; `admin_url` is set then.
 
         Raises:
-            UnavailableError: it does not start.
+            UnavailableError: the broker does not start.
         """
         if self._process.stdout is None:
             raise UnavailableError("the broker's output cannot be read")
@@ -90,7 +90,7 @@ class OwnBroker:
         return found[1].decode()
 
     def failure(self) -> str:
-        """Why it has ended; empty while it runs."""
+        """Return why the process ended; empty while it runs."""
         status = self._process.poll()
         if status is None:
             return ""
@@ -99,7 +99,7 @@ class OwnBroker:
         return f"it ended with status {status}: {last[0].removeprefix('penstock: ')}"
 
     def stop(self) -> None:
-        """End it, in good order if it does so in time."""
+        """Stop the process gracefully, or kill it after the timeout."""
         self._process.terminate()
         try:
             self._process.wait(STOP_TIMEOUT_SECONDS)
@@ -114,10 +114,10 @@ class OwnBroker:
 
 @contextmanager
 def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tuple[OwnBroker, str]]:
-    """A running broker and its address; it ends with the context.
+    """Run a broker and yield it with its address.
 
     Raises:
-        UnavailableError: it does not start, or it ended while it was measured.
+        UnavailableError: the broker does not start, or ended during the measurement.
     """
     broker = None
     try:
@@ -135,7 +135,7 @@ def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tupl
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would be settings of the broker."""
+    """Return this process's environment without settings of brokers."""
     names = known_names()
 
     def is_setting(variable: str) -> bool:
@@ -147,7 +147,7 @@ def _environment() -> dict[str, str]:
 
 @dataclass(slots=True)
 class Bed:
-    """A broker to measure: a client of it, topics of our own, and its process if it can be seen."""
+    """Broker under measurement: a client, topics of its own, and its process if visible."""
 
     bootstrap: str
     client: Client
@@ -161,10 +161,10 @@ class Bed:
 
     @contextmanager
     def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Iterator[str]:
-        """A new topic, which is deleted in the end.
+        """Create a topic, and delete it at the end.
 
         Raises:
-            PenstockError: it cannot be created, or not deleted.
+            PenstockError: the topic cannot be created or deleted.
         """
         self._count += 1
         name = f"{self.prefix}-{self._count}"
@@ -186,7 +186,7 @@ class Bed:
             raise
 
     def cpu_seconds(self) -> float | None:
-        """Processor time of the broker so far; None where it cannot be seen."""
+        """Return the broker's processor seconds so far; None if its process is not visible."""
         return None if self.pid is None else cpu_seconds(self.pid)
 
 
@@ -200,11 +200,6 @@ class Seen:
 
 
 def look_for(client: Client) -> Seen:
-    """Find the process of a running broker.
-
-    Raises:
-        BrokersUnreachable: no broker answers.
-    """
     nodes = list(client.metadata([]).nodes.values())
     if len(nodes) != 1:
         return Seen(False, None, f"the cluster has {len(nodes)} brokers")
@@ -220,7 +215,6 @@ def look_for(client: Client) -> Seen:
 
 
 def _is_of_this_host(host: str) -> bool:
-    """Whether an address can be bound here."""
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
     except OSError:
@@ -233,7 +227,7 @@ def _is_of_this_host(host: str) -> bool:
 
 
 def _listener(port: int) -> int | None:
-    """The Penstock process that listens on a TCP port of this host."""
+    """Return the Penstock process that listens on a TCP port of this host."""
     inodes = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(OSError):

@@ -1,8 +1,7 @@
-"""`penstock bench`: measures a host and writes a calibration, which plans compute with.
+"""`penstock bench`: measures a host and writes a calibration for plans.
 
-About a minute of rounds: in each, every measurement takes its share once, and the median over the
-rounds counts. What is made meanwhile (a broker, files, topics, objects, a database schema) goes
-again, also when the measurement fails or is interrupted.
+Every measurement runs once in each round, for about a minute, and the median of the rounds counts.
+Whatever it creates is removed, also after a failure or an interrupt.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ QUICK_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """A calibration, and what to know of it."""
+    """Calibration with its notes."""
 
     subject: str
     calibration: Calibration
@@ -90,11 +89,11 @@ def bench(
 ) -> None:
     """Measure this host: loopback, disk, a broker, an object store, commits.
 
-    By default a broker of its own is measured, with a directory as the object store and SQLite
-    below --data-dir; nothing is left of them. With -b HOST:PORT a running broker is measured, with
-    topics that are deleted again: it gets all the load that it can take.
+    By default a temporary broker is measured, with a directory as the object store and SQLite below
+    --data-dir; everything is removed afterwards. With -b HOST:PORT a running broker is measured at
+    full load, with topics that are deleted afterwards.
 
-    `penstock plan capacity --calibration FILE` reads what --write writes.
+    `penstock plan capacity --calibration FILE` reads the output of --write.
     """
     from penstock.apps.bench.target import Places
 
@@ -141,7 +140,9 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
         how = "what this process may use, by its affinity and its cgroup's quota"
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
-        found.notes.append(f"{places.data_dir} lies in memory: its figures are not those of a disk")
+        found.notes.append(
+            f"{places.data_dir} is a file system in memory: the figures do not describe a disk"
+        )
     taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
     calibration = Calibration(taken_at=taken_at, host=host, measured=measured)
     return Result(subject=found.subject, calibration=calibration, notes=tuple(found.notes))
@@ -170,10 +171,10 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a file that could not be written in the end.
+    """Reject a file that cannot be written.
 
     Raises:
-        InvalidError: it is a directory, or none can be made beside it.
+        InvalidError: it is a directory, or its directory is not writable.
     """
     if path.is_dir():
         raise InvalidError(f"--write {path}: is a directory")
@@ -185,7 +186,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_file(path: Path, document: dict[str, Any]) -> None:
-    """Write the whole file or leave the one that was there."""
+    """Write a file atomically."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         beside.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,8 +1,4 @@
-"""Commits of diskless objects, the last part of their latency, in a database of our own.
-
-In PostgreSQL that is a schema which is dropped in the end: the rows of brokers that use the
-database are never touched.
-"""
+"""Benchmark of commits of diskless objects, in a database or PostgreSQL schema of its own."""
 
 from __future__ import annotations
 
@@ -40,10 +36,10 @@ _now = SYSTEM_CLOCK.monotonic
 
 @contextmanager
 def control_place(url: str) -> Iterator[str]:
-    """The URL of a new schema of a PostgreSQL database; it is dropped in the end.
+    """Create a schema in a PostgreSQL database and yield its URL; drop it at the end.
 
     Raises:
-        InvalidError: it is no URL of one.
+        InvalidError: the URL is invalid.
         ControlUnavailable: the server does not answer, or refuses.
     """
     if not url.startswith(("postgresql://", "postgres://")):
@@ -84,7 +80,7 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
-    """Commits of objects, one after the other. `open_plane` makes a new plane over one database."""
+    """Return the step that commits objects one after the other; `open_plane` creates a plane."""
 
     def run(seconds: float) -> Figures:
         return quantiles_ms("commit", run_async(_commits(open_plane(), seconds)))
@@ -103,7 +99,7 @@ def commit_step(open_plane: Callable[[], Plane], *, where: str) -> Step:
 
 @asynccontextmanager
 async def _started(plane: Plane) -> AsyncIterator[UUID]:
-    """A plane with a broker of ours; the broker's incarnation."""
+    """Start a plane with a registered broker and yield the broker's incarnation."""
     incarnation = SYSTEM_RANDOMNESS.uuid()
     try:
         await plane.start()

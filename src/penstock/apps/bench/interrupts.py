@@ -1,8 +1,7 @@
-"""Ctrl-C and its like, so that a measurement leaves nothing behind.
+"""Signals of benchmarks: remove created resources after Ctrl-C.
 
-SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`, and what was made is removed on its way up.
-Two things must not be torn by it: the moment in which something is made that has to be removed
-(`deferred`), and an event loop, whose main task is cancelled instead (`run_async`).
+SIGINT, SIGTERM and SIGHUP raise `KeyboardInterrupt`. `deferred` postpones it while a resource is
+created; `run_async` cancels the loop's main task instead.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ T = TypeVar("T")
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let all of the signals raise `KeyboardInterrupt`."""
+    """Make the signals raise `KeyboardInterrupt`."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -33,7 +32,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Raise the `KeyboardInterrupt` of a signal that comes meanwhile at the end of the context."""
+    """Postpone the `KeyboardInterrupt` of a signal to the end of the context."""
     came: list[int] = []
     with handled(lambda number, frame: came.append(number), SIGNALS):
         yield
@@ -45,10 +44,10 @@ def run_async(
     work: Coroutine[Any, Any, T],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> T:
-    """`asyncio.run`, whose loop is closed in good order whenever a signal comes.
+    """Run a coroutine as `asyncio.run` does; close its loop cleanly after a signal.
 
     Raises:
-        KeyboardInterrupt: a signal came; `work` was cancelled.
+        KeyboardInterrupt: a signal arrived; `work` was cancelled.
     """
     came: list[int] = []
     task: asyncio.Task[Any] | None = None

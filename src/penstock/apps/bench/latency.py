@@ -1,8 +1,7 @@
-"""Latencies of single records: to their acknowledgement, and to a consumer that follows.
+"""Latency benchmark of single records, to their acknowledgement and to a consumer.
 
 Records are due at random moments, as of many independent producers, and latencies count from the
-moment at which a record is due: one that has to wait counts as slow. The event loop waits by
-`select`, whose timers are finer than the millisecond of `epoll`.
+due time. The event loop uses `select`, whose timers are finer than `epoll`'s millisecond.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def latency_steps(bed: Bed) -> list[Step]:
-    """Single records, to the acknowledgement and to the consumer."""
     paced = (
         f"single records of 1 KiB, acks=all, {RECORDS_PER_SECOND:g} a second at random moments, to"
         " one partition over one connection, from the moment that each is due"
@@ -66,7 +64,7 @@ def latency_steps(bed: Bed) -> list[Step]:
 
 
 def _due(seconds: float) -> list[float]:
-    """Moments from now on, the warm-up's included."""
+    """Return due times from now on, including the warm-up."""
     count = WARM_UP_RECORDS + max(RECORDS_MIN, int(seconds * RECORDS_PER_SECOND))
     return moments(_now(), count, RECORDS_PER_SECOND)
 
@@ -102,7 +100,7 @@ def _latencies(due: Sequence[float], done: Sequence[float]) -> list[float]:
 
 
 def _follow(client: Client, topic: str, count: int, idle_timeout_ms: int) -> list[float]:
-    """When each record came, by offset."""
+    """Return the arrival time of each record, by offset."""
     came: list[float] = []
     batches = client.iter_arrow(
         topic, end=None, columns=("value",), max_records=count, idle_timeout_ms=idle_timeout_ms
@@ -117,10 +115,10 @@ def _select_loop() -> asyncio.AbstractEventLoop:
 
 
 async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
-    """Append one record at each moment; when each was acknowledged.
+    """Append one record at each moment; return the times of acknowledgement.
 
     Raises:
-        PenstockError: one was refused.
+        PenstockError: a record was rejected.
     """
     from penstock.client.appender import Appender
     from penstock.client.limits import RETRY

@@ -33,9 +33,9 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 class Load:
-    """Tables of values that are written to a topic of their own, and perhaps read again.
+    """Load: tables of values that are written to a topic, and optionally read.
 
-    The names of its figures are `<stem>produce_<infix>mb_per_s` and so on.
+    Its figures are named `<stem>produce_<infix>mb_per_s` and so on.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Load:
         return self._once(int(size_bytes), read=self._read)
 
     def _pilot(self, seconds: float) -> None:
-        """Find the rate by which the first run is sized."""
+        """Measure the rate that sizes the first run."""
         size_bytes, elapsed = PILOT_BYTES // PILOT_GROWTH, 0.0
         while elapsed < seconds * PILOT_SHARE and size_bytes < self._run_bytes_max:
             size_bytes = min(size_bytes * PILOT_GROWTH, self._run_bytes_max)
@@ -91,7 +91,7 @@ class Load:
     def _timed(
         self, way: str, records: int, work: Callable[[], object], found: dict[str, float]
     ) -> float:
-        """Bytes of values per second."""
+        """Return bytes of values per second."""
         size_bytes = records * self._value_bytes
         cpu_before, began = self._bed.cpu_seconds(), _now()
         work()
@@ -109,7 +109,7 @@ class Load:
             raise UnavailableError(f"topic {topic}: {found} records came back of {expected}")
 
     def hows(self, where: str) -> dict[str, str]:
-        """The words of how; `where` says what it was written to."""
+        """Return the descriptions of the figures; `where` names the target."""
         places = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
         what = f"values of {self._value_bytes} B over {places} of {where}"
         ways = {
@@ -124,7 +124,6 @@ class Load:
 
 
 def load_steps(bed: Bed, *, where: str) -> list[Step]:
-    """Throughput with 1 KiB and 100 B, and to one partition."""
     loads = {
         "1 KiB values": (0.16, Load(bed, read=True)),
         "100 B values": (0.16, Load(bed, value_bytes=SMALL_BYTES, infix="100b_", read=True)),
@@ -137,7 +136,6 @@ def load_steps(bed: Bed, *, where: str) -> list[Step]:
 
 
 def diskless_step(bed: Bed, *, where: str) -> Step:
-    """Throughput to a diskless topic."""
     load = Load(
         bed, stem="diskless_", run_bytes_max=DISKLESS_BYTES_MAX, configs={"diskless.enable": "true"}
     )

@@ -39,7 +39,7 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def usable_cores() -> float:
-    """The cores that this process may use: its affinity, or less where a cgroup has a quota."""
+    """Return the cores this process may use, by its affinity and its cgroup's quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     try:
         quota, period = _QUOTA.read_text().split()
@@ -49,12 +49,10 @@ def usable_cores() -> float:
 
 
 def memory_bytes() -> int:
-    """Physical memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor() -> str:
-    """The processor's model, as the kernel names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -83,14 +81,14 @@ def host_facts(directory: Path) -> dict[str, Any]:
 
 
 class Loopback:
-    """The sink's process, and the port at which it calls."""
+    """Loopback benchmark: the sink's process and its port."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._payload = bytes(PIECE_BYTES)
 
     def run(self, seconds: float) -> Figures:
-        """Send for so long, and wait until all has arrived."""
+        """Send for some seconds and wait until the sink has received everything."""
         try:
             connection, _ = self._listener.accept()
         except TimeoutError:
@@ -108,7 +106,7 @@ class Loopback:
 
 @contextmanager
 def loopback_step() -> Iterator[Step]:
-    """The loopback measurement; its process ends with the context."""
+    """Yield the loopback step; end its process with the context."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(SINK_TIMEOUT_SECONDS)
         port = listener.getsockname()[1]
@@ -136,7 +134,7 @@ def loopback_step() -> Iterator[Step]:
 
 
 class Disk:
-    """Two files of a directory, with the bytes that are written to them."""
+    """Disk benchmark: two files of a directory and the bytes to write."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -152,7 +150,7 @@ class Disk:
         os.close(self._recycled)
 
     def sync(self, seconds: float) -> Figures:
-        """Write 4 KiB and sync, again and again."""
+        """Write and sync 4 KiB repeatedly."""
         page, took, began = self._piece[:SYNC_BYTES], list[float](), _now()
         while _now() - began < seconds or len(took) < SYNCS_MIN:
             start = _now()
@@ -163,7 +161,7 @@ class Disk:
         return quantiles_ms("sync", took)
 
     def append(self, seconds: float) -> Figures:
-        """Append to a new file, which is removed."""
+        """Append to a new file, and remove it."""
         path = self._directory / "appended"
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -180,7 +178,7 @@ class Disk:
 
 @contextmanager
 def disk_steps(directory: Path) -> Iterator[list[Step]]:
-    """The disk's measurements, in a directory that is there."""
+    """Yield the disk steps in an existing directory."""
     with closing(Disk(directory)) as disk:
         yield [
             Step(

@@ -29,7 +29,6 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def request_step(bed: Bed, *, where: str) -> Step:
-    """Produce requests of one small record, from many connections."""
     how = (
         f"answers a second to produce requests of one record of {SMALL_BYTES} B, acks=all, over"
         f" {CONNECTIONS} connections with one request under way each, to partitions of {where}"
@@ -79,7 +78,7 @@ def _answered(bed: Bed, seconds: float) -> Figures:
 
 
 def _led_by_one(bed: Bed, topic: str) -> tuple[Node, list[int]]:
-    """The broker that leads the first partition, and all partitions that it leads."""
+    """Return the broker that leads the first partition, and all partitions it leads."""
     known = bed.client.metadata([topic])
     partitions = known.topics[topic].partitions
     node = known.nodes.get(partitions[0].leader)

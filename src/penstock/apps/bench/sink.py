@@ -17,7 +17,6 @@ BUFFER_BYTES: Final = 1 << 20
 
 
 def main(port: int) -> None:
-    """Serve one run after the other."""
     buffer = bytearray(BUFFER_BYTES)
     with suppress(ConnectionError):
         while True:

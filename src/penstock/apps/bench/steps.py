@@ -1,8 +1,7 @@
-"""Rounds of measurements, and the medians that come of them: no I/O and no clock in here.
+"""Rounds of measurements and their medians, without I/O or clock.
 
-A step takes its share of the time once in every round, all steps in turn, so that the drift of the
-machine is spread over all of them and ratios between their medians hold. The name of a figure ends
-with its unit, as in a calibration.
+Each step runs once in every round, which spreads the machine's drift evenly, so that ratios of
+medians hold. A figure's name ends with its unit.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _SIGNIFICANT: Final = 5
 class Step:
     """Step of a measurement.
 
-    `run` takes the seconds of one run and returns its figures; `hows` has the words of how for
-    every figure that it may return; `share` is compared with those of the other steps.
+    `run` takes the seconds of one run and returns its figures; `hows` describes each figure;
+    `share` is its weight among the steps.
     """
 
     label: str
@@ -43,7 +42,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A figure as a multiple of what limits it on this host."""
+    """Ratio of a figure to its limit on this host."""
 
     name: str
     figure: str
@@ -90,12 +89,11 @@ def measure(
 
 
 def unit_of(name: str) -> str:
-    """The unit that a figure's name ends with."""
     return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
-    """Each ratio whose two figures were measured."""
+    """Return the ratios whose two figures were measured."""
     return {
         ratio.name: round(measured[ratio.figure].value / measured[ratio.limit].value, 3)
         for ratio in RATIOS
@@ -104,5 +102,5 @@ def ratios(measured: Mapping[str, Measured]) -> dict[str, float]:
 
 
 def quantile_hows(stem: str, how: str) -> dict[str, str]:
-    """The words of how for what `quantiles_ms` gives."""
+    """Describe the figures of `quantiles_ms`."""
     return {f"{stem}_p50_ms": f"{how}; p50 of a run", f"{stem}_p99_ms": f"{how}; p99 of a run"}

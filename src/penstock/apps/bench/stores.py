@@ -36,13 +36,13 @@ _now = SYSTEM_CLOCK.monotonic
 
 
 def own_name(separator: str) -> str:
-    """A name that nothing else has."""
+    """Return a unique name."""
     return separator.join(("penstock", "bench", SYSTEM_RANDOMNESS.uuid().hex[:12]))
 
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A place of our own in a store; `given` is the store's URL."""
+    """Temporary prefix in a store; `given` is the store's URL."""
 
     given: str
     url: str
@@ -50,17 +50,17 @@ class StorePlace:
 
     @property
     def remote(self) -> bool:
-        """Whether the store is neither a directory nor memory."""
+        """Return whether the store is neither a directory nor memory."""
         from penstock.objects import is_local
 
         return not is_local(self.url)
 
     def open(self) -> ObjectStore:
-        """A client of it.
+        """Return a client of the prefix.
 
         Raises:
-            InvalidError: the URL or an option is not one.
-            StoreRefused: a directory cannot be made or opened.
+            InvalidError: the URL or an option is invalid.
+            StoreRefused: a directory cannot be created or opened.
         """
         from penstock.objects import open_store
 
@@ -72,11 +72,11 @@ class StorePlace:
 
 @contextmanager
 def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
-    """A new place below a store's URL; it and all in it go with the context.
+    """Create a prefix below a store's URL; delete it with its objects at the end.
 
     Raises:
-        InvalidError: the URL or an option is not one, or there is no such directory.
-        PenstockError: the store does not take an object.
+        InvalidError: the URL or an option is invalid, or the directory does not exist.
+        PenstockError: the store rejects an object.
     """
     parts = urlsplit(url)
     directory = Path(unquote(parts.path)) if parts.scheme == "file" else None
@@ -96,7 +96,7 @@ def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
 
 
 async def _probe(place: StorePlace) -> None:
-    """Write an object and delete it, so that a store that refuses does so at once."""
+    """Write and delete an object, to detect a refusing store early."""
     store = place.open()
     try:
         await store.put("probe/first", [b"penstock bench"])
@@ -106,7 +106,7 @@ async def _probe(place: StorePlace) -> None:
 
 
 def _emptied(place: StorePlace, *, tell: bool) -> None:
-    """Delete all objects; that they cannot be deleted is no reason to lose the figures."""
+    """Delete all objects; log failures, to keep the figures."""
     try:
         run_async(_empty(place))
     except PenstockError as error:
@@ -127,9 +127,9 @@ async def _empty(place: StorePlace) -> None:
 
 
 def store_steps(place: StorePlace, *, where: str) -> list[Step]:
-    """Writing and reading objects one after the other, 64 KiB and 4 MiB.
+    """Return the steps that write and read objects of 64 KiB and 4 MiB one after the other.
 
-    Figures of a remote store are `remote_put_…`: a plan for a directory is not made with them.
+    Figures of a remote store are named `remote_put_…`, and plans for directories ignore them.
     """
     return [_store_step(place, infix, size, where) for infix, size in OBJECT_BYTES.items()]
 
@@ -156,7 +156,7 @@ def _store_step(place: StorePlace, infix: str, size_bytes: int, where: str) -> S
 async def _objects(
     place: StorePlace, size_bytes: int, seconds: float
 ) -> tuple[list[float], list[float]]:
-    """Seconds of every put and get of one run; the objects are deleted."""
+    """Return the seconds of every put and get of one run; delete the objects."""
     store, content, stem = place.open(), noise(size_bytes), SYSTEM_RANDOMNESS.uuid().hex
     puts, gets, keys, began = list[float](), list[float](), list[str](), _now()
     try:

@@ -55,7 +55,7 @@ class Places:
 
 @dataclass(slots=True)
 class Target:
-    """The steps that can be taken, and what to know of them."""
+    """Steps of a benchmark, with notes."""
 
     subject: str
     here: bool
@@ -64,7 +64,7 @@ class Target:
 
 
 def check_space(directory: Path, free_bytes: int) -> None:
-    """Refuse a file system that could fill up.
+    """Reject a file system that could become full.
 
     Raises:
         DirectoryUnusable: it has less room than `SPACE_BYTES`.
@@ -78,10 +78,10 @@ def check_space(directory: Path, free_bytes: int) -> None:
 
 @contextmanager
 def scratch(parent: Path) -> Iterator[Path]:
-    """A new directory below one that is there; it goes with the context.
+    """Create a temporary directory below an existing one.
 
     Raises:
-        DirectoryUnusable: it cannot be made, or there is too little room.
+        DirectoryUnusable: it cannot be created, or has too little room.
     """
     if not parent.is_dir():
         raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
@@ -227,7 +227,7 @@ def _commits(stack: ExitStack, places: Places, directory: Path) -> Step:
 
 
 def _no_diskless(bed: Bed) -> str:
-    """Why the broker has no diskless topics; empty if it has."""
+    """Return why the broker has no diskless topics; empty if it has."""
     try:
         with bed.topic(1, {"diskless.enable": "true"}):
             return ""

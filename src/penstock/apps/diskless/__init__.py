@@ -1,1 +1,1 @@
-"""`penstock diskless`: the objects of diskless topics."""
+"""`penstock diskless`: objects of diskless topics."""

@@ -1,8 +1,6 @@
-"""`penstock diskless`: what diskless topics have in the object store, and whether it is whole.
+"""`penstock diskless`: inspects the objects of diskless topics.
 
-The commands open the control plane and the store themselves, by the brokers' settings. With
-PostgreSQL the brokers may run; a SQLite database has one owner, so its broker has to be stopped.
-Only `consolidate` changes anything; it has a module of its own.
+The commands open the control plane and the store themselves, with the brokers' settings.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from penstock.apps.diskless.consolidation import consolidate
-from penstock.apps.diskless.places import (
-    Places,
+from penstock.apps.diskless.installation import (
+    Installation,
     installation_options,
     opened,
     partition_names,
@@ -39,11 +37,11 @@ PARTITIONS_SHOWN: Final = 8
 
 @click.group("diskless", short_help="Objects of diskless topics.")
 def diskless() -> None:
-    """Objects of diskless topics: how many, which, and whether they are whole.
+    """Inspect the objects of diskless topics.
 
-    Reads the brokers' own settings (--config, --data-dir, -X, environment) and opens their
-    database and object store. With PostgreSQL (control.url) brokers may run meanwhile; with SQLite
-    the broker has to be stopped. Only `consolidate` changes anything.
+    Reads the brokers' own settings (--config, --data-dir, -X, environment) and opens their database
+    and object store. With PostgreSQL (control.url) brokers may run; with SQLite the broker has to
+    be stopped. Only `consolidate` changes anything.
     """
 
 
@@ -64,9 +62,10 @@ class Status(NamedTuple):
 @diskless.command("status", short_help="Totals, backlogs, marks.")
 @installation_options
 def status(configuration: Configuration) -> None:
-    """Count objects by state and kind, and the partitions with the most of them.
+    """Count objects by state and kind, and list the partitions with the most objects.
 
-    Status 1 when the store knows of objects that the database does not: it was set back.
+    Exits with status 1 if the store contains objects newer than the database, which was restored
+    from a backup.
     """
     _show_status(current(), *asyncio.run(_status(configuration)))
 
@@ -129,10 +128,10 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
 )
 @installation_options
 def objects(configuration: Configuration, wanted: str | None, after: str, limit: int) -> None:
-    """List objects by key: state, size, and the partitions that their footers name.
+    """List objects by key: state, size, and the partitions in their footers.
 
-    An object that is not in the store has no size: a key that was reserved and not used, or one
-    that is being deleted. A sealed segment has no footer: its first offset is shown.
+    An object without a size is not in the store: its key is reserved, or it is being deleted. A
+    sealed segment has no footer: its first offset is shown.
     """
     rows = asyncio.run(_objects(configuration, wanted, after, limit))
     shown = []
@@ -159,8 +158,7 @@ async def _objects(
         return rows
 
 
-async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
-    """State and key of all rows, by key."""
+async def _keys(places: Installation, after: str) -> AsyncIterator[tuple[str, str]]:
     while True:
         rows = await places.plane.referenced_keys(after=after, limit=ROWS_PER_CALL)
         for state, lease in rows:
@@ -171,7 +169,7 @@ async def _keys(places: Places, after: str) -> AsyncIterator[tuple[str, str]]:
 
 
 async def _object(
-    places: Places, names: dict[PartitionKey, str], state: str, key: str
+    places: Installation, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
     from penstock.archive.footers import read_footer
     from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
@@ -193,7 +191,7 @@ async def _object(
     return row
 
 
-async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
+async def _sealed(places: Installation, key: str, size_bytes: int | None) -> str:
     """Return the columns of a sealed segment; empty for another object."""
     from penstock.records import HEADER_BYTES, decode_header
 
@@ -211,10 +209,10 @@ async def _sealed(places: Places, key: str, size_bytes: int | None) -> str:
 @click.option("--checksums", is_flag=True, help="Read all batches and compare their checksums.")
 @installation_options
 def verify(configuration: Configuration, topic: str | None, checksums: bool) -> None:
-    """Check that every extent's object is there, whole, and says what the index says.
+    """Check that every extent's object exists, is intact, and matches the index.
 
-    Status 1 when something is wrong. Orphans, objects that the database does not know, count too:
-    brokers delete them when they are old enough.
+    Exits with status 1 on any problem. Orphans (objects that the database does not reference) count
+    too, although brokers delete them once they are old enough.
     """
     _show_verification(current(), asyncio.run(_verify(configuration, topic, checksums)))
 

@@ -1,10 +1,7 @@
-"""`penstock diskless consolidate`: make sealed segments of write-ahead extents, now and to the end.
+"""`penstock diskless consolidate`: rewrites write-ahead extents into sealed segments.
 
-What the embedded job of a broker does in the background, as a command: for a backlog, or where the
-job is switched off. It may run beside brokers that do the same.
-
-With `--spark` the work is Spark's: the command asks a running broker for it and opens neither the
-database nor the store; executors read and write the store by themselves.
+It does the work of the broker's background job, and may run beside it. With `--spark` it requests
+the work from a running broker, and Spark's executors read and write the store.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.diskless.places import installation_options, opened, wanted_partitions
+from penstock.apps.diskless.installation import installation_options, opened, wanted_partitions
 from penstock.apps.session import current, show_facts
 
 if TYPE_CHECKING:
@@ -50,9 +47,9 @@ def consolidate(
 ) -> None:
     """Rewrite old extents of write-ahead objects into sealed segments, one partition in each.
 
-    Old is what diskless.consolidation.min.age.ms says; the other settings of that name say how
-    much it must be, how large segments become and how fast it goes (-X). May be stopped at any
-    time. Status 1 when an object is damaged or gone: its extents stay as they are.
+    The settings diskless.consolidation.* (-X) define the minimum age and amount, the segment size
+    and the rate. Can be stopped at any time. Exits with status 1 if an object is damaged or
+    missing: its extents are left unchanged.
 
     With --spark a broker chooses, by its own settings, and Spark's executors do the work; they open
     the store with diskless.storage.options as given here, and with their environment.

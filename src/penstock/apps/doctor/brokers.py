@@ -1,11 +1,8 @@
-"""Brokers as a client meets them: the way to every advertised address, readiness, clock.
+"""Broker checks: connections to every advertised address, readiness, clock.
 
-A client connects where a bootstrap address leads, and from then on only to the addresses that
-brokers advertise: each of them is resolved, connected to and asked for its versions, from here.
-
-Brokers themselves report what they cannot use (`BrokerState`), over Kafka's protocol; admin
-interfaces that are named are asked for their readiness instead. The date of an admin interface's
-answer is compared with this clock.
+Each advertised address is resolved, connected to and asked for its API versions from here. Brokers
+report their unavailable dependencies (`BrokerState`) over Kafka's protocol, or over the admin
+interfaces that are given, whose Date header is compared with this clock.
 """
 
 from __future__ import annotations
@@ -49,9 +46,9 @@ _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
 def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState], list[Finding]]:
-    """Ask the bootstrap addresses for the cluster, and its brokers about themselves.
+    """Request the cluster's metadata and its brokers' states from the bootstrap addresses.
 
-    The cluster is None where no address answers.
+    The cluster is None if no address answers.
     """
     try:
         with state.client(**SHORT_CALLS) as client:
@@ -74,7 +71,7 @@ def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState],
 
 
 def cure(error: PenstockError, broker: str) -> str:
-    """Return what to do about a broker that cannot be asked; empty where the error says it."""
+    """Return the fix for an unreachable broker; empty if the error says it."""
     cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
     if isinstance(cause, ConnectionRefused):
         return (
@@ -99,7 +96,6 @@ def broker_checks(
     states: Mapping[int, BrokerState],
     admins: Sequence[str],
 ) -> list[Check]:
-    """Return checks of the way to each broker, of its readiness, and of its clock."""
     nodes = [] if cluster is None else list(cluster.nodes.values())
     checks = [_way(state, node, states.get(node.node_id)) for node in nodes]
     if admins:
@@ -112,7 +108,7 @@ def broker_checks(
 
 
 def _shared(cluster: ClusterMetadata) -> list[Finding]:
-    """Brokers that advertise one address: clients reach one of them, whichever they want."""
+    """Report brokers that advertise the same address."""
     by_address: dict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes.values():
         by_address[node.address].append(str(node.node_id))
@@ -138,7 +134,7 @@ def _way(state: State, node: Node, asked: BrokerState | None) -> Check:
 
 
 def _went(state: State, node: Node, name: str, failure: PenstockError | None) -> Finding:
-    """Return whether an advertised address can be used; `failure` is that of an earlier call."""
+    """Report whether an advertised address is reachable; `failure` is that of an earlier call."""
     fix = f"set advertised.listeners of broker {node.node_id} to an address that clients reach"
     try:
         found = socket.getaddrinfo(node.host, node.port, type=socket.SOCK_STREAM)
@@ -173,7 +169,7 @@ def _went(state: State, node: Node, name: str, failure: PenstockError | None) ->
 
 
 def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
-    """Return whether a broker answers at a bootstrap address, and not where it is advertised."""
+    """Return whether a broker answers at a bootstrap address but not at its advertised one."""
     if isinstance(failure, EncryptionExpected) or type(failure) is TimedOut:
         return False
     with state.client(**SHORT_CALLS) as client:
@@ -184,7 +180,7 @@ def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
 
 
 def _readiness(broker: BrokerState) -> Check:
-    """Return the check of what a broker reports that it cannot use."""
+    """Return the check of a broker's reported dependencies."""
     name = f"readiness of broker {broker.node.node_id}"
     if broker.error is not None:
         refused = isinstance(broker.error, InvalidError)
@@ -205,7 +201,7 @@ _BRING_BACK: Final = (
 
 
 def _found_clock(state: State, broker: BrokerState) -> Check:
-    """Return the check of the clock of a broker whose admin interface can be asked from here."""
+    """Return the clock check of a broker whose admin interface is reachable from here."""
     name = f"clock of broker {broker.node.node_id}"
 
     def run() -> Sequence[Finding]:
@@ -227,20 +223,20 @@ def _innermost(error: PenstockError) -> BaseException:
 
 
 def _admin_address(broker: BrokerState) -> str | None:
-    """Return where a broker's admin interface can be asked from here; None if that is unknown."""
+    """Return a broker's admin address as reachable from here; None if unknown."""
     return _from_here(broker.admin, "https://" if broker.admin_encrypted else "", broker.node)
 
 
 def known_admins(
     state: State, states: Mapping[int, BrokerState], named: str | None = None
 ) -> list[str]:
-    """Return the admin interfaces that a user names, else all that can be asked from here."""
+    """Return the given admin interfaces, else all that are reachable from here."""
     addresses = admin_addresses(state.setting("admin", named, ""))
     return addresses or list(filter(None, map(_admin_address, states.values())))
 
 
 def admin_answers(state: State, admins: Sequence[str], path: str) -> list[Mapping[str, Any]]:
-    """Return what admin interfaces answer at a path, without those that do not answer."""
+    """Return the answers of admin interfaces at a path, without failed ones."""
     found = []
     for address in admins:
         with suppress(PenstockError):  # the check of its readiness reports it
@@ -264,7 +260,7 @@ def _from_here(listener: str, scheme: str, node: Node) -> str | None:
 
 
 def _is_here(host: str) -> bool:
-    """Whether an address is one of this machine's."""
+    """Return whether an address belongs to this machine."""
     try:
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as one:
@@ -276,7 +272,7 @@ def _is_here(host: str) -> bool:
 
 
 def _admin(state: State, address: str) -> list[Finding]:
-    """Ask an admin interface that a user named whether its broker is ready, and its clock."""
+    """Check readiness and clock through a given admin interface."""
     try:
         asked_ms = SYSTEM_CLOCK.now_ms()
         answer = ask_admin(state, address, "/readyz")
@@ -322,7 +318,7 @@ def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
 
 
 def _ready(address: str, answer: Answer) -> Finding:
-    """Return the finding that an answer of `/readyz` is."""
+    """Return the finding of a `/readyz` answer."""
     name = f"readiness of {address}"
     try:
         checks = [(str(item["name"]), item["cause"]) for item in answer.body["checks"]]

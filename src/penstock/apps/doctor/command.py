@@ -1,8 +1,7 @@
-"""`penstock doctor`: what is wrong, why, and what mends it.
+"""`penstock doctor`: reports problems with cause and fix.
 
-Every finding is `ok`, `warn`, `fail`, or `skip` where there is nothing to look at, with the cause
-and the fix. Status 0: nothing failed, though there may be warnings; 1: something did; 2: the
-command line is wrong.
+A finding is `ok`, `warn`, `fail`, or `skip` (nothing to check). Status 0: no failure, perhaps
+warnings; 1: a failure; 2: the command line is wrong.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from penstock.apps.doctor.dead_letters import dead_letters_check
 from penstock.apps.doctor.losses import loss_check
 from penstock.apps.doctor.machine import data_directory, programs
 from penstock.apps.doctor.partitions import partitions
-from penstock.apps.doctor.places import CONTROL_FILE, agent, installation, outbox, skipped
 from penstock.apps.doctor.security import (
     BY_CONFIGURATION,
     HOST_HTTP,
     host_checks,
     security_checks,
 )
+from penstock.apps.doctor.storage import CONTROL_FILE, agent, installation, outbox, skipped
 from penstock.apps.doctor.tiers import tiers_check
 from penstock.apps.session import State, client_options, write_json, write_table
 from penstock.base.errors import PenstockError
@@ -40,7 +39,10 @@ from penstock.client.replicas import outage
 
 @click.command("doctor", short_help="Find out what is wrong, and how to mend it.")
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="The broker's TOML file: its places."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="The broker's TOML file: database, store, TLS.",
 )
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
@@ -51,7 +53,7 @@ from penstock.client.replicas import outage
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
 @click.option(
     "--agent-config", "agent_file", type=click.Path(path_type=Path),
-    help="A host agent's TOML file: who is let in by HTTP.",
+    help="A host agent's TOML file: checks the access to its HTTP front.",
 )  # fmt: skip
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options
@@ -65,14 +67,13 @@ def doctor(
     agent_file: Path | None,
     root: str | None,
 ) -> None:
-    """Check brokers, what they need, and this machine, all at once; each check has a time limit.
+    """Check brokers, their dependencies and this machine concurrently; each check has a time limit.
 
-    Asked are: every broker's advertised address, readiness and clock; whether partitions have
-    leaders and copies in sync, stored records are whole, tiered ones come into the archive,
-    compacted ones are compacted, and consumer groups can read on; the database and the object store
-    that --config or the environment names; a host agent; an outbox; certificates, files with
-    secrets, and what is open to everybody, by that configuration and the agent's; the data
-    directory; what pipelines need. Status 1 when a check failed, 0 otherwise, warnings included.
+    Checks cover: every broker's advertised address, readiness and clock; partitions (leaders,
+    in-sync replicas, damaged records), tiering, compaction and consumer groups; the database and
+    the object store of --config or the environment; a host agent; an outbox; certificates, secret
+    files and unauthenticated access in the configurations; the data directory; requirements of
+    pipelines. Exits with status 1 if a check failed, else 0, warnings included.
     """
     local_checks, findings = _here(file, data_dir, local=local)
     local_checks += [agent(socket), outbox(root), *_host_checks(agent_file), *programs()]
@@ -95,7 +96,7 @@ def _ignore(_: str) -> None:
 
 
 def _of_brokers(state: State, admin: str | None) -> list[Finding]:
-    """Look at the brokers, at the admin interfaces that are named or else known."""
+    """Return findings about the brokers and admin interfaces."""
     cluster, states, findings = reach(state)
     addresses = known_admins(state, states, admin)
     named = addresses if state.setting("admin", admin, "") else ()
@@ -117,10 +118,7 @@ def _of_brokers(state: State, admin: str | None) -> list[Finding]:
 def _here(
     file: Path | None, data_dir: str | None, *, local: bool
 ) -> tuple[list[Check], list[Finding]]:
-    """Return the checks that a broker's configuration names, as far as one is given.
-
-    Without a configuration its defaults are those of no broker: these checks are skipped.
-    """
+    """Return the checks of a broker's configuration; skipped if none is given."""
     findings: list[Finding] = []
     flags = {} if data_dir is None else {"log.dirs": Given(data_dir, "flag --data-dir")}
     reason = "not checked: no configuration of a broker is named"

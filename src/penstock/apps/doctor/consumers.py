@@ -47,7 +47,7 @@ def _look(state: State) -> list[Finding]:
 
 
 def _behind(client: Client, groups: list[str]) -> Iterator[tuple[str, str, int, int]]:
-    """Group, topic, partition and committed offset where there is more to read."""
+    """Yield group, topic, partition and committed offset of each lagging group."""
     there = {topic.name for topic in client.list_topics(internal=True)}
     ends: dict[str, dict[int, int]] = {}
     for group in groups:

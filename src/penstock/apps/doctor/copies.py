@@ -1,4 +1,4 @@
-"""Copies of partitions that do not take part, or not in full: as each admin interface says."""
+"""Replica check: replicas that do not follow or only partially, from each admin interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored records: whether some of them are damaged, or were when a broker started."""
+"""Damage check: damaged stored records, and files quarantined at a broker's start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
                 cause="journal or checkpoint were damaged at a start:"
                 f" {counted(answer['set_aside_count'], 'file')} set aside, the first: {kept[0]}",
                 fix="the broker's log of that start says which offsets may be lost; look at the"
-                " disk, and remove the files when nobody wants them",
+                " disk, and remove the files when they are no longer needed",
             )
         )
     return found

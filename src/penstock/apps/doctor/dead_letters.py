@@ -1,4 +1,4 @@
-"""Dead letters of share groups that brokers cannot write: as each admin interface says."""
+"""Dead letter check: dead letters of share groups that brokers fail to write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
     findings = []
     for (group, topic), rows in alike.items():
         names = partition_names(rows)
-        fix = FIXES.get(rows[0]["error"], "mend what is named; the broker goes on by itself")
+        fix = FIXES.get(rows[0]["error"], "remove the named cause; the broker then continues")
         findings.append(
             Finding(
                 check=NAME,

@@ -30,7 +30,7 @@ Status = Literal["ok", "warn", "fail", "skip"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The result of one check; `skip` is for what is absent, or was not checked."""
+    """Result of one check; `skip` if the subject is absent or was not checked."""
 
     check: str
     status: Status
@@ -47,7 +47,7 @@ class Check:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """Some names, and how many more there are."""
+    """Join some names, with the number of the others."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -55,9 +55,9 @@ def listed(names: Sequence[str], most: int) -> str:
 def look(
     checks: Sequence[Check], *, seconds: float = CHECK_SECONDS, outage: str = ""
 ) -> list[Finding]:
-    """Run checks side by side; their findings, in the order of the checks.
+    """Run checks concurrently; return their findings in the order of the checks.
 
-    With an `outage` checks have little time, and one that does not end is not a failure of its own.
+    With an `outage` checks have little time, and a timeout is not a failure.
     """
     return asyncio.run(_look(checks, OUTAGE_SECONDS if outage else seconds, outage))
 

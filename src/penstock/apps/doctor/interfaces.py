@@ -1,4 +1,4 @@
-"""Checks of what every broker's admin interface says at one path."""
+"""Checks of every broker's admin interface at one path."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def admin_check(
     wrong: Callable[[AdminAnswer], Sequence[Finding]],
     well: Callable[[Sequence[AdminAnswer]], str],
 ) -> Callable[[State, Sequence[str]], Check]:
-    """Return what makes a check of some admin interfaces.
+    """Return a factory of checks of admin interfaces.
 
-    `wrong` finds what is wrong on one broker, `well` says how things are if nothing is.
+    `wrong` returns the problems of one broker; `well` describes the state without problems.
     """
 
     def look(state: State, admins: Sequence[str]) -> list[Finding]:
@@ -41,5 +41,5 @@ def admin_check(
 
 
 def partition_names(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The partitions of some rows, as far as they are named."""
+    """Join the partitions of some rows."""
     return listed([f"{row['topic']}-{row['partition']}" for row in rows], NAMED_MAX)

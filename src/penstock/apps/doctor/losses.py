@@ -1,4 +1,4 @@
-"""Records that unclean elections may have lost, by the admin interface of any broker."""
+"""Loss check: unclean elections, from the admin interface of any broker."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.apps.doctor.findings import Check, Finding
 if TYPE_CHECKING:
     from penstock.apps.session import State
 
-NAME: Final = "records given up"
+NAME: Final = "unclean elections"
 NAMED_MAX: Final = 5
 
 
 def given_up(state: State, admins: Sequence[str]) -> list[dict[str, Any]] | None:
-    """Return the unclean elections of a cluster, the newest first; None if no broker answers."""
+    """Return the unclean elections of a cluster, newest first; None if no broker answers."""
     for answer in admin_answers(state, admins, "/v1/losses"):
         return list(answer["losses"])
     return None
@@ -40,7 +40,7 @@ def _finding(losses: Sequence[dict[str, Any]] | None) -> Finding:
         check=NAME,
         status="warn",
         cause=told,
-        fix="have producers send again what may be lost; this is told until the topic is deleted",
+        fix="send the lost records again; this finding stays until the topic is deleted",
     )
 
 

@@ -1,4 +1,4 @@
-"""This machine: the data directory, open files, and what pipelines need."""
+"""Machine checks: data directory, open files, and requirements of pipelines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JAVA_SECONDS: Final = 10.0
 
 
 def data_directory(directory: Path) -> list[Check]:
-    """The checks of a broker's directory, which need not be there yet."""
+    """Return the checks of a broker's directory, which need not exist yet."""
     return [
         Check(f"data directory {directory}", lambda: [_writable(directory)]),
         Check("disk space", lambda: [space("disk space", directory)]),
@@ -34,7 +34,7 @@ def data_directory(directory: Path) -> list[Check]:
 
 
 def programs() -> list[Check]:
-    """The checks of limits, and of what pipelines need."""
+    """Return the checks of limits and of the requirements of pipelines."""
     return [
         Check("open files", lambda: [_files()]),
         Check("Java", lambda: [_java()]),

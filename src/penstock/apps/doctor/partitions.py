@@ -1,4 +1,4 @@
-"""Partitions without a leader, or whose copies are too few or behind, and what holds them back."""
+"""Partition checks: missing leaders, out-of-sync replicas, and their causes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _look(state: State) -> list[Finding]:
 
 
 def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
-    """Brokers that still have replicas, and by their roles should have none."""
+    """Report brokers whose roles exclude the replicas that they have."""
     return [
         Finding(
             check="roles",
@@ -75,12 +75,16 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
 
 
 def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
-    """The partitions of which a broker has replicas on its disk."""
+    """Return the partitions with replicas on a broker's disk."""
     held = []
     for name, topic in sorted(found.topics.items()):
-        here = [f"{name}-{one.index}" for one in topic.partitions if broker_id in one.replicas]
+        here = [
+            f"{name}-{partition.index}"
+            for partition in topic.partitions
+            if broker_id in partition.replicas
+        ]
         configs = client.describe_configs("topic", name) if here else ()
-        if all([(one.name, one.value) != (DISKLESS, "true") for one in configs]):
+        if all([(config.name, config.value) != (DISKLESS, "true") for config in configs]):
             held += here
     return held
 

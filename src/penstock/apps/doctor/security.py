@@ -43,16 +43,16 @@ EVERYWHERE: Final = ("", "0.0.0.0", "::")  # noqa: S104  (compared, not bound)
 
 
 def security_checks(configuration: Configuration) -> list[Check]:
-    """The checks of one broker's configuration."""
+    """Return the security checks of a broker's configuration."""
     listeners = _listeners(configuration)
-    encrypted = [one for one in listeners if one.has_tls]
+    encrypted = [listener for listener in listeners if listener.has_tls]
     return [
         *[
             Check(
-                f"certificate of {one.name}",
-                partial(_certificate, one.name, _settings(configuration, one)),
+                f"certificate of {thing.name}",
+                partial(_certificate, thing.name, _settings(configuration, thing)),
             )
-            for one in {one.name: one for one in encrypted}.values()
+            for thing in {thing.name: thing for thing in encrypted}.values()
         ],
         Check("files with secrets", partial(_files, configuration, listeners)),
         Check("listeners", partial(_open_listeners, configuration, listeners)),
@@ -111,8 +111,11 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
 
 
 def _client_files(path: str) -> Iterator[str]:
-    """Yield a file with a client's options if it has a password, and the files that its passwords
-    refer to. A file that cannot be read counts as one with a password."""
+    """Yield a client's options file if it has a password, and the files that its passwords refer
+    to.
+
+    An unreadable file counts as one with a password.
+    """
     if not path:
         return
     try:
@@ -146,31 +149,33 @@ def _files(configuration: Configuration, listeners: list[Listener]) -> list[Find
 
 
 def _readable_by_all(path: Path) -> bool:
-    """Whether others may read a file: it has the bit, and so has each directory above it."""
+    """Return whether others can read a file: its bit and those of the directories above allow
+    it.
+    """
     if not path.stat().st_mode & stat.S_IROTH:
         return False
     above = path.resolve().parents
-    return all(one.stat().st_mode & stat.S_IXOTH for one in above)
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in above)
 
 
 def _open_listeners(configuration: Configuration, listeners: list[Listener]) -> list[Finding]:
     """Check for listeners on all addresses without authentication."""
     name = "listeners"
-    kafka = [one for one in listeners if one.name != ADMIN]
+    kafka = [listener for listener in listeners if listener.name != ADMIN]
     opened = [
-        one.name
-        for one in kafka
-        if one.host in EVERYWHERE and not _authenticates(configuration, one)
+        entry.name
+        for entry in kafka
+        if entry.host in EVERYWHERE and not _authenticates(configuration, entry)
     ]
     if opened:
         fix = "give them SASL or client certificates, or one address each"
         cause = f"on all addresses without authentication: {listed(opened, NAMED_MAX)}"
         return _one(name, "warn", cause, fix)
-    plain = [one.name for one in kafka if one.protocol == "SASL_PLAINTEXT"]
+    plain = [item.name for item in kafka if item.protocol == "SASL_PLAINTEXT"]
     if plain:
         cause = f"passwords and records go unencrypted: {listed(plain, NAMED_MAX)}"
         return _one(name, "warn", cause, "make them SASL_SSL")
-    return _one(name, "ok", ", ".join(f"{one.name} is {one.protocol}" for one in kafka))
+    return _one(name, "ok", ", ".join(f"{element.name} is {element.protocol}" for element in kafka))
 
 
 def _authenticates(configuration: Configuration, listener: Listener) -> bool:
@@ -191,12 +196,12 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
             "allow.everyone.if.no.acl.found: everybody may do everything on what no ACL names"
         )
     nobody = [
-        one.name
-        for one in listeners
-        if one.name != ADMIN and not _authenticates(configuration, one)
+        listener.name
+        for listener in listeners
+        if listener.name != ADMIN and not _authenticates(configuration, listener)
     ]
     if nobody:
-        wrong.append(f"who comes by {listed(nobody, NAMED_MAX)} is User:ANONYMOUS")
+        wrong.append(f"clients of {listed(nobody, NAMED_MAX)} are User:ANONYMOUS")
     if str(ANONYMOUS) in super_users_of(broker):
         wrong.append("User:ANONYMOUS is a super user")
     if wrong:
@@ -228,7 +233,7 @@ def _admin(configuration: Configuration) -> list[Finding]:
 
 
 def host_checks(configuration: HostConfiguration) -> list[Check]:
-    """The checks of one host agent's configuration."""
+    """Return the security checks of a host agent's configuration."""
     security = configuration.http_security
     found = [Check(HOST_HTTP, partial(_host_http, configuration))]
     if configuration.host.http_listener and security.has_tls:
@@ -252,7 +257,7 @@ def _host_http(configuration: HostConfiguration) -> list[Finding]:
         if not security.has_tls:
             wrong.append("records and signed tokens go unencrypted: it has no TLS")
     if security.sasl_oauthbearer_unsecured_tokens:
-        wrong.append("tokens that nobody signed are accepted: everybody can be anybody")
+        wrong.append("unsigned tokens are accepted: any client can claim any identity")
     secrets = [
         path
         for path in (host.acl_file, security.has_tls and _key_file(security))

@@ -1,4 +1,4 @@
-"""Tiered topics: whether what is closed comes into the archive, as each admin interface says."""
+"""Tier check: closed segments that are not copied to the archive, from each admin interface."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
                 status="warn",
                 cause=f"broker {broker}: {partition_names(rows)} have remote.storage.enable, and"
                 " remote.log.storage.system.enable is off there",
-                fix="set it to true on all brokers: what deleted topics have left in the archive is"
-                " let go only with it",
+                fix="set it to true on all brokers: objects of deleted topics in the archive are"
+                " deleted only then",
             )
         )
     alike: dict[str, list[Mapping[str, Any]]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""`penstock host bench`: what an agent takes, beside what its socket could do at all.
+"""`penstock host bench`: throughput of an agent, compared with its raw socket.
 
-The raw figures are of the same run and the same sizes: one process writes to a Unix socket pair
-as fast as it can, the other reads; and one sends 64 bytes that the other sends back.
+The raw figures are of the same run and sizes: one process writes to a Unix socket pair and the
+other reads; and one sends 64 bytes that the other returns.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def bench(
     seconds: float,
     ring: int,
 ) -> None:
-    """Measure throughput and round trips, and the raw socket's beside them."""
+    """Measure throughput and round trips, and those of the raw socket."""
     raw_bytes_per_second = _raw_throughput(size, seconds)
     raw_trips = _raw_round_trips(seconds)
     from penstock.host import HostClient
@@ -98,7 +98,7 @@ class _Target(NamedTuple):
 
 
 def _throughput(client: HostClient, target: _Target, pieces: list[bytes], seconds: float) -> float:
-    """Payload bytes per second, the last answer included."""
+    """Return payload bytes per second, up to the last acknowledgement."""
     size, sent = sum(map(len, pieces)), 0
     waiting: deque[PublishFuture] = deque()
     now = SYSTEM_CLOCK.monotonic
@@ -124,7 +124,7 @@ def _round_trips(there_and_back: Callable[[], object], seconds: float) -> list[f
 
 
 def _pieces(size: int, count: int) -> list[bytes]:
-    """So many chunks, which are `size` bytes together."""
+    """Return chunks of `size` bytes in total."""
     count = min(count, size)
     cuts = [size * index // count for index in range(count + 1)]
     return [b"x" * (end - start) for start, end in pairwise(cuts)]

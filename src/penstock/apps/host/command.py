@@ -1,10 +1,10 @@
-"""`penstock host`: the agent that takes chunks from the producers of its host.
+"""`penstock host`: the agent that receives chunks from the producers of its host.
 
 `serve` writes one line to stdout when producers can connect:
 
     penstock host ready socket=PATH http=HOST:PORT sink=log
 
-SIGTERM and SIGINT begin the drain, which ends with status 0; a second one ends it at once.
+SIGTERM and SIGINT begin the drain, which ends with status 0; a second signal ends it at once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _COMMANDS: Final = {
     short_help="The agent that producers of this host send to.",
 )  # fmt: skip
 def host() -> None:
-    """The host agent: producers send chunks to it over a Unix socket."""
+    """Run or query the host agent, which receives chunks from producers over a Unix socket."""
 
 
 def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,8 +102,8 @@ def serve(
 ) -> None:
     """Run an agent until SIGTERM or SIGINT, then drain.
 
-    A flag wins over the environment (PENSTOCK_HOST_DRAIN_TIMEOUT_MS), the environment over the
-    file, the file over the default.
+    A flag overrides the environment (PENSTOCK_HOST_DRAIN_TIMEOUT_MS), which overrides the file,
+    which overrides the default.
     """
     from penstock.apps.configuration import Given, misspelt, parse_override
     from penstock.apps.daemon import set_up
@@ -137,7 +137,7 @@ _FLAGS: Final = {
 
 
 def run(configuration: HostConfiguration) -> None:
-    """Serve until a signal comes.
+    """Serve until a signal arrives.
 
     Raises:
         PenstockError: the agent cannot start.
@@ -197,9 +197,9 @@ STOP_MARGIN_MS: Final = 5_000
     help="Do not ask for the sink: a restart of the agent does not bring back what that stands on.",
 )  # fmt: skip
 def health(path: str, live: bool) -> None:
-    """Connect to the agent and PING it: status 0 if it takes producers in and its sink accepts.
+    """Connect to the agent and PING it: status 0 if it accepts producers and its sink accepts.
 
-    Status 1 otherwise, within a second. What is said of the sink is a few seconds old at most.
+    Status 1 otherwise, within a second. The sink's state is a few seconds old at most.
     """
     from penstock.apps.host.probe import BLOCKED, NotHealthy, probe
 
@@ -225,8 +225,8 @@ def health(path: str, live: bool) -> None:
 def status(state: State, path: str, http: str | None) -> None:
     """Show an agent's state, connections, credit and producers.
 
-    An HTTP front is shown the credentials of the file that PENSTOCK_CLIENT_CONFIG names, as
-    brokers' admin interfaces are: over TLS, and without it on this machine alone.
+    The credentials of PENSTOCK_CLIENT_CONFIG are sent to an HTTP front over TLS, and without TLS on
+    this machine alone.
     """
     if http:
         found = _ask(state, http)
@@ -251,7 +251,6 @@ def _facts(probed: Probed) -> dict[str, object]:
 
 
 def _ask(state: State, address: str) -> dict[str, Any]:
-    """The status page of an HTTP front."""
     from penstock.apps.admin import admin_url, ask_admin
     from penstock.apps.host.probe import NotHealthy
     from penstock.client.errors import AdminUnavailable, InvalidArgument

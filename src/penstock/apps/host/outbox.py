@@ -1,4 +1,4 @@
-"""The host's outbox sink together with the outbox writer that it sends to."""
+"""Outbox sink of the host agent, with its own outbox writer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.outbox.writer.writer import OutboxWriter
 
 
 class OwnedOutboxSink(OutboxSink):
-    """An outbox sink that starts and stops its writer with itself."""
+    """Outbox sink that starts and stops its writer."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class OwnedOutboxSink(OutboxSink):
         self.stands_on = f"outbox root {settings.root} or brokers {bootstrap}"
 
     async def start(self) -> None:
-        """Open the root and find the cluster.
+        """Open the root and connect to the cluster.
 
         Raises:
-            PenstockError: the root is not there, or no broker answers.
+            PenstockError: the root does not exist, or no broker answers.
         """
         await self._writer.start()
 

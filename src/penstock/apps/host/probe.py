@@ -1,6 +1,6 @@
-"""Asks an agent over its socket whether it is there: a real connect and a PING, no identity.
+"""Probe of a host agent: connects to its socket and sends a PING, without an identity.
 
-The answer says of the sink what the agent knows: it is not asked again, so it cannot be waited for.
+The answer has the sink's last known state, so the probe does not wait for the sink.
 
 Source: `host-ipc.txt`: a health check that connects, because a file that exists proves nothing.
 """
@@ -98,7 +98,7 @@ def probe(
 
 
 def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
-    """The agent's answer to the PING, or what it says instead."""
+    """Return the agent's answer to the PING, or raise its refusal."""
     data = bytearray()
     while len(data) < ANSWER_BYTES_MAX:
         left = by - clock.monotonic()

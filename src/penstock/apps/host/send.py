@@ -1,7 +1,6 @@
-"""`penstock host send`: lines to the host's agent, and what became of them.
+"""`penstock host send`: sends lines to the host's agent and reports their outcome.
 
-When nothing comes of it, the agent is asked why over a connection of its own (`host_probe`): is it
-not there, does it not answer, or does its sink not accept?
+On failure the agent is probed (`host_probe`) for the cause.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ REPEAT_SECONDS: Final = 0.5
 
 
 class AgentUnavailable(UnavailableError):
-    """No agent takes this producer in; `fix` is what mends it."""
+    """No agent accepts this producer; `fix` says what to do."""
 
     code: ClassVar[str] = "broker_not_available"
 
@@ -71,7 +70,7 @@ def send(
 ) -> None:
     """Send the lines of standard input, or of files, one chunk each.
 
-    Status 0 when all were accepted.
+    Exits with status 0 if all were accepted.
     """
     from penstock.host import HostClient
 
@@ -120,8 +119,8 @@ def _start(client: HostClient, path: str, timeout: float) -> None:
     """Wait for an agent.
 
     Raises:
-        AgentUnavailable: none takes this producer in, and why.
-        HandshakeRefused: it refuses this producer, and why.
+        AgentUnavailable: no agent accepts this producer; says why.
+        HandshakeRefused: the agent rejects this producer; says why.
     """
     from penstock.apps.host.probe import NotHealthy, probe
 
@@ -177,7 +176,7 @@ def cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
     """Yield the lines of a file without their ends, `size` at a time; empty ones too.
 
     Raises:
-        BadInput: a line is longer than a chunk can be.
+        BadInput: a line is longer than a chunk may be.
     """
     lines = iter(lambda: file.readline(LINE_BYTES_MAX + 1), b"")
     while batch := list(islice(map(_without_end, lines), size)):

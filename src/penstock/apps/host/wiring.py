@@ -1,4 +1,4 @@
-"""A host agent made of its concrete parts: the sink that the settings name, and the server."""
+"""Assembly of a host agent: its configured sink and its server."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ KINDS: Final[Kinds] = (
 
 
 class SinkIncomplete(InvalidError):
-    """A setting that the chosen sink needs is missing."""
-
     code: ClassVar[str] = "invalid_config"
 
 
@@ -68,12 +66,12 @@ def configure_host(
 
 
 def build_agent(configuration: HostConfiguration) -> HostAgent:
-    """An agent with its sink, not yet started.
+    """Create an agent with its sink, not started.
 
     Raises:
-        SinkIncomplete: a setting that the sink needs is missing.
-        RulesUnusable, AuditFileUnusable: a file that settings name is not to be used.
-        InvalidError: the brokers' addresses are none.
+        SinkIncomplete: a setting that the sink requires is missing.
+        RulesUnusable, AuditFileUnusable: a configured file cannot be used.
+        InvalidError: the brokers' addresses are invalid.
     """
     from penstock.host.server.agent import HostAgent
 

@@ -1,8 +1,7 @@
-"""Reading a host: files of /proc and /sys, ethtool, sockets, a disk's syncs.
+"""Facts of a host: files of /proc and /sys, ethtool, sockets, a disk's syncs.
 
-Every function takes a `Tree`, the directory that stands for `/`, and gives plain values of
-`penstock.planner.host_check`; what cannot be read is None, with a reason in the tree's notebook.
-Nothing is changed, and nothing is written but a nameless file whose syncs are timed.
+Every function reads a `Tree`, the directory in place of `/`, and returns plain values of
+`penstock.planner.host_check`; an unreadable value is None, with a reason in the tree.
 """
 
 from penstock.apps.host_reading.disks import existing, quantile, sync_times_ms

@@ -1,7 +1,6 @@
-"""The data directory: how long syncs take, what is free, which file system it is on.
+"""Data directory facts: duration of syncs, free space, file system.
 
-A sync is measured as a log's is: 4 KiB are appended to a file without a name, which is gone when
-it is closed, and the data sync is timed. Nothing else is written, and nothing outside.
+A sync is timed as a log's is: append 4 KiB to an unnamed file and sync its data.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SYNC_SECONDS_MAX: Final = 5.0
 
 
 def existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that is there."""
+    """Return the directory, or its nearest existing parent."""
     path = directory.expanduser().absolute()
     while not path.exists():
         path = path.parent
@@ -36,7 +35,7 @@ def sync_times_ms(directory: Path, rounds: int, clock: Clock = SYSTEM_CLOCK) -> 
     Fewer if they take longer than `SYNC_SECONDS_MAX` together.
 
     Raises:
-        OSError: nothing can be written there.
+        OSError: the directory is not writable.
     """
     times: list[float] = []
     with tempfile.TemporaryFile(dir=directory) as file:
@@ -52,7 +51,7 @@ def sync_times_ms(directory: Path, rounds: int, clock: Clock = SYSTEM_CLOCK) -> 
 
 
 def quantile(ordered: list[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed."""
+    """Return the smallest value that `share` of all values do not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
@@ -77,7 +76,7 @@ def read_disk(tree: Tree, directory: Path, sync_rounds: int) -> Disk:
 
 
 def file_system(tree: Tree, path: str) -> str | None:
-    """The type of the file system on which a file is, or would be."""
+    """Return the type of a file's file system, also if the file does not exist."""
     mount = mount_of(tree, str(existing(Path(path).parent).resolve()))
     return mount.kind if mount else None
 

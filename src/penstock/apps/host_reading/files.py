@@ -1,8 +1,7 @@
-"""Reading small files of /proc and /sys, wherever they stand.
+"""Reader of small files of /proc and /sys below a `Tree`, and of the mount table.
 
-Every reader gets a `Tree`: the directory that stands for `/`, and a notebook for what could not
-be read and why. So the same functions read this host, the host below a container's mount of it,
-and a tree that a test made up. `mounts` is the table of mounts, and which of them a path stands on.
+A tree is the directory in place of `/`, and the reasons for values that could not be read. So the
+same functions read this host, a host mounted in a container, and a test's files.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ FILE_BYTES_MAX: Final = 1 << 20
 
 @dataclass(slots=True)
 class Tree:
-    """The root that files are read below, and reasons for what is missing."""
+    """Root of the files to read, with reasons for missing values."""
 
     root: Path = Path("/")
     process: str = "self"
@@ -27,7 +26,7 @@ class Tree:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the host itself, which can be asked more than its files."""
+        """Return whether this is the running host, which offers more than files."""
         return self.root == Path("/")
 
     def path(self, name: str) -> Path:
@@ -35,11 +34,11 @@ class Tree:
         return self.root / name.lstrip("/")
 
     def of_process(self, name: str) -> str:
-        """The path of a file about the process that is looked at."""
+        """Return the path of a file about the examined process."""
         return f"/proc/{self.process}/{name}"
 
     def text(self, name: str, fact: str = "") -> str | None:
-        """The text of a file; None, and a reason under `fact`, where it cannot be read."""
+        """Return the text of a file; None, with a reason under `fact`, if it is unreadable."""
         try:
             with self.path(name).open("rb") as file:
                 return file.read(FILE_BYTES_MAX).decode(errors="replace").strip()
@@ -49,7 +48,7 @@ class Tree:
             return None
 
     def number(self, name: str, fact: str = "") -> int | None:
-        """The one whole number of a file."""
+        """Return the whole number in a file."""
         text = self.text(name, fact)
         if text is None:
             return None
@@ -59,12 +58,11 @@ class Tree:
         return value
 
     def missing(self, fact: str, why: str) -> None:
-        """Note why a fact is not known; the first reason stays."""
+        """Record why a fact is unknown; the first reason is kept."""
         self.unread.setdefault(fact, why)
 
 
 def whole(text: str) -> int | None:
-    """A whole number, or None."""
     try:
         return int(text)
     except ValueError:
@@ -72,20 +70,20 @@ def whole(text: str) -> int | None:
 
 
 def pairs(text: str, separator: str | None = None) -> Iterator[tuple[str, str]]:
-    """The lines of a text as a name and the rest."""
+    """Yield each line as a name and the rest."""
     for line in text.splitlines():
         name, *rest = line.split(separator, 1)
         yield name.strip(), rest[0].strip() if rest else ""
 
 
 def numbers(text: str) -> dict[str, int]:
-    """The lines `name number` of a text; others are left out."""
+    """Return the lines `name number` of a text; ignore others."""
     found = {name: whole(rest) for name, rest in pairs(text)}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def cpu_list(text: str) -> list[int]:
-    """The CPUs of a list such as `0-3,8`; what is none is left out."""
+    """Return the CPUs of a list such as `0-3,8`; ignore invalid parts."""
     cpus: list[int] = []
     for word in text.split(","):
         first, _, last = word.strip().partition("-")
@@ -113,7 +111,7 @@ class Mount(NamedTuple):
 
 
 def mounts(tree: Tree) -> Iterator[Mount]:
-    """The mounts that the process sees, in order."""
+    """Yield the mounts visible to the process, in order."""
     for line in (tree.text(tree.of_process("mountinfo"), "mount") or "").splitlines():
         left, _, right = line.partition(" - ")
         before, after = left.split(), right.split()
@@ -128,7 +126,7 @@ def mounts(tree: Tree) -> Iterator[Mount]:
 
 
 def mount_of(tree: Tree, directory: str) -> Mount | None:
-    """The mount that a directory stands on: the longest path above it, the last of equals."""
+    """Return the mount of a directory: the longest matching path, the last of equals."""
     best: Mount | None = None
     for mount in mounts(tree):
         above = PurePosixPath(directory).is_relative_to(mount.point)
@@ -138,5 +136,5 @@ def mount_of(tree: Tree, directory: str) -> Mount | None:
 
 
 def _plain(text: str) -> str:
-    """Without the octal escapes of spaces, tabs, newlines and backslashes."""
+    """Replace the octal escapes of spaces, tabs, newlines and backslashes."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)

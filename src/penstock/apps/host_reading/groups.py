@@ -1,8 +1,7 @@
-"""The limits of a process's control group, version 2 or 1.
+"""Control group limits of a process, version 2 or 1.
 
-A limit holds for a group and all groups below it, so of each the tightest is taken on the way
-from the process's group up to the mount. Where both versions are mounted, each controller is read
-where it is.
+A limit holds for a group and its descendants, so the tightest on the path from the process's group
+to the mount counts.
 
 Source: cgroups(7); the kernel's cgroup-v2 and cgroup-v1 documents.
 """
@@ -33,7 +32,6 @@ class _Place:
 
 
 def read_group(tree: Tree) -> ControlGroup:
-    """The limits of the process's group."""
     table = tree.text(tree.of_process("cgroup"), "cgroup")
     if table is None:
         for fact in ("memory", "cpu", "pids"):
@@ -67,7 +65,7 @@ def read_group(tree: Tree) -> ControlGroup:
 
 
 def _place(tree: Tree, table: str, controller: str) -> _Place | None:
-    """A controller's folders: of version 1 if it is mounted there, else of version 2."""
+    """Return a controller's folders: of version 1 if it is mounted there, else of version 2."""
     rows = [line.split(":", 2) for line in table.splitlines() if line.count(":") >= 2]
     old = {"io": "blkio"}.get(controller, controller)
     for _, names, path in rows:
@@ -85,7 +83,7 @@ def _place(tree: Tree, table: str, controller: str) -> _Place | None:
 
 
 def _controls(tree: Tree, folders: tuple[str, ...], controller: str) -> bool:
-    """Whether version 2 has this controller at all, and not version 1."""
+    """Return whether version 2 has this controller and version 1 does not."""
     listed = tree.text(f"{folders[-1]}/cgroup.controllers") if folders else None
     return listed is not None and controller in listed.split()
 
@@ -95,7 +93,7 @@ def _mount(tree: Tree, fits: Callable[[Mount], bool]) -> Mount | None:
 
 
 def _upwards(tree: Tree, mount: Mount, path: str) -> Iterator[str]:
-    """The folder of a group and those above it; a container may see only part of the path."""
+    """Yield the folder of a group and its parents; a container may see only part of the path."""
     inside = PurePosixPath(path)
     if mount.root != "/" and inside.is_relative_to(mount.root):
         inside = PurePosixPath("/") / inside.relative_to(mount.root)
@@ -113,7 +111,7 @@ def _limit(text: str | None) -> int | None:
 
 
 def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """The tightest of a limit; UNLIMITED where no group sets one."""
+    """Return the tightest value of a limit; UNLIMITED if no group sets one."""
     if place is None:
         return None
     name = new if place.version == "v2" else old
@@ -122,7 +120,7 @@ def _least(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
 
 
 def _own(tree: Tree, place: _Place | None, new: str, old: str) -> int | None:
-    """A number of the innermost group."""
+    """Return a number of the innermost group."""
     if place is None or not place.folders:
         return None
     return tree.number(f"{place.folders[0]}/{new if place.version == 'v2' else old}")
@@ -139,7 +137,7 @@ def _kills(tree: Tree, place: _Place | None) -> int | None:
 
 
 def _quota(tree: Tree, place: _Place | None) -> tuple[int | None, int | None]:
-    """Quota and period of the group with the smallest share of a CPU."""
+    """Return quota and period of the group with the smallest share of a CPU."""
     if place is None:
         return None, None
     found = [_one_quota(tree, place.version, folder) for folder in place.folders]
@@ -162,7 +160,7 @@ def _one_quota(tree: Tree, version: str, folder: str) -> tuple[int | None, int |
 
 
 def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
-    """Periods and throttling of the group that was throttled most."""
+    """Return periods and throttling of the most throttled group."""
     if place is None:
         return {}
     found = [numbers(tree.text(f"{folder}/cpu.stat") or "") for folder in place.folders]
@@ -171,7 +169,7 @@ def _statistics(tree: Tree, place: _Place | None) -> dict[str, int]:
 
 
 def _throttles(tree: Tree, place: _Place | None) -> tuple[str, ...]:
-    """Limits of I/O that any group sets, as they are written there."""
+    """Return the I/O limits of any group, as written."""
     if place is None:
         return ()
     names = ("io.max",) if place.version == "v2" else _V1_THROTTLES

@@ -43,10 +43,10 @@ class Reading:
 
 
 def read_host(reading: Reading, ask: Ask = ask_ethtool) -> HostFacts:
-    """Read a host; nothing is written but the file whose syncs are timed.
+    """Read all facts of a host; only the file for timing syncs is written.
 
     Raises:
-        NoInterface: the interface named is not there.
+        NoInterface: the named interface does not exist.
     """
     tree = Tree(root=reading.root, process=reading.process)
     requests: Iterable[Request] = reading.requests

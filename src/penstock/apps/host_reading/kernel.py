@@ -1,4 +1,4 @@
-"""The kernel's settings, the processors, memory, limits of a process, and the clock.
+"""Kernel settings, processors, memory, process limits, and clock.
 
 Source: proc(5), sysfs, adjtimex(2).
 """
@@ -35,7 +35,7 @@ _CACHES_MAX: Final = 16
 
 
 def read_sysctls(tree: Tree) -> dict[str, tuple[int, ...]]:
-    """The numbers of each kernel setting that can be read."""
+    """Return the numbers of each readable kernel setting."""
     found: dict[str, tuple[int, ...]] = {}
     for name in SYSCTLS:
         path = "/proc/sys/" + name.replace(".", "/")
@@ -52,7 +52,7 @@ def read_sysctls(tree: Tree) -> dict[str, tuple[int, ...]]:
 
 
 def read_limits(tree: Tree) -> ProcessLimits:
-    """Resource limits of the process, as its file in /proc has them."""
+    """Return the resource limits of the process."""
     text = tree.text(tree.of_process("limits"), "limits")
     if text is None:
         return ProcessLimits()
@@ -74,7 +74,7 @@ def _limits(words: list[str] | None) -> tuple[int | None, int | None]:
 
 
 def read_processors(tree: Tree) -> Processors:
-    """CPUs that the process may run on, the last cache of the first, and stolen time."""
+    """Return the process's CPUs, the last-level cache of the first, and stolen time."""
     cpus = _cpus(tree)
     cache_bytes, shared_by = _last_cache(tree, cpus[0] if cpus else 0)
     return Processors(
@@ -125,7 +125,7 @@ def _steal(tree: Tree) -> float | None:
 
 
 def read_memory(tree: Tree) -> Memory:
-    """Memory, swap, and how huge pages are made."""
+    """Return memory, swap, and the settings of huge pages."""
     rows = dict(pairs(tree.text("/proc/meminfo", "meminfo") or "", ":"))
     sizes = {name: _kilobytes(text) for name, text in rows.items()}
     swap, free = sizes.get("SwapTotal"), sizes.get("SwapFree")
@@ -146,7 +146,7 @@ def _kilobytes(text: str) -> int | None:
 
 
 def _chosen(text: str | None) -> str | None:
-    """The word in brackets of `always [madvise] never`."""
+    """Return the word in brackets of `always [madvise] never`."""
     if text is None or "[" not in text:
         return None
     return text.partition("[")[2].partition("]")[0]
@@ -171,7 +171,7 @@ def read_clock(tree: Tree) -> ClockState:
 
 
 class _Timex(ctypes.Structure):
-    """`struct timex` of 64-bit Linux, up to what is read; the rest is room."""
+    """`struct timex` of 64-bit Linux up to the last field read; the rest is padding."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -193,7 +193,7 @@ def ask_clock() -> tuple[bool, float, float] | None:
     """Return whether the clock is synchronised, its offset and estimated error in ms; None: no
     answer.
 
-    With no mode set, adjtimex(2) reads and changes nothing.
+    With no mode set, adjtimex(2) only reads.
     """
     try:
         ask = ctypes.CDLL(None, use_errno=True).adjtimex
@@ -209,5 +209,4 @@ def ask_clock() -> tuple[bool, float, float] | None:
 
 
 def page_bytes() -> int:
-    """The size of a page of this host."""
     return os.sysconf("SC_PAGE_SIZE")

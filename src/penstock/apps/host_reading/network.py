@@ -40,7 +40,7 @@ Ask = Callable[[str, str], str]
 
 
 class NoInterface(InvalidError):
-    """An interface that is not there."""
+    """The interface does not exist."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -50,10 +50,10 @@ class NoEthtool(Exception):
 
 
 def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) -> str:
-    """Ask, for a bounded time.
+    """Run ethtool with a timeout.
 
     Raises:
-        NoEthtool: why there is no answer.
+        NoEthtool: it is missing or failed.
     """
     command = ["ethtool", flag, interface]
     try:
@@ -69,10 +69,10 @@ def ask_ethtool(flag: str, interface: str, *, seconds: float = ETHTOOL_SECONDS) 
 
 
 def read_interface(tree: Tree, name: str, ask: Ask | None = ask_ethtool) -> Interface | None:
-    """The interface named, or the one of the default route. `ask` None: there is no asking.
+    """Return the named interface, or that of the default route; `ask` is None without ethtool.
 
     Raises:
-        NoInterface: the one that was named is not there.
+        NoInterface: the named interface does not exist.
     """
     folder = "/sys/class/net"
     if name and not (_NAME.fullmatch(name) and tree.path(f"{folder}/{name}").exists()):
@@ -164,7 +164,7 @@ class _Answers:
             return None
 
     def now_and_most(self, flag: str, names: tuple[str, ...]) -> tuple[int | None, int | None]:
-        """The value now and the largest possible one of the first name that has numbers."""
+        """Return the current and maximum value of the first name that has numbers."""
         text = self._text(flag)
         if text is None:
             return None, None
@@ -188,7 +188,7 @@ class _Answers:
 
 
 def read_softirq(tree: Tree) -> Softirq | None:
-    """The columns of softnet_stat, over all CPUs; they are hexadecimal."""
+    """Return the columns of softnet_stat (hexadecimal), summed over all CPUs."""
     text = tree.text(tree.of_process("net/softnet_stat"), "softnet_stat")
     if text is None:
         return None
@@ -202,7 +202,7 @@ def read_softirq(tree: Tree) -> Softirq | None:
 
 
 def read_datagrams(tree: Tree) -> Datagrams | None:
-    """The two lines `Udp:` of /proc/net/snmp: names and numbers."""
+    """Return the two lines `Udp:` of /proc/net/snmp: names and numbers."""
     text = tree.text(tree.of_process("net/snmp"), "snmp")
     rows = [line.split()[1:] for line in (text or "").splitlines() if line.startswith("Udp:")]
     if len(rows) != 2:
@@ -232,7 +232,7 @@ _FAMILIES: Final = {
 
 
 class Request(NamedTuple):
-    """A buffer to ask for."""
+    """Buffer size to request."""
 
     kind: SocketKind
     option: BufferOption
@@ -240,7 +240,7 @@ class Request(NamedTuple):
 
 
 def read_grants(tree: Tree, requests: Iterable[Request]) -> tuple[Grant, ...]:
-    """Ask for each; those that cannot be asked for are left out, with a reason."""
+    """Request each buffer; failed ones are omitted, with a reason."""
     if not tree.is_here:
         return ()
     found: list[Grant] = []

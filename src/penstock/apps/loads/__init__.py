@@ -1,1 +1,1 @@
-"""Loads, and what they took: one room for `penstock bench`, its kin, and `benchmarks/`."""
+"""Loads and their figures, shared by `penstock bench`, similar commands and `benchmarks/`."""

@@ -1,4 +1,4 @@
-"""Figures of many measurements: quantiles, medians of interleaved runs, processor time."""
+"""Figures of measurements: quantiles, medians of interleaved runs, processor time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that this share of all does not exceed; 0 without values."""
+    """Return the value that this share of all values does not exceed; 0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
-    """`<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
+    """Return `<stem>_p50_ms` and `<stem>_p99_ms` of latencies in seconds."""
     return {
         f"{stem}_p50_ms": percentile(seconds, 0.5) * 1000,
         f"{stem}_p99_ms": percentile(seconds, 0.99) * 1000,
@@ -31,10 +31,9 @@ def quantiles_ms(stem: str, seconds: Sequence[float]) -> dict[str, float]:
 def interleaved(
     contenders: Mapping[str, Callable[[], float]], *, runs: int = 5
 ) -> dict[str, float]:
-    """Run every contender in turn, `runs` times over, and return each one's median.
+    """Run every contender in turn, `runs` times, and return each one's median.
 
-    A contender returns its own figure (a rate, or seconds). Interleaving spreads the machine's
-    drift evenly over all of them.
+    Interleaving spreads the machine's drift evenly over all of them.
     """
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(runs):
@@ -44,12 +43,10 @@ def interleaved(
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """User and system time of a process so far; None where the kernel does not say.
-
-    By its threads in nanoseconds, where the kernel has that, else in ticks.
+    """Return a process's user and system seconds; None if the kernel does not report them.
 
     Raises:
-        UnavailableError: there is no such process any more.
+        UnavailableError: the process has ended.
     """
     if not Path("/proc/self/stat").exists():
         return None

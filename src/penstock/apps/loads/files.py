@@ -1,4 +1,4 @@
-"""Files as a careful script writes them, which is what an outbox is measured beside."""
+"""Plain file writes, which an outbox is compared with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_plainly(directory: Path, name: str, payload: bytes, durable: bool) -> None:
-    """Create, write, rename; with `durable` sync the file before, and the directory after it."""
+    """Create, write, rename; with `durable` sync the file before and the directory after."""
     temporary = directory / f"{name}.tmp"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:

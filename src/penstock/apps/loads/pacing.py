@@ -1,4 +1,4 @@
-"""Random moments, as of many independent producers: a Poisson process."""
+"""Random moments of many independent producers: a Poisson process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def moments(
     per_second: float,
     uniform: Callable[[], float] = SYSTEM_RANDOMNESS.uniform,
 ) -> list[float]:
-    """`count` moments after `begin`, in seconds; `uniform` draws from [0, 1)."""
+    """Return `count` moments after `begin`, in seconds; `uniform` draws from [0, 1)."""
     moment, found = begin, []
     for _ in range(count):
         moment -= math.log(1.0 - uniform()) / per_second

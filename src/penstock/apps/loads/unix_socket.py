@@ -29,7 +29,7 @@ ECHO_BYTES = 64 << 10
 
 
 def listen(path: str) -> socket.socket:
-    """A listening socket whose connections have large buffers."""
+    """Return a listening socket with large buffers."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     enlarge(listener)
     listener.bind(path)
@@ -38,7 +38,7 @@ def listen(path: str) -> socket.socket:
 
 
 def connect(path: str) -> socket.socket:
-    """A connection with large buffers."""
+    """Return a connection with large buffers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     enlarge(connection)
     connection.connect(path)
@@ -46,23 +46,22 @@ def connect(path: str) -> socket.socket:
 
 
 def enlarge(sock: socket.socket) -> None:
-    """Ask for socket buffers of 4 MiB."""
+    """Request socket buffers of 4 MiB."""
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
 
 class RawLimit:
-    """A writer to a process that takes bytes."""
+    """Writer to a process that reads and discards."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def write(self, payload: bytes, count: int, read_bytes: int) -> float:
-        """Write `payload` `count` times; the megabytes a second until the reader has them all."""
+        """Write `payload` `count` times; return MB/s until the reader has received all."""
         send = self._connection.sendall
         begun = self._order(len(payload) * count, read_bytes)
         for _ in range(count):
@@ -70,7 +69,7 @@ class RawLimit:
         return self._arrived(begun, len(payload) * count)
 
     def write_each(self, payloads: Sequence[bytes], read_bytes: int) -> float:
-        """The same with each of many payloads once."""
+        """Write each of many payloads once; see `write`."""
         send, size = self._connection.sendall, sum(map(len, payloads))
         begun = self._order(size, read_bytes)
         for payload in payloads:
@@ -78,7 +77,7 @@ class RawLimit:
         return self._arrived(begun, size)
 
     def write_pieces(self, pieces: Sequence[bytes], count: int, read_bytes: int) -> float:
-        """The same, with a payload that is gathered from pieces by the kernel."""
+        """Write a payload gathered from pieces by the kernel; see `write`."""
         send, size = self._connection.sendmsg, sum(map(len, pieces))
         begun = self._order(size * count, read_bytes)
         for _ in range(count):
@@ -98,7 +97,7 @@ class RawLimit:
 
 
 def take(connection: socket.socket) -> None:
-    """Serve orders until the peer closes."""
+    """Serve requests until the peer closes."""
     memory = memoryview(bytearray(BUFFER_BYTES))
     while order := connection.recv(ORDER.size, socket.MSG_WAITALL):
         left, read_bytes = ORDER.unpack(order)
@@ -111,7 +110,7 @@ def take(connection: socket.socket) -> None:
 
 @contextlib.contextmanager
 def forked(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
-    """A connection with large buffers to a process that serves its other end until it closes."""
+    """Yield a connection to a forked process that serves its other end until it closes."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (near, far):
         enlarge(end)
@@ -129,15 +128,13 @@ def forked(serve: Callable[[socket.socket], None]) -> Iterator[socket.socket]:
 
 
 def echo(connection: socket.socket) -> None:
-    """Send back what comes until the peer closes."""
+    """Return received bytes until the peer closes."""
     while data := connection.recv(ECHO_BYTES):
         connection.sendall(data)
     connection.close()
 
 
 class UvloopEcho(asyncio.Protocol):
-    """Sends back what comes."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._write = cast("asyncio.Transport", transport).write
 

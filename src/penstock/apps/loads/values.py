@@ -13,12 +13,12 @@ CHUNK_RECORDS: Final = 1_000
 
 
 def noise(size_bytes: int) -> bytes:
-    """Bytes that nothing can compress."""
+    """Return incompressible bytes."""
     return SYSTEM_RANDOMNESS.bits(8 * size_bytes).to_bytes(size_bytes, "big")
 
 
 def values(value_bytes: int, size_bytes: int) -> Any:
-    """A table of about so many bytes; its chunks are one and the same memory."""
+    """Return a table of about so many bytes; its chunks share memory."""
     import pyarrow as pa
 
     content = noise(CHUNK_RECORDS * value_bytes)
@@ -29,7 +29,7 @@ def values(value_bytes: int, size_bytes: int) -> Any:
 
 
 def one_record(value_bytes: int) -> Pieces:
-    """A batch of one record whose value has so many bytes."""
+    """Return a batch of one record whose value has so many bytes."""
     import pyarrow as pa
 
     from penstock.client.producer_partitions import Pieces

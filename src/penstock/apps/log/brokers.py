@@ -37,11 +37,10 @@ def broker() -> None:
 def drain(
     state: State, broker_id: int, dry_run: bool, undo: bool, no_wait: bool, limit: float
 ) -> None:
-    """Move all replicas of a broker to others, which have none of the partition yet.
+    """Move all replicas of a broker to brokers that have none of the partition yet.
 
-    Where to is decided by the weights that new topics are placed by, in other racks where there are
-    any. The broker may be off already. From now on it gets no replicas of new topics
-    (placement.excluded.brokers).
+    The targets follow the weights of new topics, in other racks where possible. The broker may be
+    off. From now on it gets no replicas of new topics (placement.excluded.brokers).
     """
     if undo and dry_run:
         raise click.UsageError("give one of --dry-run and --undo")
@@ -71,7 +70,7 @@ def drain(
 
 
 def _check_known(client: Client, broker_id: int) -> None:
-    """Raise UnknownBroker for an id that is neither registered nor excluded nor has replicas."""
+    """Raise UnknownBroker for an id that is not registered, excluded, or assigned replicas."""
     from penstock.client.errors import UnknownBroker
 
     found = client.metadata()
@@ -91,14 +90,18 @@ def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[in
     others = sites(found, {broker_id, *client.unplaceable_brokers()})
     target: dict[TopicAndPartition, Sequence[int]] = {}
     for name, topic in sorted(found.topics.items()):
-        held = [one for one in topic.partitions if broker_id in one.replicas]
-        leaving = [one for one in held if not _leaves(ordered.get((name, one.index)), broker_id)]
+        held = [partition for partition in topic.partitions if broker_id in partition.replicas]
+        leaving = [
+            entry for entry in held if not _leaves(ordered.get((name, entry.index)), broker_id)
+        ]
         if not leaving:
             continue
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) != "true":
-            for one in leaving:
-                target[name, one.index] = again(others, topic, one, ordered.get((name, one.index)))
+            for item in leaving:
+                target[name, item.index] = again(
+                    others, topic, item, ordered.get((name, item.index))
+                )
     return target
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cleanliness(NamedTuple):
-    """Up to where a log is clean, and the share of bytes of closed segments that is not."""
+    """Clean offset of a log, and the share of bytes of closed segments above it."""
 
     clean_offset: int
     dirty_ratio: float
@@ -31,7 +31,7 @@ def cleanliness_of(
     """Return the cleanliness of a source's compacted logs; in files, of logs that were ever
     compacted.
 
-    Nothing is known of brokers whose admin interface does not answer, nor of object stores.
+    Unreachable admin interfaces and object stores have none.
 
     Raises:
         CorruptFile: a directory's checkpoint is damaged.
@@ -52,7 +52,7 @@ def _of_leaders(
     from penstock.apps.doctor.brokers import admin_answers, known_admins
 
     topic = client.describe_topic(chosen.topic or "")
-    leaders = {one.index: one.leader for one in topic.partitions}
+    leaders = {partition.index: partition.leader for partition in topic.partitions}
     addresses = known_admins(chosen.state, client.broker_states(), admin)
     answers = admin_answers(chosen.state, addresses, "/v1/compaction")
     return {

@@ -1,4 +1,4 @@
-"""`penstock cluster status|advise`: what brokers lead and copy, what partitions lack, moves."""
+"""`penstock cluster status|advise`: leaders, replicas, partition problems, suggested moves."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RATE_MB_S: Final = 50.0
 
 @click.group("cluster", short_help="Brokers and the state of their partitions.")
 def cluster() -> None:
-    """Brokers and the state of their partitions."""
+    """Show brokers and partitions, and suggest moves."""
 
 
 @cluster.command("status")
 @client_options
 def status(state: State) -> None:
-    """Show brokers, and partitions without a leader or with copies that are behind.
+    """Show brokers, and partitions without a leader or with replicas out of sync.
 
     Every registered broker is asked whether it can serve; status 1 if one cannot, and how many of
     its copies are behind is unknown then. A partition is
@@ -69,7 +69,7 @@ def status(state: State) -> None:
         show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
     if not state.json:
         for loss in lost or ():
-            click.echo(f"given up: {described(loss)}")
+            click.echo(f"unclean election: {described(loss)}")
     failed = [row for row in brokers if row["cause"]]
     for row in failed:
         click.echo(f"penstock: broker {row['broker']}: {row['cause']}", err=True)
@@ -97,15 +97,14 @@ def status(state: State) -> None:
 )
 @client_options
 def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
-    """Show moves that even out bytes and leaders over brokers, and what each costs.
+    """Suggest moves that balance bytes and leaders over brokers, with their cost.
 
-    Brokers that are to go (`penstock broker drain`), or to have no replicas by their roles, end up
-    with nothing, replicas of a partition spread over all racks, each broker's bytes are within 10 %
-    of the mean, and preferred leaders are even but for one. `leads` is what a broker
-    leads now, as in `penstock cluster status`; `preferred` is what it leads once preferred replicas
-    do, as brokers have it by themselves and `penstock topic elect` at once. A move of a leader
-    alone copies nothing.
-    Nothing is changed here. Diskless topics, and what moves already, are left out.
+    Drained brokers (`penstock broker drain`) and brokers without the role end up without replicas,
+    replicas of a partition are spread over all racks, each broker's bytes are within 10 % of the
+    mean, and preferred leaders differ by one at most. `leads` counts current leaders, as in
+    `penstock cluster status`; `preferred` counts preferred ones, which `penstock topic elect`
+    restores at once. A move of a leader alone copies nothing. Nothing is changed. Diskless topics
+    and moving partitions are omitted.
     """
     from penstock.replication import advice
 
@@ -155,7 +154,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
 
 
 def _move(move: Move, rate: float) -> dict[str, Any]:
-    """Return a move as a row, with the time that copying takes at `rate` MB/s."""
+    """Return a move as a row, with the time to copy at `rate` MB/s."""
     return {
         "topic": move.place[0],
         "partition": move.place[1],
@@ -168,33 +167,35 @@ def _move(move: Move, rate: float) -> dict[str, Any]:
 
 
 def _held(client: Client, found: ClusterMetadata) -> Iterator[Held]:
-    """Partitions on brokers' disks that do not move now."""
+    """Yield partitions on brokers' disks that are not moving."""
     from penstock.replication.advice import Held
 
     ordered, sizes = client.reassignments(), client.partition_sizes()
     for name, topic in sorted(found.topics.items()):
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) == "true":
             continue
-        for one in topic.partitions:
-            place = name, one.index
+        for partition in topic.partitions:
+            place = name, partition.index
             if place not in ordered:
                 yield Held(
-                    place=place, replicas=one.replicas, size_bytes=max(0, sizes.get(place, 0))
+                    place=place, replicas=partition.replicas, size_bytes=max(0, sizes.get(place, 0))
                 )
 
 
 def _leads(found: ClusterMetadata) -> Counter[int]:
-    """Count the partitions that each broker leads now."""
+    """Count the partitions that each broker leads."""
     return Counter(part.leader for topic in found.topics.values() for part in topic.partitions)
 
 
 def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[dict[str, Any]]:
-    """Return the brokers that are registered, and others that should have copies."""
-    partitions = [one for topic in found.topics.values() for one in topic.partitions]
+    """Return the registered brokers, and others that are assigned replicas."""
+    partitions = [entry for topic in found.topics.values() for entry in topic.partitions]
     leads = _leads(found)
-    copies = Counter(replica for one in partitions for replica in one.replicas)
-    behind = Counter(replica for one in partitions for replica in {*one.replicas} - {*one.isr})
+    copies = Counter(replica for partition in partitions for replica in partition.replicas)
+    behind = Counter(
+        replica for partition in partitions for replica in {*partition.replicas} - {*partition.isr}
+    )
     rows = []
     for broker_id in sorted({*found.nodes, *copies}):
         node, asked = found.nodes.get(broker_id), states.get(broker_id)
@@ -216,7 +217,7 @@ def _brokers(found: ClusterMetadata, states: Mapping[int, BrokerState]) -> list[
 
 
 def _state(asked: BrokerState | None) -> tuple[str, str]:
-    """Return a broker's state in a word or two, and the cause if it cannot serve."""
+    """Return a broker's state, and the cause if it cannot serve."""
     from penstock.client.errors import BrokerRefused, ConnectionRefused, TimedOut
 
     if asked is None:
@@ -234,43 +235,51 @@ def _state(asked: BrokerState | None) -> tuple[str, str]:
 
 
 def troubled(client: Client, found: ClusterMetadata) -> Iterator[dict[str, Any]]:
-    """Partitions that lack a leader or copies; `needed` is how many copies must acknowledge.
+    """Yield partitions that lack a leader or replicas; `needed` is the required acknowledgements.
 
-    Brokers that are to become replicas do not count, and are named if they are not there.
+    Adding replicas do not count, and are named if they are missing.
     """
     ordered: dict[TopicAndPartition, Reassignment] | None = None
     for name, topic in sorted(found.topics.items()):
-        if not any([_lacks(one, one.replicas, found) for one in topic.partitions]):
+        if not any(
+            [_lacks(partition, partition.replicas, found) for partition in topic.partitions]
+        ):
             continue
         ordered = client.reassignments() if ordered is None else ordered
-        moves = {one.index: ordered.get((name, one.index)) for one in topic.partitions}
+        moves = {
+            partition.index: ordered.get((name, partition.index)) for partition in topic.partitions
+        }
         adding = {index: move.adding for index, move in moves.items() if move is not None}
         wanted = {
-            one.index: [
+            partition.index: [
                 broker_id
-                for broker_id in one.replicas
-                if broker_id not in adding.get(one.index, ()) or broker_id not in found.nodes
+                for broker_id in partition.replicas
+                if broker_id not in adding.get(partition.index, ()) or broker_id not in found.nodes
             ]
-            for one in topic.partitions
+            for partition in topic.partitions
         }
-        lacking = [one for one in topic.partitions if _lacks(one, wanted[one.index], found)]
+        lacking = [
+            partition
+            for partition in topic.partitions
+            if _lacks(partition, wanted[partition.index], found)
+        ]
         if not lacking:
             continue
-        configs = {one.name: one.value for one in client.describe_configs("topic", name)}
+        configs = {config.name: config.value for config in client.describe_configs("topic", name)}
         if configs.get(DISKLESS) == "true":
             continue
         minimum = int(configs.get(_MINIMUM) or 1)
-        for one in lacking:
-            count = len(one.replicas) - len(adding.get(one.index, ()))
+        for entry in lacking:
+            count = len(entry.replicas) - len(adding.get(entry.index, ()))
             needed = max(minimum, count // 2 + 1) if count > 1 else minimum
-            state = "refusing" if len(one.isr) < needed else "behind"
+            state = "refusing" if len(entry.isr) < needed else "behind"
             yield {
                 "topic": name,
-                "partition": one.index,
-                "state": state if one.leader in found.nodes else "stopped",
-                "leader": one.leader,
-                "replicas": wanted[one.index],
-                "isr": list(one.isr),
+                "partition": entry.index,
+                "state": state if entry.leader in found.nodes else "stopped",
+                "leader": entry.leader,
+                "replicas": wanted[entry.index],
+                "isr": list(entry.isr),
                 "needed": needed,
             }
 

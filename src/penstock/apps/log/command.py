@@ -1,4 +1,4 @@
-"""`penstock log`: what is stored, in a directory, in an object store, or by a running broker."""
+"""`penstock log`: inspects stored records in a directory, an object store, or a running broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.apps.lazy_group import LazyGroup
 _COMMANDS: Final = {
     "dump": ("log.dump", "dump", "Show batches, records, indexes, snapshots, journal."),
     "verify": ("log.verify", "verify", "Name what cannot be read, and files that disagree."),
-    "repair": ("log.repair", "repair", "Make indexes anew, set aside what is rotten."),
+    "repair": ("log.repair", "repair", "Rebuild indexes, and quarantine unreadable batches."),
     "stats": ("log.stats", "stats", "Count bytes, records, codecs, keys, producers."),
     "tiers": ("log.tiers", "tiers", "What of tiered topics lies where, and what waits."),
 }

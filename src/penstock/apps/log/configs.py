@@ -1,5 +1,3 @@
-"""`penstock config`: describe, set and delete configurations of topics, brokers and others."""
-
 from __future__ import annotations
 
 from typing import cast
@@ -15,7 +13,7 @@ _KINDS = click.Choice(("topic", "broker", "client-metrics", "group"))
 
 @click.group("config", short_help="Configurations of topics and brokers.")
 def config() -> None:
-    """Configurations of topics and groups (by name), and brokers (by number).
+    """Manage configurations of topics and groups (by name) and brokers (by id).
 
     client-metrics are subscriptions to metrics that clients push, by any name.
     """
@@ -27,7 +25,7 @@ def config() -> None:
 @click.option("--all", "everything", is_flag=True, help="Defaults too.")
 @client_options
 def describe(state: State, kind: str, name: str, everything: bool) -> None:
-    """Show a configuration; without --all only what differs from the default."""
+    """Show a configuration; without --all only values that differ from the default."""
     with state.client() as client:
         entries = client.describe_configs(
             cast("ResourceKind", kind), name, documentation=state.json
@@ -45,7 +43,6 @@ def describe(state: State, kind: str, name: str, everything: bool) -> None:
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE…")
 @client_options
 def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> None:
-    """Set configurations."""
     changes = parse_pairs(pairs, "argument")
     with state.client() as client:
         if kind == "topic":
@@ -61,7 +58,7 @@ def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> No
 @click.argument("keys", nargs=-1, required=True, metavar="KEY…")
 @client_options
 def delete_config(state: State, kind: str, name: str, keys: tuple[str, ...]) -> None:
-    """Take configurations back to their defaults."""
+    """Reset configurations to their defaults."""
     with state.client() as client:
         client.alter_configs(cast("ResourceKind", kind), name, delete=keys)
     say(state, f"{kind} {name} changed", kind=kind, name=name, deleted=list(keys))

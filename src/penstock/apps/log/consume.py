@@ -1,7 +1,6 @@
-"""`penstock consume`: print the records of a topic, with kcat's letters.
+"""`penstock consume`: prints the records of a topic, with kcat's option letters.
 
-Records are fetched and decoded by columns; a format is printed by joining columns. Without `-e`
-and `-c` it follows the log until it is interrupted.
+Without `-e` and `-c` it follows the log until it is interrupted.
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ def consume(
 
 
 def _say_nothing(line: str) -> None:
-    """Takes the place of lines on stderr."""
+    """Discard a line for stderr."""
 
 
 def _taken(client: WatchedClient, batches: Iterator[Any], *, follows: bool) -> Iterator[Any]:
-    """The batches; only the time until they come is one of waiting for brokers."""
+    """Yield the batches; count only the time of fetches as waiting for brokers."""
     client.silence.idle = "no new records" if follows else ""
     for batch in batches:
         client.progress += batch.num_rows
@@ -119,7 +118,7 @@ def _range(
     exit_at_end: bool,
     isolation: int,
 ) -> tuple[dict[int, int], dict[int, int] | None]:
-    """First offset, and the offset to stop before, per partition."""
+    """Return the first offset, and the end offset (exclusive), per partition."""
     starts = [at for at in positions if at.kind != "end_time"]
     stops = [at for at in positions if at.kind == "end_time"]
     if len(starts) > 1 or len(stops) > 1:

@@ -1,4 +1,4 @@
-"""`penstock log dump`: what files, a broker or an object store hold, in words or as JSON lines."""
+"""`penstock log dump`: prints stored files, batches and objects as text or JSON lines."""
 
 from __future__ import annotations
 
@@ -42,11 +42,10 @@ _KINDS: Final = ("batches", "indexes", "snapshots", "epochs", "journal", "all")
 @range_options
 @place_options
 def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted: Range) -> None:
-    """Show what is stored: batches by their headers, with --deep their records.
+    """Show stored batches by their headers, with --deep their records.
 
-    Segments are read in place and may be of a running broker; nothing is changed. With
-    --output json every batch, record or entry is one line. Bytes that are not UTF-8 are shown
-    with U+FFFD in their place.
+    Segments of a running broker can be read; nothing is changed. With --output json every batch,
+    record or entry is one line. Bytes that are not UTF-8 are shown as U+FFFD.
     """
     out = _Out(chosen.state.json, deep)
     if paths:
@@ -82,7 +81,7 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
 
 
 def _other_files(chosen: Chosen, what: str) -> Iterator[str]:
-    """The wanted files of all partitions, and the stores' own."""
+    """Yield the requested files of all partitions, and the stores' own."""
     from penstock.storage.inspection.stores import journal_files
     from penstock.storage.names import CHECKPOINT_FILE
 
@@ -105,14 +104,14 @@ def _files_of(files: PartitionFiles, what: str) -> Iterator[str]:
         for base in files.segments:
             paths += [files.file(base, suffix) for suffix in (INDEX, TIME_INDEX, TXN_INDEX)]
     if what in ("snapshots", "all"):
-        paths += [files.file(*one) for one in files.snapshots]
+        paths += [files.file(*snapshot) for snapshot in files.snapshots]
     if what in ("epochs", "all"):
         paths += [str(Path(files.path, name)) for name in (METADATA_FILE, EPOCHS_FILE)]
     yield from (path for path in paths if Path(path).exists())
 
 
 class _Out:
-    """Writes to stdout, in words or as JSON lines."""
+    """Writer to stdout, as text or JSON lines."""
 
     def __init__(self, as_json: bool, deep: bool) -> None:
         self._json = as_json

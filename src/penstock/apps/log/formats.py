@@ -39,13 +39,13 @@ _COLUMNS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A compiled format: literal bytes, and letters that stand for fields."""
+    """Compiled format: literal bytes, and letters of fields."""
 
     parts: tuple[bytes | str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that must be read to print it."""
+        """Return the columns that the format needs."""
         names = {name for part in self.parts if isinstance(part, str) for name in _COLUMNS[part]}
         return tuple(sorted(names)) or ("offset",)
 
@@ -54,7 +54,7 @@ def parse_format(text: str) -> Format:
     """Compile a format string.
 
     Raises:
-        click.UsageError: a letter that means nothing, or a percent sign at the end.
+        click.UsageError: an unknown letter, or a percent sign at the end.
     """
     parts: list[bytes | str] = []
     for index, piece in enumerate(re.split(r"(%.|%$)", text, flags=re.DOTALL)):
@@ -91,7 +91,7 @@ def render(batch: Any, layout: Format, topic: str) -> memoryview:
 
 
 def _joined(rows: int, fields: Sequence[Any]) -> memoryview:
-    """The fields of each row, one row after another; a field is an array, or the same for all."""
+    """Join the fields of each row; a field is an array, or a constant."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -130,14 +130,13 @@ def _sizes(name: str) -> Callable[[Any, str], Any]:
 
 
 def _headers(batch: Any, topic: str) -> Any:
-    """Headers as `key=value,key=value`, a null value as `NULL`."""
     lists = batch.column("headers")
     keys, values = lists.flatten().flatten()
     return _pairs(lists, keys, b"=", values.fill_null(b"NULL"))
 
 
 def _pairs(lists: Any, keys: Any, between: bytes, values: Any) -> Any:
-    """For each list its pairs of a key and a value, with commas between them."""
+    """Return each list's pairs of key and value, with commas between them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -173,9 +172,9 @@ _TIMESTAMP_TYPES: Final = {0: "create", 1: "logappend"}
 
 
 def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryview:
-    """Each record as kcat's envelope, one object a line; `broker` is its partition's leader.
+    """Return each record as kcat's envelope, one object a line; `broker` is the partition's leader.
 
-    Bytes that are not UTF-8 have U+FFFD in place of what cannot be read.
+    Bytes that are not UTF-8 become U+FFFD.
     """
     partitions = batch.column("partition")
     fields = [
@@ -200,7 +199,6 @@ def render_json(batch: Any, topic: str, leaders: Mapping[int, int]) -> memoryvie
 
 
 def _named(numbers: Any, name: Callable[[int], str]) -> Any:
-    """A text for each of a few numbers."""
     import pyarrow as pa
 
     encoded = numbers.dictionary_encode()
@@ -209,7 +207,7 @@ def _named(numbers: Any, name: Callable[[int], str]) -> Any:
 
 
 def _json_texts(column: Any) -> Any:
-    """Keys or values as texts in quotes, or null."""
+    """Return keys or values as quoted texts, or null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -229,7 +227,7 @@ def _texts(column: Any) -> list[str]:
 
 
 def _json_headers(lists: Any) -> Any:
-    """A member with keys and values in turn, for records that have headers."""
+    """Return a member with alternating keys and values, for records with headers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class UnknownGroup(InvalidError):
-    """A group that the broker does not know."""
+    """The group does not exist."""
 
     code: ClassVar[str] = "group_id_not_found"
 
 
 @click.group("group", short_help="Consumer groups: list, describe, seek, delete.")
 def group() -> None:
-    """Consumer groups and their offsets."""
+    """Manage consumer groups and their offsets."""
 
 
 @group.command("list")
@@ -47,7 +47,6 @@ def list_groups(state: State) -> None:
 @click.argument("name")
 @client_options
 def describe(state: State, name: str) -> None:
-    """Show a group's members, offsets and lag."""
     with state.client() as client:
         found = client.describe_group(name)
         offsets = _lag(client, name, found)
@@ -123,7 +122,7 @@ def seek(
     to: str,
     execute: bool,
 ) -> None:
-    """Move a group's offsets; a dry run unless --execute is given."""
+    """Reset a group's offsets; a dry run unless --execute is given."""
     position = parse_position(to.removeprefix("s") if to.startswith("s@") else to)
     with state.client() as client:
         committed = client.committed(name)

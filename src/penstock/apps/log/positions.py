@@ -1,4 +1,4 @@
-"""Positions in a log as kcat writes them.
+"""Positions in a log, in kcat's syntax.
 
 beginning | earliest      end | latest      1234       an offset
 -10                       ten before the end
@@ -26,7 +26,7 @@ Kind = Literal["beginning", "end", "offset", "before_end", "time", "end_time"]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A position; `value` is an offset, a count or milliseconds, by kind."""
+    """Position; `value` is an offset, a count or milliseconds, by kind."""
 
     kind: Kind
     value: int = 0
@@ -45,10 +45,10 @@ _FORM = re.compile(r"(|-|[se]?@)([0-9]+)")
 
 
 def parse_position(text: str) -> At:
-    """Read a position.
+    """Parse a position.
 
     Raises:
-        click.UsageError: it is none.
+        click.UsageError: the text is invalid.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -68,7 +68,7 @@ def resolve(
     partitions: Sequence[int] | None,
     isolation: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    """The offset that a position means, per partition; for an isolation level, `latest` does."""
+    """Return the offset of a position, per partition; the isolation level affects `latest`."""
     latest = client.list_offsets(topic, "latest", partitions=partitions, isolation=isolation)
     if position.kind == "end":
         return latest

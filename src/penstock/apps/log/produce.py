@@ -1,7 +1,6 @@
-"""`penstock produce`: write lines as records, with kcat's letters.
+"""`penstock produce`: writes lines as records, with kcat's option letters.
 
-Input is read in large blocks and cut into columns; what has come is sent when the next read
-would wait, so it serves pipes and files alike.
+Input is read in large blocks and sent when the next read would wait, for pipes and files alike.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def _write(
 
 
 def _unwatched(client: WatchedClient, blocks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-    """The blocks; while the input is waited for, no broker is."""
+    """Yield the blocks, without counting the wait for input as waiting for brokers."""
     client.busy = True
     for block in blocks:
         client.busy = False
@@ -131,7 +130,7 @@ def _headers(texts: tuple[str, ...]) -> list[dict[str, object]]:
 
 
 def _blocks(paths: list[Path], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Records of all sources, as many at a time as one read gave."""
+    """Yield the records of all sources, one read at a time."""
     if not paths:
         yield from _records(sys.stdin.buffer, delimiter)
     for path in paths:
@@ -161,7 +160,7 @@ def _cutter(
     headers: list[dict[str, object]],
     empty_is_null: bool,
 ) -> Callable[[list[bytes]], Any]:
-    """A function from records to a table of columns."""
+    """Return a function from records to a table of columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -189,7 +188,7 @@ def _cutter(
 
 
 def _split(values: Any, delimiter: bytes) -> tuple[Any, Any]:
-    """Key and value around the first delimiter; a record without one has no key."""
+    """Split at the first delimiter into key and value; a record without one has no key."""
     import pyarrow.compute as pc
 
     at = pc.find_substring(values, delimiter)

@@ -1,7 +1,7 @@
 """`penstock queue`: share groups as queues: list, describe, oldest, peek, redrive.
 
-Where a group stands is what the admin interface of any broker says; the ends of logs and the
-records themselves are read as any client does, so that looking takes nothing from the group.
+The state of a group comes from any broker's admin interface; records are read as by any client, so
+nothing is acquired.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 
 class NoQueue(InvalidError):
-    """A share group of which nothing is stored."""
+    """The share group has no stored state."""
 
     code: ClassVar[str] = "group_id_not_found"
 
 
 class NoDeadLetterTopic(InvalidError):
-    """A share group that has no dead letters."""
+    """The share group has no dead letters."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NoAdminInterface(UnavailableError):
-    """No broker's admin interface can be asked."""
+    """No admin interface of a broker is reachable."""
 
     code: ClassVar[str] = "broker_not_available"
 
@@ -60,12 +60,12 @@ def list_queues(state: State) -> None:
     with state.client() as client:
         rows = [
             {
-                "group": one.group_id,
-                "state": one.state,
-                "dead_letter_topic": letter_topic(client, one.group_id),
+                "group": group.group_id,
+                "state": group.state,
+                "dead_letter_topic": letter_topic(client, group.group_id),
             }
-            for one in client.list_groups()
-            if one.group_type.lower() == "share"
+            for group in client.list_groups()
+            if group.group_type.lower() == "share"
         ]
     show(state, rows, ("group", "state", "dead_letter_topic"), things="queues")
 
@@ -99,15 +99,15 @@ def describe(state: State, name: str, admin: str | None) -> None:
 @admin_option
 @client_options
 def oldest(state: State, name: str, admin: str | None) -> None:
-    """Show the oldest record of each partition that is not done, and its age."""
+    """Show the oldest unfinished record of each partition, and its age."""
     now_ms = SYSTEM_CLOCK.now_ms()
     rows = []
     with state.client() as client:
-        for one in standing(state, client, name, admin)["partitions"]:
-            first = waiting_records(client, one, 1, ["offset", "timestamp"])
+        for entry in standing(state, client, name, admin)["partitions"]:
+            first = waiting_records(client, entry, 1, ["offset", "timestamp"])
             for row in first:
                 age_ms = max(0, now_ms - row["timestamp"])
-                rows.append({"topic": one["topic"], "partition": one["partition"], **row,
+                rows.append({"topic": entry["topic"], "partition": entry["partition"], **row,
                              "age_ms": age_ms})  # fmt: skip
     rows.sort(key=lambda row: -row["age_ms"])
     columns = ("topic", "partition", "offset", "timestamp", "age_ms")
@@ -122,18 +122,18 @@ def oldest(state: State, name: str, admin: str | None) -> None:
 @admin_option
 @client_options
 def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | None) -> None:
-    """Look at the first records that are not done, without acquiring them.
+    """Show the first unfinished records, without acquiring them.
 
-    From the oldest one that is not done on; some behind it may be done already.
+    Starts at the oldest one; later ones may be finished already.
     """
     with state.client() as client:
         if dead_letters:
             _peek_letters(state, client, name, count)
             return
         rows = []
-        for one in standing(state, client, name, admin)["partitions"]:
-            place = {"topic": one["topic"], "partition": one["partition"]}
-            found = waiting_records(client, one, count, ["offset", "timestamp", "key", "value"])
+        for entry in standing(state, client, name, admin)["partitions"]:
+            place = {"topic": entry["topic"], "partition": entry["partition"]}
+            found = waiting_records(client, entry, count, ["offset", "timestamp", "key", "value"])
             rows += [{**place, **_readable(row)} for row in found]
     columns = ("topic", "partition", "offset", "timestamp", "key", "value")
     show(state, rows, columns, things="waiting records")
@@ -197,9 +197,11 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
 
 
 def letter_topic(client: Client, group: str) -> str | None:
-    """The dead letter topic that a group is set to."""
+    """Return a group's configured dead letter topic."""
     entries = client.describe_configs("group", group)
-    return next((one.value for one in entries if one.name == LETTER_TOPIC and one.value), None)
+    return next(
+        (entry.value for entry in entries if entry.name == LETTER_TOPIC and entry.value), None
+    )
 
 
 def needed_topic(client: Client, group: str) -> str:
@@ -242,7 +244,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
 
 
 def unredriven(client: Client, group: str, topic: str | None) -> int:
-    """Dead letters that were not redriven, of all groups that share the topic."""
+    """Count dead letters that were not redriven, of all groups of the topic."""
     from penstock.apps.log.redrive import redriven_until
 
     if topic is None or topic not in client.metadata([topic]).topics:
@@ -257,7 +259,7 @@ def unredriven(client: Client, group: str, topic: str | None) -> int:
 def waiting_records(
     client: Client, row: Mapping[str, Any], count: int, columns: list[str]
 ) -> list[dict[str, Any]]:
-    """The first records of a partition from the oldest that is not done on."""
+    """Return the first records of a partition from the oldest unfinished one."""
     start, end = row["start_offset"], row["log_end_offset"]
     if start >= end:
         return []
@@ -272,7 +274,7 @@ def waiting_records(
 
 
 def _readable(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys and values as text of bounded length."""
+    """Return keys and values as text of bounded length."""
     return {
         name: value.decode(errors="backslashreplace")[:VALUE_CHARS]
         if isinstance(value, bytes)

@@ -1,4 +1,4 @@
-"""`penstock quota`: what clients may use of each broker."""
+"""`penstock quota`: limits of clients on each broker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KINDS = ("user", "client-id", "ip")
 
 
 class NoSuchQuota(InvalidError):
-    """A quota to be removed that is not set."""
+    """The quota to remove is not set."""
 
     code: ClassVar[str] = "resource_not_found"
 
 
 def entity_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say whose quotas are meant; they are one argument of the command."""
+    """Add the options that select entities, as one argument."""
 
     @click.option("--user", metavar="NAME", help="The quotas of this user.")
     @click.option("--client-id", metavar="ID", help="The quotas of this client id.")
@@ -51,11 +51,11 @@ def entity_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group("quota", short_help="Quotas: what clients may use of each broker.")
 def quota() -> None:
-    """Quotas of users, client ids and addresses, which hold on each broker.
+    """Manage quotas of users, client ids and addresses, which apply on each broker.
 
-    producer_byte_rate and consumer_byte_rate are bytes a second, request_percentage is of the
-    time of the broker's event loop, controller_mutation_rate are partitions created and deleted a
-    second; connection_creation_rate, of addresses, are connections a second.
+    producer_byte_rate and consumer_byte_rate are bytes a second, request_percentage is of the time
+    of the broker's event loop, controller_mutation_rate is partitions created and deleted a second;
+    connection_creation_rate, for addresses, is connections a second.
     """
 
 
@@ -63,18 +63,18 @@ def quota() -> None:
 @entity_options
 @client_options
 def list_quotas(state: State, entity: dict[str, str | None]) -> None:
-    """Show the quotas that there are, or those of what is named."""
+    """List quotas, all or those that match the options."""
     with state.client() as client:
         found = client.list_quotas(entity)
     if state.json:
         rows: list[dict[str, object]] = [
-            {"entity": dict(one.entity), "quotas": dict(one.values)} for one in found
+            {"entity": dict(entry.entity), "quotas": dict(entry.values)} for entry in found
         ]
     else:
         rows = [
-            {"entity": one.shown, "quota": key, "value": f"{value:.15g}"}
-            for one in found
-            for key, value in sorted(one.values.items())
+            {"entity": item.shown, "quota": key, "value": f"{value:.15g}"}
+            for item in found
+            for key, value in sorted(item.values.items())
         ]
     show(state, rows, ("entity", "quota", "value"), things="quotas")
 

@@ -1,18 +1,14 @@
-"""Dead letters back to the topics that they came from, each once, and with a note of it.
+"""Redrive of dead letters: puts each one back to its topic once, and stores the progress.
 
-A batch of letters is one transaction: the records on their topics, in the partitions that they came
-from, and how far the group of the redrive has come in the dead letter topic
-(`penstock-redrive.<group>`). So a redrive that is interrupted is gone on with by the next, which
-puts nothing back twice; of two at once the later one fences the other. Of doubles of a letter
-(`docs/guides/share-groups.md`) the first goes back: those of a redrive are known, and of the
-`REMEMBERED` letters before it in each partition, since a double follows soon after.
+A batch is one transaction: the records, and the committed offset of group
+`penstock-redrive.<group>` in the dead letter topic. An interrupted redrive continues without
+duplicates; a second concurrent one fences the first. Of duplicate dead letters
+(`docs/guides/share-groups.md`) the first goes back, within the last `REMEMBERED` of each partition.
 
-A record that goes back is as it was, with headers behind its own that say how it came:
-`penstock.redrive.from` (topic-partition@offset of the letter), `.by`, `.at` (ms). The commit of the
-group has the same as its metadata. The record's timestamp is that of the redrive: with its old one
-retention could take it at once. These headers are left out where the record fits its topic only
-without them. A letter that was cut (`records/columnar/fitting.py`) goes back as the original
-record; it stays a letter, and is counted, when the log has the original no more.
+Records go back unchanged, with headers `penstock.redrive.from` (topic-partition@offset of the dead
+letter), `.by` and `.at` (ms) unless they make it too large, and with the time of the redrive, since
+retention could delete it at once otherwise. A truncated dead letter (`records/columnar/fitting.py`)
+goes back as the original record, or is counted as lost if the log no longer has it.
 
 Source: KIP-447; `spark/pipeline/replay/dead_letters.py` does it for pipelines, as a Spark job.
 """
@@ -47,7 +43,7 @@ Origin = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A dead letter: where it lies, what it says of itself, and the record in it."""
+    """Dead letter: its position, its headers' facts, and its record."""
 
     partition: int
     offset: int
@@ -64,9 +60,9 @@ class Letter:
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """Outcome of a redrive: records by topic, doubles, letters of other groups.
+    """Result of a redrive: records by topic, duplicates, records of other groups.
 
-    `lost` counts letters that were cut and whose original record the log has no more.
+    `lost` counts truncated dead letters whose original was deleted.
     """
 
     topics: dict[str, int] = field(default_factory=dict)
@@ -80,12 +76,14 @@ class Redriven:
 
 
 def letters_of(batch: Any) -> Iterator[Letter]:
-    """The dead letters of share groups among the records of a batch; others are left out."""
+    """Yield the share groups' dead letters of a batch; ignore other records."""
     for row in batch.to_pylist():
         said = {
-            one["key"].removeprefix(LETTER_PREFIX): (one["value"] or b"").decode(errors="replace")
-            for one in row["headers"]
-            if one["key"].startswith(LETTER_PREFIX)
+            header["key"].removeprefix(LETTER_PREFIX): (header["value"] or b"").decode(
+                errors="replace"
+            )
+            for header in row["headers"]
+            if header["key"].startswith(LETTER_PREFIX)
         }
         partition = whole_number(said.get("partition", ""), INT_MAX)
         offset = whole_number(said.get("offset", ""))
@@ -102,15 +100,13 @@ def letters_of(batch: Any) -> Iterator[Letter]:
             key=row["key"],
             value=row["value"],
             headers=tuple(
-                one for one in row["headers"] if not one["key"].startswith(LETTER_PREFIX)
+                entry for entry in row["headers"] if not entry["key"].startswith(LETTER_PREFIX)
             ),
             truncated=TRUNCATED in said,
         )
 
 
 class Redrive:
-    """The redrive of one share group's dead letters."""
-
     def __init__(self, client: Client, group: str, topic: str, *, by: str, at_ms: int) -> None:
         self.name = redrive_group(group)
         self._client = client
@@ -128,11 +124,11 @@ class Redrive:
         return done
 
     def run(self, limit: int) -> Redriven:
-        """Put up to so many letters back, those first that lie longest.
+        """Put back at most so many dead letters, the oldest first.
 
         Raises:
-            InvalidArgument: a record's topic has the partition no more.
-            UnknownTopic: it is not there any more.
+            InvalidArgument: the original partition no longer exists.
+            UnknownTopic: the original topic no longer exists.
         """
         done = Redriven()
         producer = self._client.transactional(self.name)
@@ -155,13 +151,12 @@ class Redrive:
         return done
 
     def _limit(self, topic: str) -> int:
-        """The topic's `max.message.bytes`."""
         configs = self._client.describe_configs("topic", topic)
         [limit] = [entry.value for entry in configs if entry.name == "max.message.bytes"]
         return int(limit or 0)
 
     def _batches(self, limit: int) -> Iterator[tuple[list[Letter], dict[int, int]]]:
-        """Letters that were not redriven yet, and where each partition stands behind them."""
+        """Yield dead letters that were not redriven, and each partition's position after them."""
         start = redriven_until(self._client, self._group, self._topic)
         end = self._client.list_offsets(self._topic, "latest")
         self._remember(start)
@@ -182,11 +177,13 @@ class Redrive:
                 yield list(letters_of(batch)), {partition: at}
 
     def _remember(self, start: Mapping[int, int]) -> None:
-        """Know the last letters that were redriven."""
+        """Remember the last redriven dead letters."""
         earliest = self._client.list_offsets(self._topic, "earliest")
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
-            self._seen |= {one.origin for one in letters_of(batch) if one.group == self._group}
+            self._seen |= {
+                letter.origin for letter in letters_of(batch) if letter.group == self._group
+            }
 
     def _chosen(self, letters: list[Letter], done: Redriven) -> list[Letter]:
         chosen = []
@@ -207,7 +204,9 @@ class Redrive:
         return chosen
 
     def _original(self, letter: Letter) -> Letter | None:
-        """The letter with key, value and headers of the original; None if that is deleted."""
+        """Return the dead letter with the original's key, value and headers; None if it was
+        deleted.
+        """
         topic, partition, offset = letter.origin
         start, end = {partition: offset}, {partition: offset + 1}
         try:
@@ -243,7 +242,7 @@ class Redrive:
 
 
 def redrive_group(group: str) -> str:
-    """The group whose offsets say how far a share group's dead letters have been redriven."""
+    """Return the group whose offsets store a share group's redrive progress."""
     return f"penstock-redrive.{group}"
 
 

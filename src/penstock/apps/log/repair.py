@@ -1,4 +1,4 @@
-"""`penstock log repair`: mend the files of a stopped broker."""
+"""`penstock log repair`: repairs the files of a stopped broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.apps.log.sources import Chosen, FileSource, place_options, size_of
 from penstock.apps.session import show
 
 
-@click.command("repair", short_help="Make indexes anew, set aside what is rotten.")
+@click.command("repair", short_help="Rebuild indexes, and quarantine unreadable batches.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("--yes", is_flag=True, help="Do it; without, it is only said.")
 @place_options

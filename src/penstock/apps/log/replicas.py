@@ -1,4 +1,4 @@
-"""`penstock topic reassign|elect|replicas`: which brokers have a topic's partitions."""
+"""`penstock topic reassign|elect|replicas`: assignment of partitions to brokers."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ DISKLESS: Final = "diskless.enable"
 
 
 class Refused(InvalidError):
-    """Some of what was asked for is refused; the text says all of it."""
+    """Part of the request was rejected; the message has every reason."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class Site(NamedTuple):
-    """A broker that may hold partitions."""
+    """Broker that may hold partitions."""
 
     broker_id: int
     rack: str | None
 
 
 def sites(found: ClusterMetadata, excluded: Collection[int]) -> list[Site]:
-    """The brokers that are there and may get replicas."""
+    """Return the running brokers that may get replicas."""
     nodes = found.nodes.values()
-    return [Site(one.node_id, one.rack) for one in nodes if one.node_id not in excluded]
+    return [Site(node.node_id, node.rack) for node in nodes if node.node_id not in excluded]
 
 
 def again(
@@ -55,7 +55,7 @@ def again(
     ordered: Reassignment | None,
     factor: int | None = None,
 ) -> tuple[int, ...]:
-    """The replicas of a partition on these brokers, most where they are; the factor if it stays."""
+    """Return a new assignment on these brokers that keeps most replicas and the factor."""
     replicas = [own for own in one.replicas if ordered is None or own not in ordered.removing]
     factor = len(replicas) if factor is None else factor
     if not 1 <= factor <= len(brokers):
@@ -64,7 +64,7 @@ def again(
             " there for them"
         )
     if topic.topic_id is None:
-        raise Refused(f"the brokers do not tell the id of topic {topic.name}")
+        raise Refused(f"the brokers did not return the id of topic {topic.name}; retry")
     return placed_again(
         brokers, topic.topic_id, one.index, replicas=replicas, replication_factor=factor
     )
@@ -84,7 +84,6 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
 
 
 def waiting_options(command: Any) -> Any:
-    """`--no-wait` and `--timeout`."""
     command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
     return click.option(
         "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
@@ -93,7 +92,7 @@ def waiting_options(command: Any) -> Any:
 
 
 def progress(state: State) -> Callable[[int, int], None]:
-    """Says on stderr how far it is."""
+    """Return a function that writes progress to stderr."""
     return lambda done, total: state.notice(f"{done} of {counted(total, 'partition')} moved")
 
 
@@ -119,10 +118,10 @@ def reassign(
     no_wait: bool,
     limit: float,
 ) -> None:
-    """Give partitions other replicas, while they are in use.
+    """Change the replicas of partitions, without interrupting clients.
 
-    Brokers that are added copy the log, then they take over, then copies that are removed are
-    deleted. What is acknowledged is on a quorum of replicas at every moment.
+    Added brokers copy the log and join; then removed replicas are deleted. Acknowledged records are
+    on a quorum of replicas at every moment.
 
     A file names topics and partitions itself: {"version": 1, "partitions": [{"topic": "orders",
     "partition": 0, "replicas": [1, 2, 3]}]}, as `penstock cluster advise` and Kafka's
@@ -143,14 +142,14 @@ def reassign(
         topic = client.describe_topic(name)
         chosen = _chosen(topic, partitions)
         target: dict[TopicAndPartition, Sequence[int] | None] = {}
-        for one in chosen:
+        for entry in chosen:
             if brokers is not None:
-                target[name, one.index] = _broker_ids(brokers)
+                target[name, entry.index] = _broker_ids(brokers)
             elif factor is not None:
-                known = ordered.get((name, one.index))
-                target[name, one.index] = again(brokers_left, topic, one, known, factor)
+                known = ordered.get((name, entry.index))
+                target[name, entry.index] = again(brokers_left, topic, entry, known, factor)
         if cancel:
-            target = {(name, one.index): None for one in chosen if (name, one.index) in ordered}
+            target = {(name, item.index): None for item in chosen if (name, item.index) in ordered}
         order(client, target)
         if not no_wait and not cancel:
             client.await_reassigned(target, limit, progress(state))
@@ -212,7 +211,7 @@ def write_plan(file: IO[str], target: Mapping[TopicAndPartition, Sequence[int]])
 @click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
 @client_options
 def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:
-    """Have the first replica of each partition lead it again, if it is in sync.
+    """Elect the preferred replica of each partition as leader, if it is in sync.
 
     With --unclean: partitions without a leader, as most of their replicas are lost, get a leader
     among the replicas that are left. Records that only the lost replicas have are lost too,
@@ -220,19 +219,21 @@ def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, y
     copy the new log.
     """
     if unclean and not yes:
-        click.confirm(f"give up what only lost replicas of {name} have?", abort=True, err=True)
+        click.confirm(
+            f"discard records of {name} that only lost replicas have?", abort=True, err=True
+        )
     with state.client() as client:
         chosen = _chosen(client.describe_topic(name), partitions)
-        places = [one.index for one in chosen]
+        places = [item.index for item in chosen]
         outcomes = client.elect_leaders(name, places, unclean=unclean)
     rows = [
         {
             "topic": name,
-            "partition": one.index,
-            "preferred": next(iter(one.replicas), -1),
-            "outcome": _outcome(outcomes.get(one.index)),
+            "partition": entry.index,
+            "preferred": next(iter(entry.replicas), -1),
+            "outcome": _outcome(outcomes.get(entry.index)),
         }
-        for one in chosen
+        for entry in chosen
     ]
     show(state, rows, ("partition", "preferred", "outcome"))
 
@@ -247,7 +248,7 @@ def _outcome(error: PenstockError | None) -> str:
 @click.argument("names", nargs=-1)
 @client_options
 def replicas(state: State, names: tuple[str, ...]) -> None:
-    """Show which brokers have the partitions of topics (all by default), and which are to."""
+    """Show the replicas of topics (all by default), and pending changes."""
     with state.client() as client:
         found = client.metadata(names or None)
         ordered = client.reassignments()
@@ -255,15 +256,15 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
             client.describe_topic(name)
     rows = []
     for name, topic in sorted(found.topics.items()):
-        for one in topic.partitions:
-            move = ordered.get((name, one.index))
+        for partition in topic.partitions:
+            move = ordered.get((name, partition.index))
             rows.append(
                 {
                     "topic": name,
-                    "partition": one.index,
-                    "leader": one.leader,
-                    "replicas": list(one.replicas),
-                    "isr": list(one.isr),
+                    "partition": partition.index,
+                    "leader": partition.leader,
+                    "replicas": list(partition.replicas),
+                    "isr": list(partition.isr),
                     "adding": list(move.adding) if move else [],
                     "removing": list(move.removing) if move else [],
                 }
@@ -273,13 +274,17 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
 
 
 def _chosen(topic: TopicMetadata, partitions: Sequence[int]) -> list[PartitionMetadata]:
-    missing = [one for one in partitions if not 0 <= one < len(topic.partitions)]
+    missing = [partition for partition in partitions if not 0 <= partition < len(topic.partitions)]
     if missing:
         raise click.UsageError(
             f"--partition {missing[0]}: {topic.name} has partitions 0 to"
             f" {len(topic.partitions) - 1}"
         )
-    return [one for one in topic.partitions if not partitions or one.index in partitions]
+    return [
+        partition
+        for partition in topic.partitions
+        if not partitions or partition.index in partitions
+    ]
 
 
 def _broker_ids(words: str) -> list[int]:

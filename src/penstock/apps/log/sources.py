@@ -28,7 +28,7 @@ from penstock.base.settings import LONG_MAX
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
-    from penstock.apps.diskless.places import Places
+    from penstock.apps.diskless.installation import Installation
     from penstock.client import Client, RawFetch
     from penstock.control.batch_index.values import PartitionKey
     from penstock.records import BatchHeader
@@ -46,20 +46,18 @@ Advance = Callable[["BatchHeader"], object]
 
 
 class NoLog(InvalidError):
-    """A directory in which no broker has kept a log."""
+    """The directory has no log of a broker."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class NothingSent(UnavailableError):
-    """A broker that has no batch where it should."""
+    """The broker sent no batch where one is expected."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) and times [earliest, latest], in milliseconds."""
-
     start: int = 0
     end: int = LONG_MAX
     earliest: int = LONG_MIN
@@ -75,7 +73,7 @@ class Range(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A stored batch: where it lies, and its bytes when they are wanted."""
+    """Stored batch: its position, and its bytes on demand."""
 
     header: BatchHeader
     place: str
@@ -84,7 +82,7 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Partitions in order of their names, and each one's batches."""
+    """Source of partitions in order of their names, and of each one's batches."""
 
     def partitions(self) -> list[TopicPartition]: ...
 
@@ -113,7 +111,7 @@ class Chosen:
         )
 
     def roots(self) -> list[str]:
-        """The directories of partitions below --data-dir.
+        """Return the directories of partitions below --data-dir.
 
         Raises:
             NoLog: there is none.
@@ -132,7 +130,7 @@ class Chosen:
         return roots
 
     def configuration(self) -> Configuration:
-        """The settings of the brokers whose object store it is."""
+        """Return the brokers' settings of the object store."""
         from penstock.apps.configuration import Given, configure, parse_override
 
         flags = dict(parse_override(text) for text in self.broker_settings)
@@ -142,7 +140,7 @@ class Chosen:
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command TOPIC, `-p` and where to look, and a `Chosen` as first argument."""
+    """Add TOPIC, `-p` and the location options, as a `Chosen` first argument."""
 
     @click.argument("topic", required=False)
     @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
@@ -179,7 +177,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def range_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command `--offsets` and `--times`, and a `Range` as `wanted`."""
+    """Add `--offsets` and `--times`, as a `Range` argument `wanted`."""
 
     @click.option("--offsets", metavar="FROM:TO", help="Offsets, TO not included; either may miss.")
     @click.option("--times", metavar="FROM:TO", help="Milliseconds since 1970, TO included.")
@@ -207,10 +205,10 @@ def _bounds(option: str, text: str | None, least: int) -> tuple[int, int]:
 
 @contextmanager
 def source_of(chosen: Chosen) -> Iterator[Source]:
-    """Open what the command line names.
+    """Open the selected source.
 
     Raises:
-        PenstockError: it cannot be opened, or has no such partition.
+        PenstockError: the source cannot be opened, or lacks a partition.
     """
     with ExitStack() as stack:
         if chosen.objects:
@@ -225,7 +223,7 @@ def source_of(chosen: Chosen) -> Iterator[Source]:
 
 
 class FileSource:
-    """The segment files below a directory."""
+    """Segment files below a directory."""
 
     def __init__(self, chosen: Chosen) -> None:
         from penstock.storage.inspection.directories import partitions_of
@@ -329,10 +327,10 @@ def fetched_from(client: Client, topic: str, partition: int, offset: int) -> Raw
 
 
 class ObjectSource:
-    """Extents of diskless partitions, in the objects that hold them."""
+    """Extents of diskless partitions, in their objects."""
 
     def __init__(
-        self, runner: asyncio.Runner, places: Places, keys: dict[TopicPartition, PartitionKey]
+        self, runner: asyncio.Runner, places: Installation, keys: dict[TopicPartition, PartitionKey]
     ) -> None:
         self._runner = runner
         self._places = places
@@ -343,7 +341,7 @@ class ObjectSource:
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
         marks = self._runner.run(self._places.plane.watermarks(list(self._keys.values())))
-        spans = [(one.log_start_offset, one.high_watermark) for one in marks]
+        spans = [(mark.log_start_offset, mark.high_watermark) for mark in marks]
         return _offsets_progress(label, spans, wanted)
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
@@ -357,7 +355,7 @@ class ObjectSource:
             )
             for extent in extents:
                 found = self._runner.run(self._extent(extent))
-                yield from (one for one in found if wanted.has(one.header))
+                yield from (entry for entry in found if wanted.has(entry.header))
                 offset = max(offset, extent.next_offset)
             if not extents:
                 return
@@ -389,7 +387,7 @@ class ObjectSource:
 def _offsets_progress(
     label: str, spans: Iterable[tuple[int, int]], wanted: Range
 ) -> Iterator[Advance]:
-    """A bar of offsets: how many bytes they have is not known before they are read."""
+    """Yield a bar of offsets, since byte sizes are unknown before reading."""
     total = sum(max(0, min(end, wanted.end) - max(start, wanted.start)) for start, end in spans)
     with progress(label, total, offsets=True) as advance:
         yield lambda header: advance(header.next_offset - header.base_offset)
@@ -397,7 +395,7 @@ def _offsets_progress(
 
 @contextmanager
 def _objects(chosen: Chosen) -> Iterator[Source]:
-    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.apps.diskless.installation import opened, wanted_partitions
     from penstock.storage.names import parse_directory_name
 
     with asyncio.Runner() as runner:
@@ -422,7 +420,6 @@ def no_such_partition(chosen: Chosen) -> NoLog:
 
 
 def size_of(source: FileSource) -> int:
-    """The bytes of all segments."""
     from penstock.storage.names import LOG
 
     total = 0

@@ -1,7 +1,7 @@
 """Statistics of partitions, from batch headers, and from records if they are opened.
 
-Memory is bounded: sizes are kept as counts by powers of two, and keys as a HyperLogLog of
-2**14 registers of murmur2, whose error is about 1 %.
+Memory is bounded: sizes are counted by powers of two, and keys by a HyperLogLog of 2**14 registers
+of murmur2, with an error of about 1 %.
 
 Source: Flajolet, Fusy, Gandouet, Meunier, HyperLogLog (2007).
 """
@@ -29,7 +29,7 @@ _ALPHA: Final = 0.7213 / (1 + 1.079 / (1 << REGISTER_BITS))
 
 
 class DistinctKeys:
-    """An estimate of how many different 32-bit hashes were added."""
+    """Estimate of the number of distinct 32-bit hashes."""
 
     def __init__(self) -> None:
         self._registers = np.zeros(1 << REGISTER_BITS, np.uint8)
@@ -122,7 +122,7 @@ class PartitionStatistics:
         self._keys.add(murmur2(keys.drop_null()))
 
     def size_at(self, share: float) -> int:
-        """A power of two below which that share of the batches are; 0 without any."""
+        """Return a power of two below which that share of the batches are; 0 without any."""
         wanted, seen = share * self.batches, 0
         for bits in sorted(self.sizes):
             seen += self.sizes[bits]

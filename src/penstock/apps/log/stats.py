@@ -1,5 +1,3 @@
-"""`penstock log stats`: what partitions are made of."""
-
 from __future__ import annotations
 
 import click
@@ -22,14 +20,14 @@ from penstock.apps.session import show
 @admin_option
 @place_options
 def stats(chosen: Chosen, deep: bool, wanted: Range, admin: str | None) -> None:
-    """Count what each partition holds, by its batches.
+    """Show statistics of each partition from its batches.
 
-    With --deep records are opened: how well they are compressed, and how many different keys
-    there are, to about 1 %. JSON has more figures than the table.
+    With --deep records are read: compression, and the number of distinct keys, to about 1 %. JSON
+    has more figures than the table.
 
-    Of compacted logs `clean to` is up to where they are compacted, by the leader's admin interface
-    or the directory's cleaner-offset-checkpoint, and `dirty` the share of bytes, of closed
-    segments, that no pass has seen.
+    For compacted logs `clean to` is the clean offset, from the leader's admin interface or the
+    directory's cleaner-offset-checkpoint, and `dirty` the share of bytes of closed segments above
+    it.
     """
     from penstock.apps.log.statistics import PartitionStatistics
 

@@ -1,4 +1,4 @@
-"""`penstock log tiers`: what of tiered topics lies on brokers, and what in the archive."""
+"""`penstock log tiers`: parts of tiered topics on brokers and in the archive."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from penstock.apps.session import State, client_options, show
 @admin_option
 @client_options
 def tiers(state: State, topic: str | None, admin: str | None) -> None:
-    """Show what of each tiered partition lies on its brokers, and what in the archive.
+    """Show which part of each tiered partition is on its brokers, and which in the archive.
 
     A partition begins at `start`, is in the archive up to `tiered to`, and on the broker from
-    `local from` on; what is between the last two is in both. `lag` is what waits to be copied:
-    the leader knows it. `failures` are attempts since the last that succeeded, with the last error.
-    The admin interfaces of brokers say so: each of what it has, replicas too.
+    `local from` on; both have the part between the last two. `lag` is the part to be copied, known
+    by the leader. `failures` counts attempts since the last success, with the last error. The
+    figures come from the admin interface of each broker, for its own replicas.
     """
     from penstock.apps.doctor.brokers import admin_answers, known_admins
 

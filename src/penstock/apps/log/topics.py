@@ -1,4 +1,4 @@
-"""`penstock topic`: what topics there are, what they are like; replicas are in `replicas.py`."""
+"""`penstock topic`: topics and their configurations; `replicas.py` has replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REMOTE_STORAGE: Final = "remote.storage.enable"
 
 @click.group("topic", short_help="Topics: create, list, describe, alter, move, delete.")
 def topic() -> None:
-    """Create, look at and change topics."""
+    """Create, inspect and change topics."""
 
 
 topic.add_command(produce, "produce")
@@ -46,7 +46,7 @@ def alter_topic(
     """Change a topic's configuration.
 
     Raises:
-        BadInput: a local retention of a topic that is not tiered.
+        BadInput: a local retention is given for a topic that is not tiered.
     """
     if _local(changes):
         configs = {entry.name: entry.value for entry in client.describe_configs("topic", name)}
@@ -55,7 +55,7 @@ def alter_topic(
 
 
 def check_local_retention(changes: Mapping[str, str], tiered: str | None) -> None:
-    """Reject a local retention where it has no effect: Kafka's brokers accept it silently."""
+    """Reject a local retention without effect, which Kafka's brokers accept silently."""
     for name in _local(changes):
         if tiered != "true":
             raise BadInput(
@@ -123,7 +123,7 @@ def list_topics(state: State, internal: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Configurations with their defaults too.")
 @client_options
 def describe(state: State, name: str, everything: bool) -> None:
-    """Show a topic's partitions, offsets, and configuration as far as it differs from the defaults.
+    """Show a topic's partitions, offsets, and configuration that differs from the defaults.
 
     JSON has all configurations.
     """

@@ -9,7 +9,7 @@ from penstock.apps.session import State, client_options, moment, say, show
 
 @click.group("transaction", short_help="Transactions: list, describe, abort.")
 def transaction() -> None:
-    """Transactional ids, their producers and their transactions."""
+    """Inspect and abort transactions."""
 
 
 @transaction.command("list")
@@ -29,12 +29,12 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
         )
     rows = [
         {
-            "id": one.transactional_id,
-            "state": one.state,
-            "producer_id": one.producer_id,
-            "coordinator": one.coordinator,
+            "id": entry.transactional_id,
+            "state": entry.state,
+            "producer_id": entry.producer_id,
+            "coordinator": entry.coordinator,
         }
-        for one in found
+        for entry in found
     ]
     show(state, rows, ("id", "state", "producer_id", "coordinator"), things="transactional ids")
 
@@ -43,7 +43,7 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
 @click.argument("name")
 @client_options
 def describe(state: State, name: str) -> None:
-    """Show the producer of a transactional id, and what its transaction has open."""
+    """Show the producer of a transactional id and its open transaction."""
     with state.client() as client:
         found = client.describe_transaction(name)
     rows = [{"topic": topic, "partition": partition} for topic, partition in found.partitions]
@@ -74,7 +74,7 @@ def describe(state: State, name: str) -> None:
 @click.argument("name")
 @client_options
 def abort(state: State, name: str) -> None:
-    """Abort what is open under a transactional id, and fence its producer."""
+    """Abort the open transaction of a transactional id, and fence its producer."""
     with state.client() as client:
         found = client.abort_transaction(name)
     say(

@@ -1,4 +1,4 @@
-"""`penstock log verify`: name every batch that no consumer can read, and files that disagree.
+"""`penstock log verify`: lists unreadable batches and inconsistent files.
 
 It asks a running broker for all batches of a topic, or reads the files of a directory, or objects
 and their index. A consumer that is stuck at a batch can continue after its last offset.
@@ -37,12 +37,11 @@ if TYPE_CHECKING:
 def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
 
-    With --data-dir, also of Apache Kafka's, all files are compared: offsets rise, indexes point to
-    batches, indexes of aborted transactions, snapshots and leader epochs are what the batches say,
-    checkpoint and journal have nothing that is missing. TOPIC may be left out: all topics. While a
-    broker runs there, or after a crash, what its next checkpoint or start puts in order is a note.
-    With --objects the index of diskless topics is compared with their objects. Status 1 when
-    something is wrong.
+    With --data-dir, also of Apache Kafka's, all files are compared: offsets, indexes, indexes of
+    aborted transactions, snapshots, leader epochs, checkpoint and journal must match the batches.
+    Without TOPIC all topics are checked. While a broker runs there, or after a crash,
+    inconsistencies that its next checkpoint or start repairs are notes. With --objects the index of
+    diskless topics is compared with their objects. Exits with status 1 on any problem.
     """
     from penstock.storage.inspection.findings import BatchVerifier
 
@@ -77,10 +76,10 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
 
 
 def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
-    """Batches as a consumer gets them, then the index against the objects."""
+    """Check batches as fetched by a consumer, then the index against the objects."""
     import asyncio
 
-    from penstock.apps.diskless.places import opened, wanted_partitions
+    from penstock.apps.diskless.installation import opened, wanted_partitions
     from penstock.base.errors import PenstockError
     from penstock.diskless.verification import Verifier
     from penstock.storage.inspection.findings import Finding
@@ -102,9 +101,9 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
             except PenstockError as error:
                 verifier.found(Finding(where, -1, -1, "object store", str(error), "object"))
     compared = asyncio.run(compare())
-    for one in compared.findings:
-        tell = verifier.note if one.kind == "orphan" else verifier.found
-        tell(Finding(None, -1, -1, one.where, f"{one.kind}: {one.detail}", "object"))
+    for finding in compared.findings:
+        tell = verifier.note if finding.kind == "orphan" else verifier.found
+        tell(Finding(None, -1, -1, finding.where, f"{finding.kind}: {finding.detail}", "object"))
 
 
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
@@ -129,7 +128,7 @@ def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
 def verify_fetched(
     client: Client, topic: str, partition: int, offset: int, verifier: BatchVerifier
 ) -> int | None:
-    """Check the batches that one fetch from `offset` brings; where the next begins, if it does."""
+    """Check the batches of one fetch from `offset`; return the next offset, if any."""
     from penstock.records import CorruptBatch, split_batches
     from penstock.storage.inspection.findings import Finding
 
@@ -192,7 +191,7 @@ def _show_words(chosen: Chosen, verifier: BatchVerifier, notes: list[dict[str, o
     )
     if any(item.kind == "batch" for item in verifier.findings):
         click.echo(
-            "A consumer goes on behind a last offset:"
+            "A consumer can seek behind a last offset:"
             " penstock group seek GROUP -t TOPIC -p PARTITION --to LAST+1 --execute"
         )
 

@@ -1,10 +1,8 @@
-"""`penstock outbox bench`: what an outbox costs over plain files, measured in one run.
+"""`penstock outbox bench`: cost of an outbox compared with plain files, in one run.
 
-Both write the same payloads with the same number under way, into a directory of their own below
-the root that is removed afterwards. *Plain* is what a careful script would do: create, write,
-sync, rename, sync the directory, in threads. The outbox adds the batch directory, the checksum,
-admission and, with a topic, the pointer. Rounds alternate, so that both meet the same disk; the
-figures are of all rounds together.
+Both write the same payloads with the same concurrency into temporary directories below the root.
+*Plain* is create, write, sync, rename, sync the directory, in threads. The outbox adds the batch
+directory, checksum, admission and, with a topic, the pointer. Rounds alternate.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def bench(
     concurrency: int,
     no_sync: bool,
 ) -> None:
-    """Measure outbox writes beside plain write, sync and rename of the same payloads.
+    """Measure outbox writes against plain write, sync and rename of the same payloads.
 
     With -t pointers are published too, to payloads that are removed at the end: name a topic of no
     other use.
@@ -126,7 +124,7 @@ def _run(
 def _measure(
     way: _Measured, start: Start, numbers: range, payload: bytes, concurrency: int
 ) -> None:
-    """Keep so many writes under way, the oldest waited for first."""
+    """Keep so many writes in flight, waiting for the oldest first."""
     began = SYSTEM_CLOCK.monotonic()
     under_way: list[tuple[float, Future[Any]]] = []
     for number in numbers:

@@ -1,4 +1,4 @@
-"""`penstock outbox sweep` and `audit`: keep an outbox small, and find what is wrong with it."""
+"""`penstock outbox sweep` and `audit`: removes consumed payloads, and reports inconsistencies."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def sweep(
     """Remove orphaned temporary files, consumed payloads and empty directories; a dry run unless
     --execute is given.
 
-    A payload goes when the retention has passed and every group has committed an offset beyond all
-    its pointers. Without -t payloads are left alone. Status 1 when something could not be removed.
+    A payload is removed when the retention has passed and every group has committed an offset
+    beyond all its pointers. Without -t payloads are kept. Exits with status 1 if something could
+    not be removed.
     """
     from penstock.outbox.gc.rules import SweepRules
     from penstock.outbox.gc.sweeper import Sweeper
@@ -163,9 +164,9 @@ def _show_failed(failed: list[str]) -> None:
 def audit(
     state: State, root: str, topic: str, groups: tuple[str, ...], checksums: bool, grace: str
 ) -> None:
-    """List pointers without payload, payloads without pointer, and payloads that are not theirs.
+    """List pointers without payload, payloads without pointer, and payloads with other content.
 
-    Changes nothing. Status 1 when something is wrong.
+    Changes nothing. Exits with status 1 on any problem.
     """
     from penstock.outbox.gc.audit import Auditor
     from penstock.outbox.gc.topic_pointers import TopicPointers

@@ -32,7 +32,7 @@ TEMPORARY_SUFFIX: Final = ".penstock-tmp"
 
 @click.group("outbox", short_help="Payloads as files, pointers on a topic.")
 def outbox() -> None:
-    """The filesystem outbox: payloads on a shared file system, pointers on a topic."""
+    """Use the filesystem outbox: payloads on a shared file system, pointers on a topic."""
 
 
 outbox.add_command(sweep)
@@ -75,10 +75,10 @@ def write(
     no_sync: bool,
     no_publish: bool,
 ) -> None:
-    """Send each FILE, or standard input, as one batch; prints one line of JSON for each.
+    """Send each FILE, or standard input, as one batch; print one line of JSON for each.
 
-    The line has the pointer's keys, and `inline` where the payload travelled in the record. A line
-    is printed when the batch is as safe as it will be: written, synced and published.
+    The line has the pointer's keys, and `inline` if the payload is in the record. It is printed
+    once the batch is written, synced and published.
     """
     from penstock.outbox.settings import OutboxSettings
     from penstock.outbox.writer.blocking import Outbox
@@ -214,7 +214,7 @@ def _follow(consumer: OutboxConsumer, state: State, folder: Path | None, count: 
 
 
 def _store(folder: Path, message: OutboxMessage) -> Path:
-    """Write a payload whole or not at all; the ids were checked to be names of files."""
+    """Write a payload atomically; the ids were checked to be file names."""
     directory = folder / message.partition_id
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / message.batch_id

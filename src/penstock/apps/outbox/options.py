@@ -32,10 +32,10 @@ def outbox_options(*, topic_required: bool = True) -> Callable[[Command], Comman
 
 
 def parse_duration(text: str, option: str) -> int:
-    """Milliseconds of `500ms`, `90s`, `15m`, `24h` or `7d`.
+    """Return the milliseconds of `500ms`, `90s`, `15m`, `24h` or `7d`.
 
     Raises:
-        click.UsageError: it is none.
+        click.UsageError: the text is invalid.
     """
     found = _DURATION.fullmatch(text)
     if found is None:
@@ -44,10 +44,10 @@ def parse_duration(text: str, option: str) -> int:
 
 
 def parse_size(text: str, option: str) -> int:
-    """Bytes of `4096`, `64k`, `1m` or `2g`.
+    """Return the bytes of `4096`, `64k`, `1m` or `2g`.
 
     Raises:
-        click.UsageError: it is none.
+        click.UsageError: the text is invalid.
     """
     found = _SIZE.fullmatch(text)
     if found is None:

@@ -1,1 +1,1 @@
-"""`penstock pipeline`: Spark pipelines that are files."""
+"""`penstock pipeline`: Spark pipelines defined in files."""

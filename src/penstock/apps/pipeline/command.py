@@ -40,7 +40,7 @@ _COMMANDS: Final = {
 
 
 class SparkMissing(UnavailableError):
-    """Pipelines need PySpark, and it is not installed."""
+    """Pipelines require PySpark, which is not installed."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -49,14 +49,14 @@ class SparkMissing(UnavailableError):
     "pipeline", cls=LazyGroup, entries=_COMMANDS, short_help="Spark pipelines that are files."
 )
 def pipeline() -> None:
-    """Pipelines of Spark: topics in, SQL and Python, tables and topics out, in one file."""
+    """Run Spark pipelines: topics in, SQL and Python, tables and topics out, in one file."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissing("pipelines need PySpark: pip install 'penstock[spark]'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """A pipeline's file, and where the command line says that things are."""
+    """Pipeline file with the locations of the command line."""
 
     file: Path
     bootstrap: str | None
@@ -77,10 +77,10 @@ class Located:
         return found.spec
 
     def survey(self) -> Survey:
-        """Read the file as far as that goes, with everything that is wrong with it.
+        """Read the file as far as possible, with all its problems.
 
         Raises:
-            PipelineInvalid: the file is not there, or no TOML.
+            PipelineInvalid: the file does not exist, or is not TOML.
         """
         from penstock.spark.pipeline.parsing import survey
 
@@ -88,9 +88,8 @@ class Located:
 
 
 def located(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where things are, a `State` and a `Located`.
-
-    Problems of the file that the command raises are written to stderr, one a line.
+    """Add the location options, as a `State` and a `Located`; write the file's problems to
+    stderr.
     """
 
     @click.argument("file", type=click.Path(path_type=Path))
@@ -133,9 +132,9 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
 @located
 @click.option("--static", is_flag=True, help="Leave out what needs Java: types, names in SQL.")
 def validate(state: State, where: Located, static: bool) -> None:
-    """Say all that is wrong with a pipeline's file, without a broker and without running it.
+    """Report every problem of a pipeline's file, without a broker and without running it.
 
-    Status 1 if there is anything. Files of Python steps are run as far as defining their
+    Exits with status 1 on any problem. Files of Python steps are executed to define their
     functions, unless --static is given.
     """
     problems = _problems(where, static=static)
@@ -183,7 +182,9 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
 @click.command("status", short_help="What a pipeline is doing, or where it stopped.")
 @located
 def status(state: State, where: Located) -> None:
-    """Show a pipeline's queries: live while it runs, else what it left and the broker's offsets."""
+    """Show a pipeline's queries: live while it runs, else its last state and the broker's
+    offsets.
+    """
     from penstock.spark.pipeline.status import live, stored
 
     spec = where.load()
@@ -219,7 +220,9 @@ def _show_stored(state: State, found: dict[str, Any]) -> None:
     rows = [query | {"unfinished": "yes" if query["unfinished"] else "no"} for query in queries]
     columns = ("query", "group", "batch=batch_id", "unfinished", "held=held_records")
     show(state, rows, (*columns, "lag=lag_records"))
-    places = [{"query": one["query"], **place} for one in queries for place in one["partitions"]]
+    places = [
+        {"query": entry["query"], **place} for entry in queries for place in entry["partitions"]
+    ]
     if places:
         at = ("query", "topic", "partition", "committed=committed_offset", "end=log_end_offset")
         show(state, places, (*at, "lag"))
@@ -240,10 +243,10 @@ FENCE: Final = "```"
 )  # fmt: skip
 @output_option
 def init(state: State, directory: Path, template: str) -> None:
-    """Write a small pipeline with sample data, and say how to run it.
+    """Create a small pipeline with sample data, and show how to run it.
 
-    quickstart: a topic into a table. aggregate: counts by minute. cdc: changes of a database into
-    a table. relay: topic to topic, exactly once. Files that are there are never overwritten.
+    quickstart: a topic into a table. aggregate: counts by minute. cdc: changes of a database into a
+    table. relay: topic to topic, exactly once. Existing files are never overwritten.
     """
     from penstock.spark.pipeline.scaffold import init as begin
 
@@ -255,7 +258,7 @@ def init(state: State, directory: Path, template: str) -> None:
 
 
 def _commands(written: tuple[Path, ...]) -> list[str]:
-    """The commands that the template's own README shows, in order."""
+    """Return the commands of the template's README, in order."""
     commands: list[str] = []
     for path in written:
         if path.name == "README.md":

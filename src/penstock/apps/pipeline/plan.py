@@ -1,4 +1,4 @@
-"""`penstock pipeline plan`: what a pipeline would do, without doing it."""
+"""`penstock pipeline plan`: shows the queries of a pipeline without running them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plan(state: State, where: Located, explain: bool) -> None:
 def described(
     spec: PipelineSpec, queries: tuple[PlannedQuery, ...], *, explain: bool
 ) -> dict[str, Any]:
-    """The plan as JSON."""
+    """Return the plan as JSON."""
     run = spec.run
     return {
         "pipeline": spec.name,
@@ -132,7 +132,7 @@ def _sink(sink: Sink) -> dict[str, Any]:
 
 
 def written(body: dict[str, Any]) -> Iterator[str]:
-    """The plan as lines, from `described`."""
+    """Yield the plan as lines, from `described`."""
     yield f"pipeline {body['pipeline']}: {body['file']}"
     yield f"  brokers   {body['bootstrap']}, admin {body['admin_url'] or 'not given'}"
     yield f"  state     {body['state_directory']}"

@@ -1,7 +1,7 @@
-"""`penstock pipeline prepare`: make every later start of Spark on this machine quicker.
+"""`penstock pipeline prepare`: speeds up later starts of Spark on this machine.
 
-A small pipeline runs against a broker of its own, and the classes that Java has loaded by then are
-kept; see `penstock.spark.java_classes`.
+It runs a small pipeline against a temporary broker and archives the loaded classes of Java; see
+`penstock.spark.java_classes`.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ dead_letters = "dead"
 
 @click.command("prepare")
 def prepare() -> None:
-    """Keep Java's classes as they are once loaded; prints the file where.
+    """Archive the loaded classes of Java; print the path of the archive.
 
     Run it after an installation, and after a new version of Java or of PySpark, as a user who may
     write into the package. A start of Spark then takes half the processor time. It takes a minute
-    and 190 MB of disk. Without Java there is nothing to do.
+    and 190 MB of disk. Without Java it does nothing.
     """
     from penstock.spark import java_classes
 

@@ -76,10 +76,10 @@ def replay(
     master: str | None,
     **options: Any,
 ) -> None:
-    """Put dead letters back, let parked records go, or give a sink what it has missed.
+    """Put dead letters back, release parked records, or backfill a sink that was added later.
 
-    Give one of --dead-letters, --parked and --sink. Without --execute it is only shown what would
-    be done. The pipeline may run meanwhile.
+    Give one of --dead-letters, --parked and --sink. Without --execute the records are only shown.
+    The pipeline may be running.
     """
     chosen = {"dead_letters": dead_letters, "parked": parked, "sink": sink is not None}
     if sum(chosen.values()) != 1:
@@ -179,7 +179,7 @@ def _offset_range(text: str) -> OffsetRange:
     match = _OFFSETS.fullmatch(text)
     if match is None:
         raise click.UsageError(f"--offsets {text}: must read PARTITION:FROM-TO, both included")
-    partition, first, last = (int(one) for one in match.groups(default=match[2]))
+    partition, first, last = (int(group) for group in match.groups(default=match[2]))
     if last < first:
         raise click.UsageError(f"--offsets {text}: {last} comes before {first}")
     return OffsetRange(partition=partition, first=first, last=last)
@@ -187,11 +187,11 @@ def _offset_range(text: str) -> OffsetRange:
 
 def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
     if state.json:
-        write_json([asdict(one) for one in done])
+        write_json([asdict(entry) for entry in done])
         return
-    for one in done:
-        how = "finished what was interrupted: put" if one.resumed else "put"
-        click.echo(f"{how} {counted(one.records, 'record')} back, replay {one.id}")
+    for result in done:
+        how = "finished what was interrupted: put" if result.resumed else "put"
+        click.echo(f"{how} {counted(result.records, 'record')} back, replay {result.id}")
     if not done:
         click.echo("no dead letters to put back")
 
@@ -241,8 +241,8 @@ def _parked(
 ) -> None:
     from penstock.spark.pipeline.replay.parked import ask, waiting
 
-    keys = [one.encode() for one in key]
-    keys += [_parsed("--key-hex", one, bytes.fromhex) for one in key_hex]
+    keys = [text.encode() for text in key]
+    keys += [_parsed("--key-hex", entry, bytes.fromhex) for entry in key_hex]
     if everything and keys:
         raise click.UsageError("give --all or keys, not both")
     if execute and not (everything or keys):
@@ -255,12 +255,12 @@ def _parked(
     asked = ask(
         spec, by=whoami(), keys=None if everything else keys, query=query, dead_letter=dead_letter
     )
-    parked = sum(one.parked for one in found)
+    parked = sum(item.parked for item in found)
     if state.json:
         write_json({"parked_records": parked, "requests": asked})
         return
     for name, request in asked.items():
-        click.echo(f"asked query {name} to let go: request {request}")
+        click.echo(f"requested the release from query {name}: request {request}")
     click.echo(
         "a pipeline that runs does so within a moment; one that does not, when it is started"
     )
@@ -268,15 +268,17 @@ def _parked(
 
 def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> None:
     if state.json:
-        write_json([_waiting_json(one) for one in found])
+        write_json([_waiting_json(element) for element in found])
         return
-    if not any(one.total for one in found):
+    if not any(candidate.total for candidate in found):
         click.echo("nothing of these keys waits" if of_keys else "nothing waits")
-    for one in found:
-        if not one.total:
+    for entry in found:
+        if not entry.total:
             continue
-        rows = one.keys.slice(0, ROWS_SHOWN).to_pylist()
-        click.echo(f"query {one.query}: {one.total} records wait, {one.parked} of them parked")
+        rows = entry.keys.slice(0, ROWS_SHOWN).to_pylist()
+        click.echo(
+            f"query {entry.query}: {entry.total} records wait, {entry.parked} of them parked"
+        )
         write_table(
             ("key", "first", "rule", "reason", "waits", "tries", "since", "next try", "behind"),
             [
@@ -294,11 +296,11 @@ def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> Non
                 for row in rows
             ],
         )
-        if one.keys.num_rows > len(rows):
-            click.echo(f"and {one.keys.num_rows - len(rows)} more keys; --output json has all")
-        if one.requested:
-            click.echo(f"asked for already: {', '.join(one.requested)}")
-    if any(one.parked for one in found):
+        if entry.keys.num_rows > len(rows):
+            click.echo(f"and {entry.keys.num_rows - len(rows)} more keys; --output json has all")
+        if entry.requested:
+            click.echo(f"asked for already: {', '.join(entry.requested)}")
+    if any(item.parked for item in found):
         click.echo(f"choose with --key, --key-hex or --all, and {ENOUGH}")
 
 

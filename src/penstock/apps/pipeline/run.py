@@ -1,4 +1,4 @@
-"""`penstock pipeline run`: run a pipeline until it ends or is stopped.
+"""`penstock pipeline run`: runs a pipeline until it ends or is stopped.
 
 On a terminal it shows a live table; otherwise stdout gets JSON lines. The first one has the URL of
 the status page:
@@ -67,7 +67,7 @@ def run(
     settings: tuple[str, ...],
     debug: bool,
 ) -> None:
-    """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of what is there.
+    """Run a pipeline until SIGINT or SIGTERM, or with --once to the end of the available records.
 
     A pipeline continues where it stopped. The status page has /status, /metrics, /livez, /readyz.
     """
@@ -102,7 +102,9 @@ def run(
 
 
 def _name_outage(state: State, client: Client) -> None:
-    """Write what brokers cannot use, before Spark starts; a run continues once it is back."""
+    """Report unavailable dependencies of brokers before Spark starts; the run continues after
+    recovery.
+    """
     from penstock.client.replicas import outage
 
     if causes := outage(client.broker_states()):
@@ -110,7 +112,7 @@ def _name_outage(state: State, client: Client) -> None:
 
 
 def _refuse_a_second(spec: PipelineSpec) -> None:
-    """Say so before Spark starts; what decides is the runner's lock."""
+    """Reject a second run before Spark starts; the runner's lock decides."""
     from penstock.spark.pipeline.runner import PipelineRuns
     from penstock.spark.pipeline.status import live
 

@@ -1,4 +1,4 @@
-"""Spark sessions of the pipeline commands: quiet ones, on this machine or on a cluster."""
+"""Spark sessions of the pipeline commands, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ _PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger
 
 
 class SparkFailed(PenstockError):
-    """Spark could not do it; the message is the innermost cause."""
+    """Spark failed; the message is the innermost cause."""
 
 
 class SparkUnavailable(UnavailableError):
-    """A session could not be had: no such master, no answer, a setting that Spark refuses."""
+    """No session could be started: no such master, no answer, a setting that Spark rejects."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read `--set spark.key=value` words.
+    """Parse `--set spark.key=value` options.
 
     Raises:
-        click.UsageError: one without `=`, or of a key that is not Spark's.
+        click.UsageError: one has no `=`, or its key is not Spark's.
     """
     settings: dict[str, str] = {}
     for text in texts:
@@ -78,16 +78,16 @@ def running_session(
     settings: Mapping[str, str],
     loud: bool,
 ) -> Iterator[SparkSession]:
-    """The session that a pipeline runs in; stopped at the end.
+    """Yield the session of a pipeline; stop it at the end.
 
     Args:
         master: a master of Spark's, as `spark://host:7077`; None uses every core of this machine.
         remote: a Spark Connect address instead, `sc://host:port`.
-        settings: win over those of the file.
+        settings: override those of the file.
         loud: leave Spark's own log as it is.
 
     Raises:
-        SparkUnavailable, JavaMissing: there is no session to be had.
+        SparkUnavailable, JavaMissing: no session can be started.
         SparkFailed: for errors of Spark within the block.
     """
     chosen = {**_RUN, **spec.spark, **settings}
@@ -97,7 +97,7 @@ def running_session(
 
 @contextmanager
 def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
-    """A small session on this machine, for what runs nothing."""
+    """Yield a small session on this machine, which runs no pipeline."""
     settings = {**_QUIET, **spec.spark}
     name = spec.name
     with (
@@ -111,10 +111,10 @@ def looking_session(spec: PipelineSpec) -> Iterator[SparkSession]:
 def job_session(
     application: str, *, master: str | None, settings: Mapping[str, str]
 ) -> Iterator[SparkSession]:
-    """The session of a command that runs one job; stopped at the end.
+    """Yield the session of one job; stop it at the end.
 
     Raises:
-        SparkUnavailable, JavaMissing: there is no session to be had.
+        SparkUnavailable, JavaMissing: no session can be started.
         SparkFailed: for errors of Spark within the block.
     """
     with _session(application, master=master, remote=None, settings=settings, loud=False) as spark:
@@ -182,7 +182,7 @@ def _started(
 
 
 def _hush() -> None:
-    """Keep Spark and PySpark from writing errors that we write; Java must not have started."""
+    """Suppress errors of Spark and PySpark that we report; Java must not have started."""
     from pyspark.logger import PySparkLogger
 
     for name in _PYSPARK_LOGGERS:

@@ -25,8 +25,8 @@ def capacity(
 ) -> Plan:
     """Size a cluster for a load: partitions, brokers, disks, networks, latency, requests.
 
-    Ceilings are measured where `--calibration` has them, and otherwise assumed: formulas say
-    which. Settings come from `--config`, and otherwise are the defaults.
+    Ceilings come from `--calibration`, and are otherwise assumed, as formulas show. Settings come
+    from `--config`, and otherwise are the defaults.
     """
     return capacity_plan(inputs, _deployment(config, calibration))
 

@@ -63,10 +63,10 @@ def check_host_command(
     pid: int | None,
     root: Path,
 ) -> Plan:
-    """Read this host and say which layer breaks the chain first, and what to type.
+    """Report which layer of this host breaks first, and the commands that fix it.
 
     Nothing is changed: fixes are printed, never run. Settings are those that a broker and a host
-    agent would start with; the status is 1 if a layer fails.
+    agent would start with; exits with status 1 if a layer fails.
     """
     from penstock.apps.configuration import configure
     from penstock.apps.host.wiring import configure_host

@@ -1,4 +1,4 @@
-"""`penstock plan choose`: which technology fits, every reason, and what would change it."""
+"""`penstock plan choose`: recommends a technology, with reasons and thresholds."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _WORDS: Final = {"y": "true", "yes": "true", "n": "false", "no": "false"}
 @click.option("--ask", is_flag=True, help="Ask the questions one by one, with their thresholds.")
 @plan_inputs(Workload)
 def choose(state: State, inputs: Workload, ask: bool) -> Plan:
-    """Say which technology fits: log, queue, outbox, host socket, RPC, engine or processor.
+    """Recommend a technology: log, queue, outbox, host socket, RPC, engine or processor.
 
-    Each candidate gets a verdict, with every reason for and against and the threshold that
-    decided it. It ends with the single answers that would change the recommendation. The status
-    is 1 if nothing fits.
+    Each candidate gets a verdict, with every reason for and against and the threshold that decided
+    it. The end lists the single answers that would change the recommendation. Exits with status 1
+    if nothing fits.
     """
     return plan_choice(_asked(inputs) if ask else inputs)
 
 
 def _asked(defaults: Workload) -> Workload:
-    """Ask every question; what options and files gave are the defaults."""
+    """Ask every question; options and files give the defaults."""
     answers: dict[str, object] = {name: value for name, value, _, _ in input_rows(defaults)}
     asked = questions()
     for number, question in enumerate(asked, 1):

@@ -30,8 +30,8 @@ _COMMANDS: Final = {
     "plan", cls=LazyGroup, entries=_COMMANDS, short_help="Size it, cost it, check the host."
 )
 def plan() -> None:
-    """Size it, cost it, check the host.
+    """Size a cluster, compute its cost, check the host.
 
-    Every figure has a formula and a source: `--explain` shows them. `--output json` gives all of
-    it to programs, `--plot FILE.svg` draws it, `--inputs FILE.toml` reads inputs from a file.
+    Every figure has a formula and a source: `--explain` shows them. `--output json` writes the
+    whole plan, `--plot FILE.svg` draws it, `--inputs FILE.toml` reads inputs from a file.
     """

@@ -21,15 +21,15 @@ OUR_PRICES: Final = "prices.toml"
 
 
 def our_price_text() -> str:
-    """The price file that comes with Penstock."""
+    """Return the price file of the package."""
     return table_text("penstock.planner.cost", OUR_PRICES)
 
 
 def load_prices(path: Path | None, today: date | None = None) -> Prices:
-    """Our prices, with those of a user's file in their place; prices without a date are today's.
+    """Return the package's prices, overridden by a user's file; prices without a date are today's.
 
     Raises:
-        InvalidPlanFile: the file is no TOML, too large, or has a price that is refused.
+        InvalidPlanFile: the file is not TOML, is too large, or has an invalid price.
     """
     known = read_prices(tomllib.loads(our_price_text()), OUR_PRICES)
     if path is None:
@@ -38,10 +38,10 @@ def load_prices(path: Path | None, today: date | None = None) -> Prices:
 
 
 def write_prices(path: Path) -> None:
-    """Write our price file, to be edited.
+    """Write the package's price file, to be edited.
 
     Raises:
-        InvalidPlanFile: there is a file of this name, or it cannot be written.
+        InvalidPlanFile: the file exists, or cannot be written.
     """
     try:
         with path.open("x", encoding="utf-8") as file:

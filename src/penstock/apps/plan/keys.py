@@ -25,7 +25,7 @@ _COMMITTED: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The offsets to read, per partition, and what to call them."""
+    """Offsets to read, per partition, and their name."""
 
     start: Mapping[int, int]
     end: Mapping[int, int]
@@ -55,10 +55,10 @@ def keys(
     since: str | None,
     everything: bool,
 ) -> Plan:
-    """Say how skewed the keys of a topic are, and what salting and partitions would do.
+    """Report the skew of a topic's keys, and the effect of salting and partitions.
 
-    Committed records are read by columns and counted in bounded memory; nothing is changed.
-    Sizes are those of keys and values, uncompressed.
+    Committed records are read by columns and counted in bounded memory; nothing is changed. Sizes
+    are those of keys and values, uncompressed.
     """
     if sum([records is not None, since is not None, everything]) > 1:
         raise click.UsageError("give one of --records, --since and --all")
@@ -115,7 +115,7 @@ def _recent(client: Client, topic: str, partitions: int, since: str) -> _Range:
 
 
 def _newest(client: Client, topic: str, partitions: int, records: int) -> _Range:
-    """The newest offsets of each partition, in proportion to how many it has."""
+    """Return the newest offsets of each partition, in proportion to its size."""
     whole = _whole(client, topic, partitions)
     total = sum(whole.sizes.values())
     if total <= records:

@@ -29,13 +29,11 @@ Document = TypeVar("Document")
 def plan_inputs(
     inputs_type: type[Any], presets: Mapping[str, Mapping[str, object]] | None = None
 ) -> Callable[[Callable[..., Plan]], Command]:
-    """Give a command an option for each declared input, and write the plan that it returns.
+    """Add an option for each declared input to a command, and write the plan that it returns.
 
-    Inputs that are refused, whoever refuses them, are one line and status 2.
-
-    The function gets `(state, inputs, **its own options)`. Besides there are `--inputs` (a TOML
-    file of inputs, over which options win), `--explain` and `--plot`. With `presets` the function
-    has an option `preset` of its own: inputs by that name, over which the file and options win.
+    The function gets `(state, inputs, **its own options)`. `--inputs` (a TOML file, which options
+    override), `--explain` and `--plot` are added. With `presets` the function has an option
+    `preset`: named inputs, which the file and options override. Invalid inputs exit with status 2.
     """
 
     def decorated(function: Callable[..., Plan]) -> Command:
@@ -107,10 +105,10 @@ def _option(info: SettingInfo) -> Callable[[Any], Any]:
 
 
 def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
-    """Read a file of a plan: inputs, prices, a calibration.
+    """Parse a plan's file: inputs, prices, a calibration.
 
     Raises:
-        InvalidPlanFile: it cannot be read, is too large, or `parse` refuses it with a ValueError.
+        InvalidPlanFile: it cannot be read, is too large, or `parse` raises a ValueError.
     """
     try:
         if path.stat().st_size > PLAN_FILE_BYTES_MAX:
@@ -123,7 +121,7 @@ def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
 
 
 def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
-    """Write a plan as the state wants it, and draw it if asked: its answers first."""
+    """Write a plan in the requested form, answers first, and draw it on request."""
     if plot is not None:
         from penstock.planner.plots import draw
 
@@ -158,7 +156,7 @@ def _input_text(row: Sequence[Any]) -> str:
 
 
 def _write_findings(findings: Sequence[Finding]) -> None:
-    """Sentences, which a terminal folds and a pipe keeps whole."""
+    """Write sentences, folded on a terminal."""
     for finding in findings:
         click.echo(f"{finding.severity:<4}  {finding.subject}: {finding.cause}")
         if finding.fix:
@@ -188,7 +186,7 @@ def _write_figures(group: str, figures: Sequence[Figure]) -> None:
 
 
 def _write_explanations(figures: Sequence[Figure]) -> None:
-    """Formulas are long: they stand below the tables, where no column folds them."""
+    """Write long formulas below the tables."""
     click.echo("# Formulas and sources")
     group = ""
     for figure in figures:
@@ -203,7 +201,6 @@ def _write_explanations(figures: Sequence[Figure]) -> None:
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
-    """A plan as JSON."""
     return {
         "title": plan.title,
         "inputs": {

@@ -1,4 +1,4 @@
-"""`penstock plan receive-path`: sizes what lies between a network interface and an application."""
+"""`penstock plan receive-path`: sizes the path from a network interface to an application."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SOCKET_FIELDS: Final = ("socket_receive_buffer_bytes", "socket_send_buffer_byte
 def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
     """Size windows, socket buffers, rings and timers of a receive path.
 
-    Sizes that are left out are planned; sizes that are given (window, term, so-rcvbuf, so-sndbuf,
-    rmem-max, ring-entries) are judged as the driver and the kernel would judge them.
+    Omitted sizes are planned; given sizes (window, term, so-rcvbuf, so-sndbuf, rmem-max,
+    ring-entries) are judged as the driver and the kernel would judge them.
     """
     names = {info.attribute: info.name for info in describe(BrokerSettings)}
     receive, send = [names[socket_field] for socket_field in _SOCKET_FIELDS]

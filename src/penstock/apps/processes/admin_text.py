@@ -13,9 +13,9 @@ Answers = Mapping[int, Any]
 
 
 def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
-    """The health of all, in the form of that of one broker: every check with its broker's name.
+    """Merge health answers in the form of one: every check with its broker's name.
 
-    One that does not answer fails, but where only what is `vital` counts: it is started again.
+    A broker that does not answer fails, unless only `vital` checks count: it is restarted.
     """
     checks: list[dict[str, Any]] = []
     for broker, body in answers.items():
@@ -31,7 +31,6 @@ def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
 
 
 def groups(answers: Answers) -> dict[str, Any]:
-    """The groups of all coordinators."""
     found = [group for body in answers.values() if body for group in body.get("groups", ())]
     return {"groups": sorted(found, key=lambda group: str(group["group_id"]))}
 
@@ -41,14 +40,14 @@ def failures(answers: Answers) -> list[str]:
     found = []
     for broker, body in answers.items():
         told = ["it does not answer"] if body is None else body.get("failures", ())
-        found += [f"broker {broker}: {one}" for one in told]
+        found += [f"broker {broker}: {sentence}" for sentence in told]
     return found
 
 
 def metrics(answers: Mapping[int, bytes | None], own: Iterable[Sample] = ()) -> bytes:
-    """Expositions as one, with the label `broker` at every sample of theirs, and who answered.
+    """Merge expositions with the label `broker` on every sample, and the answering brokers.
 
-    The samples of a metric stand together, below its own HELP and TYPE, as the format wants it.
+    The samples of a metric follow its HELP and TYPE, as the format requires.
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}

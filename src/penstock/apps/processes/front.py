@@ -11,11 +11,12 @@
 | another that reads                     | the first one that has the answer, as the leader does |
 | another                                | the first one that can be reached                     |
 
-It has the certificate of the admin listener, loaded anew when it changes, and tells brokers whence
-and how it was asked (`security.forwarding`).
+It has the certificate of the admin listener, reloaded when it changes, and forwards the
+client's identity to brokers (`security.forwarding`).
 
 Brokers are asked over connections of one request each. An answer is held whole, at most
-`ADMIN_ANSWER_BYTES_MAX`; a request's body goes on as it comes, and is the broker's to bound.
+`ADMIN_ANSWER_BYTES_MAX`; a request's body is streamed, and the broker
+limits it.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ Answers = Mapping[int, Answer | None]
 
 
 class Front:
-    """The application and its listener; belongs to the event loop."""
+    """Shared admin address: application and listener; belongs to the event loop."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Front:
         brokers: Mapping[int, Address],
         secret: bytes,
     ) -> None:
-        """`brokers` are the addresses at which each answers, by node.id; all know `secret`."""
+        """`brokers` maps node.id to an address; all share `secret`."""
         self._brokers = dict(sorted(brokers.items()))
         self._settings = settings
         self._security = security
@@ -105,7 +106,7 @@ class Front:
         self._entrance = Entrance[ListenerFiles](security.settings.bounds, SYSTEM_CLOCK.monotonic)
 
     async def start(self, address: Address) -> None:
-        """Listen.
+        """Start listening.
 
         Raises:
             InvalidError: a file of certificates cannot be used.
@@ -139,7 +140,9 @@ class Front:
         )
 
     def _meant(self, app: Starlette) -> Any:
-        """The application without changes that are meant for others: brokers see no Host of it."""
+        """Reject changes meant for another listener, since brokers do not receive the Host
+        header.
+        """
 
         async def checked(scope: Any, receive: Any, send: Any) -> None:
             request = Request(scope)
@@ -181,7 +184,9 @@ class Front:
         texts = {broker: found[broker].content if broker in found else None for broker in answers}
         own = list(self._entrance.samples())
         text = await asyncio.to_thread(admin_text.metrics, texts, own)
-        kinds = [dict(one.headers).get(b"content-type", b"text/plain") for one in found.values()]
+        kinds = [
+            dict(entry.headers).get(b"content-type", b"text/plain") for entry in found.values()
+        ]
         kind = kinds[0].decode() if kinds else "text/plain"
         return Response(text, headers={"content-type": kind})
 
@@ -192,7 +197,7 @@ class Front:
     def _merging(
         self, merged: Callable[[Answers], Awaitable[Response]], method: str = "GET"
     ) -> Callable[..., Any]:
-        """An endpoint that makes one answer of all; what they refuse, the first of them refuses."""
+        """Return an endpoint that merges all answers, or returns the first refusal."""
 
         async def endpoint(request: Request) -> Response:
             answers = await self._all(request, method)
@@ -216,12 +221,12 @@ class Front:
             except _TROUBLE:
                 return None
 
-        answers = await asyncio.gather(*[asked(one) for one in self._brokers.values()])
+        answers = await asyncio.gather(*[asked(entry) for entry in self._brokers.values()])
         return dict(zip(self._brokers, answers, strict=True))
 
     def _passed_on(self, request: Request, kept: Collection[bytes]) -> Headers:
-        """The headers of a request to a broker: those that are kept, and who has asked."""
-        headers = [one for one in request.headers.raw if one[0] in kept]
+        """Return a request's forwarded headers, with the client's identity."""
+        headers = [header for header in request.headers.raw if header[0] in kept]
         return [*headers, *forwarded(request.scope, self._secret)]
 
     # One broker
@@ -246,7 +251,7 @@ class Front:
         return await self._asked(list(self._brokers), request, _target(request))
 
     async def _asked(self, brokers: list[int], request: Request, target: str) -> Response:
-        """The answer of the first of these brokers that has one, else the best that there was."""
+        """Return the answer of the first broker that has one, else the best refusal."""
         headers = self._passed_on(request, _KEPT_HEADERS)
         reads = request.method in ("GET", "HEAD")
         has_body = not reads and not {*request.headers}.isdisjoint(_BODIES)
@@ -282,7 +287,7 @@ async def _groups(answers: Answers) -> Response:
 
 
 def _bodies(answers: Answers) -> dict[int, Any]:
-    """The JSON of the answers; None where there was none."""
+    """Return the JSON of the answers; None without answer."""
     return {
         broker: None if one is None else msgspec.json.decode(one.content)
         for broker, one in answers.items()
@@ -297,10 +302,10 @@ async def exchange(
     seconds: float,
     body: AsyncIterator[bytes] | None = None,
 ) -> Answer:
-    """Send one request over a connection of its own, and read the answer.
+    """Send one request over its own connection, and read the answer.
 
     Raises:
-        OSError, TimeoutError, h11.ProtocolError: there was none in time, or none that is HTTP.
+        OSError, TimeoutError, h11.ProtocolError: no answer in time, or none that is HTTP.
     """
     own = [(b"host", b"localhost"), (b"connection", b"close"), *headers]
     if body is not None and not any([name == b"content-length" for name, _ in headers]):
@@ -335,7 +340,7 @@ async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Ans
             machine.receive_data(await reader.read(READ_BYTES))
         elif isinstance(event, h11.Response):
             status = event.status_code
-            kept = [one for one in event.headers if one[0] in _KEPT_HEADERS]
+            kept = [header for header in event.headers if header[0] in _KEPT_HEADERS]
         elif isinstance(event, h11.Data):
             content += event.data
             if len(content) > ADMIN_ANSWER_BYTES_MAX:

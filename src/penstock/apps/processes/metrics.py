@@ -1,4 +1,4 @@
-"""Metrics of the one admin address of several processes."""
+"""Metrics of the shared admin address."""
 
 from __future__ import annotations
 

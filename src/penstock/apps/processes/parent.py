@@ -72,7 +72,7 @@ _WAKES_READ: Final = 4096
 
 
 class DirectoryShared(UnavailableError):
-    """Other processes have the data directory."""
+    """The data directory is in use by other processes."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
@@ -85,10 +85,10 @@ class ProcessEnded(UnavailableError):
 
 @dataclass(slots=True)
 class Child:
-    """A process that is to run.
+    """Child process.
 
-    `main` gets the end of a pipe that is closed when the parent is gone, and what it calls when it
-    is ready.
+    `main` gets the end of a pipe that closes when the parent ends, and a function that reports
+    readiness.
     """
 
     name: str
@@ -103,10 +103,10 @@ class Child:
 
 
 def run_all(configuration: Configuration) -> None:
-    """Run `configuration.processes` brokers until a signal comes.
+    """Run `configuration.processes` brokers until a signal arrives.
 
     Raises:
-        PenstockError: they cannot be started together, or one had to be killed when it stopped.
+        PenstockError: they cannot be started together, or one had to be killed.
     """
     _import_all()
     with ExitStack() as keep:
@@ -118,7 +118,7 @@ def _run_all(configuration: Configuration, keep: ExitStack) -> None:
     prepare(configuration.directory / plan.brokers[0].log)
     stop_seconds = 2 * configuration.broker.shutdown_timeout_ms / 1000 + STOP_MARGIN_SECONDS
     keep.callback(os.close, _lock(configuration.directory, stop_seconds))
-    check_held([one.broker.node_id for one in plan.brokers], configuration.directory)
+    check_held([entry.broker.node_id for entry in plan.brokers], configuration.directory)
     parent = Parent(stop_seconds)
     inboxes = [keep.enter_context(closing(new_inbox())) for _ in plan.brokers]
     if plan.admin is not None:
@@ -132,7 +132,7 @@ def _run_all(configuration: Configuration, keep: ExitStack) -> None:
 
 
 def _import_all() -> None:
-    """Load what the children need, once, so that they share its memory."""
+    """Import the children's modules once, to share their memory."""
     for name in (
         "uvloop",
         "uvicorn.protocols.http.h11_impl",
@@ -146,7 +146,7 @@ def _import_all() -> None:
 
 
 def _lock(directory: Path, seconds: float) -> int:
-    """Lock a data directory; waits for children whose parent is gone, at most so long."""
+    """Lock a data directory; wait for children of a dead parent within the timeout."""
     path = directory / LOCK_FILE
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = SYSTEM_CLOCK.monotonic() + seconds
@@ -179,10 +179,10 @@ def _runs(process: str) -> bool:
 
 
 class Parent:
-    """The processes, and what is done when one of them says or does something."""
+    """Supervisor of the processes."""
 
     def __init__(self, stop_seconds: float) -> None:
-        """`stop_seconds` is what each child gets to stop."""
+        """`stop_seconds` limits each child's stop."""
         self._stop_seconds = stop_seconds
         self._children: list[Child] = []
         self._signals = 0
@@ -194,14 +194,14 @@ class Parent:
         self._wake.setblocking(False)
 
     def add(self, name: str, main: Callable[[int, Callable[[], None]], None]) -> None:
-        """Have a process run; who was added last is stopped first."""
+        """Add a process; the last one added is stopped first."""
         self._children.append(Child(name, main))
 
     def run(self, announce: Callable[[], None]) -> None:
-        """Run until a signal comes; `announce` is called when all are ready.
+        """Run until a signal arrives; call `announce` when all are ready.
 
         Raises:
-            ProcessEnded: one ended before that, or had to be killed when it was to stop.
+            ProcessEnded: a process ended before that, or had to be killed.
         """
         with handled(self._on_signal, (*_SIGNALS, signal.SIGCHLD)):
             before = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -237,7 +237,7 @@ class Parent:
             )
 
     def _wait(self, until: float = inf) -> None:
-        """Wait for a signal, a word of a child, or until something is due."""
+        """Wait for a signal, a message of a child, or a due restart."""
         until = min([until, *[child.due for child in self._children]])
         said = {child.said: child for child in self._children if child.said >= 0}
         left = None if until == inf else max(0.0, until - SYSTEM_CLOCK.monotonic())
@@ -262,7 +262,7 @@ class Parent:
         os.close(says)
 
     def _become(self, child: Child, says: int) -> NoReturn:
-        """Be the child until it ends; nothing of the parent's stack runs in it."""
+        """Run the child until it ends, without the parent's stack."""
         status = FORCED_STATUS
         try:
             signal.set_wakeup_fd(-1)
@@ -284,7 +284,7 @@ class Parent:
             os._exit(status)
 
     def _reap(self) -> list[Child]:
-        """The children that have ended since; when each is to be started again."""
+        """Return the ended children, with their restart times set."""
         ended = []
         for child in self._children:
             if not child.pid:
@@ -311,7 +311,7 @@ class Parent:
         )
 
     def _stop(self) -> list[str]:
-        """Stop all, in order; the names of those that had to be killed."""
+        """Stop all in order; return the names of killed ones."""
         killed = []
         self._restarts = False
         for child in self._children:
@@ -379,7 +379,7 @@ def _front(
 
 
 def _stop_event(alive: int) -> asyncio.Event:
-    """Set by SIGTERM, however often it comes, and when the parent is gone."""
+    """Return an event set by SIGTERM or by the end of the parent."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def gone() -> None:

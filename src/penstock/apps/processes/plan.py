@@ -45,19 +45,19 @@ PORT_MAX: Final = 65_535
 
 
 class BrokersMissing(InvalidError):
-    """Partitions lie with brokers that would not run."""
+    """Partitions have replicas on brokers that would not run."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class Plan:
-    """The brokers' configurations."""
+    """Configurations of the brokers."""
 
     def __init__(self, configuration: Configuration, keep: ExitStack) -> None:
-        """Plan for `configuration.processes` brokers; `keep` has the free ports that were found.
+        """Plan `configuration.processes` brokers; `keep` holds the found free ports.
 
         Raises:
-            InvalidConfiguration, InvalidSetting: what is asked for cannot be shared or counted up.
+            InvalidConfiguration, InvalidSetting: a setting cannot be shared or incremented.
         """
         if configuration.places.control_url:
             raise InvalidConfiguration(
@@ -75,10 +75,12 @@ class Plan:
         self.admin = _address(self._bound("admin.listener", admin, 0)) if admin else None
         """Where the front listens, if it does."""
         self.admins = {
-            one.broker.node_id: _address(one.broker.admin_listener) for one in self.brokers if admin
+            entry.broker.node_id: _address(entry.broker.admin_listener)
+            for entry in self.brokers
+            if admin
         }
         """Where the brokers answer it."""
-        _check_ports([one.broker for one in self.brokers], admin)
+        _check_ports([item.broker for item in self.brokers], admin)
 
     def _broker(self, configuration: Configuration, place: int) -> Configuration:
         settings = configuration.broker
@@ -90,9 +92,14 @@ class Plan:
         broker = replace(
             settings,
             node_id=node_id,
-            listeners=tuple([self._bound("listeners", one, place) for one in settings.listeners]),
+            listeners=tuple(
+                [self._bound("listeners", listener, place) for listener in settings.listeners]
+            ),
             advertised_listeners=tuple(
-                [_up("advertised.listeners", one, place) for one in settings.advertised_listeners]
+                [
+                    _up("advertised.listeners", advertised_listener, place)
+                    for advertised_listener in settings.advertised_listeners
+                ]
             ),
             replication_listener=_up(
                 "replication.listener", settings.replication_listener or f"{LOCAL}:0", place
@@ -113,7 +120,7 @@ class Plan:
         )
 
     def _bound(self, setting: str, text: str, place: int) -> str:
-        """The address of a place; a port 0 becomes one that others are not given."""
+        """Return an address; a port 0 becomes a reserved free one."""
         name, separator, place_text = text.rpartition("://")
         host, port = parse_address(place_text, setting=setting)
         if port:
@@ -137,7 +144,7 @@ def _address(text: str) -> Address:
 
 
 def _up(setting: str, text: str, place: int) -> str:
-    """An address with the port of a place; 0 stays."""
+    """Return an address with an incremented port; 0 stays."""
     head, _, port = text.rpartition(":")
     number = whole_number(port, PORT_MAX)
     if not number:
@@ -151,24 +158,25 @@ def _check_ports(brokers: Iterable[BrokerSettings], admin: str) -> None:
     taken = {admin: "admin.listener"}
     for settings in brokers:
         own = (*settings.listeners, settings.replication_listener)
-        for one in [text.rpartition("://")[2] for text in own if not text.endswith(":0")]:
+        for thing in [text.rpartition("://")[2] for text in own if not text.endswith(":0")]:
             user = f"broker {settings.node_id}"
-            if one in taken:
+            if thing in taken:
                 raise InvalidSetting(
                     "listeners",
-                    one,
-                    f"is the address of {taken[one]} and of {user}: leave room for one port"
+                    thing,
+                    f"is the address of {taken[thing]} and of {user}: leave room for one port"
                     " per process",
                 )
-            taken[one] = user
+            taken[thing] = user
 
 
 def check_held(brokers: Collection[int], directory: Path) -> None:
-    """Bring the metadata up to date, and see that no partition needs the log of another broker.
+    """Migrate the metadata, and check that no partition needs another broker's log.
 
     Raises:
-        ControlUnavailable, IncompatibleDatabase: it cannot be opened; by another broker's process.
-        BrokersMissing: some do; which ones, and with how many processes they would be there.
+        ControlUnavailable, IncompatibleDatabase: the database cannot be opened, as when another
+            process holds it.
+        BrokersMissing: partitions need brokers; names them and the required number of processes.
     """
     try:
         image = asyncio.run(prepare(directory / CONTROL))

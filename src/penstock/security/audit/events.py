@@ -32,8 +32,8 @@ Outcome = Literal["success", "failure", "denied"]
 class AuditEvent:
     """Audit event. Fields that do not apply are empty.
 
-    `mechanism` is how the principal was authenticated: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL,
-    basic, bearer, SO_PEERCRED. `operation` is the API's name, or method and path of a route.
+    `mechanism` is the mechanism of authentication: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL, basic,
+    bearer, SO_PEERCRED. `operation` is the API's name, or a route's method and path.
     """
 
     event: EventKind
@@ -49,16 +49,16 @@ class AuditEvent:
 
 
 class Audit(Protocol):
-    """Takes events. It never raises and never waits."""
+    """Audit log that never raises and never blocks."""
 
     def record(self, event: AuditEvent) -> None: ...
 
     def close(self) -> None:
-        """Write what was recorded, as far as that is possible within a moment."""
+        """Write the recorded events, as far as possible within a moment."""
 
 
 class NoAudit:
-    """Forgets them."""
+    """Audit log that discards all events."""
 
     def record(self, event: AuditEvent) -> None:
         """Do nothing."""
@@ -71,7 +71,7 @@ NO_AUDIT: Final = NoAudit()
 
 
 def line_of(event: AuditEvent, *, now_ms: int, origin: dict[str, int | str]) -> bytes:
-    """An event as one line, with its end. `origin` says who writes it, as `{"broker": 1}`."""
+    """Return an event as one line; `origin` identifies the writer, as `{"broker": 1}`."""
     resources = list(event.resources)
     return (
         msgspec.json.encode(
@@ -101,5 +101,5 @@ def _time(now_ms: int) -> str:
 
 
 def cut(text: str) -> str:
-    """At most `TEXT_CHARS_MAX` characters, in UTF-8's range: names on the wire can be anything."""
+    """Return at most `TEXT_CHARS_MAX` characters of a text, as valid UTF-8."""
     return text[:TEXT_CHARS_MAX].encode("utf-8", "replace").decode()

@@ -1,11 +1,6 @@
-"""The audit log's file: lines are appended by a thread of its own, and files rotate by their size.
+"""Audit log file: a thread appends lines, and files rotate by size.
 
-    audit.log, audit.log.1, audit.log.2, …      the newest first; `audit.log.files` of them
-
-A file that is made is readable by its owner alone; no symbolic link is followed. One process
-writes a file, under a lock on it. What cannot be queued or written is counted, and the log says so
-once until writing succeeds again. Lines are in the kernel's hands when they are written: they
-outlive the process, not the machine's power.
+audit.log, audit.log.1, audit.log.2, …      the newest first; `audit.log.files` of them
 """
 
 from __future__ import annotations
@@ -33,18 +28,18 @@ _MODE: Final = 0o600
 
 
 class AuditFileUnusable(InvalidError):
-    """The file of the audit log cannot be opened for this process alone."""
+    """The audit log file cannot be opened exclusively."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class AuditFile:
-    """A `LineSink`; one per file."""
+    """Sink that writes audit lines to a file."""
 
     name = "file"
 
     def __init__(self, path: str, *, bytes_max: int, files_max: int, queue_max: int) -> None:
-        """Open or make the file.
+        """Open or create the file.
 
         Raises:
             AuditFileUnusable: it cannot be; the message says why.
@@ -89,7 +84,7 @@ class AuditFile:
         os.close(self._file)
 
     def _write(self, lines: list[bytes]) -> None:
-        """Append lines; a file is full with the line that reaches its size."""
+        """Append lines; rotate after the line that reaches the file's size limit."""
         begin = written = 0
         try:
             for end, line in enumerate(lines, 1):
@@ -119,7 +114,7 @@ class AuditFile:
 
 
 def _open(path: str) -> tuple[int, int]:
-    """Open a file to append to, under a lock; with its size."""
+    """Open a file for appending under a lock; return its descriptor and size."""
     file = os.open(path, _FLAGS, _MODE)
     try:
         found = os.fstat(file)

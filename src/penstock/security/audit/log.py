@@ -1,4 +1,4 @@
-"""The audit log of a process: events in, lines out to its sinks, what was dropped counted."""
+"""Audit log of a process: passes events as lines to its sinks and counts dropped ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS: Final[Sequence[EventKind]] = ("authentication", "denial", "change")
 
 
 class Line(NamedTuple):
-    """An event as a line with its end; when it was, and whose, which may be empty."""
+    """Audit event as a line, with its time and principal (may be empty)."""
 
     text: bytes
     time_ms: int
@@ -24,26 +24,24 @@ class Line(NamedTuple):
 
 
 class LineSink(Protocol):
-    """Takes lines within a bound, and writes them elsewhere."""
+    """Sink that accepts audit lines within a bound."""
 
     name: str
     dropped: int
     """Lines that were not written: the bound was reached, or writing failed."""
 
     def offer(self, line: Line) -> None:
-        """Take one line, or drop it; never waits."""
+        """Accept or drop one line, without blocking."""
 
     def close(self) -> None:
-        """Write what was taken, as far as that is possible within a moment."""
+        """Write the accepted lines, as far as possible within a moment."""
 
 
 class AuditLog:
-    """An `Audit` over sinks."""
-
     def __init__(
         self, sinks: Iterable[LineSink], *, clock: Clock, origin: dict[str, int | str]
     ) -> None:
-        """`origin` is part of every line: which broker or agent it is of."""
+        """`origin` is added to every line: the broker or agent."""
         self._sinks = list(sinks)
         self._now_ms = clock.now_ms
         self._origin = origin
@@ -63,7 +61,6 @@ class AuditLog:
             sink.close()
 
     def samples(self) -> Iterator[Sample]:
-        """The metrics of this log."""
         for kind, count in self._recorded.items():
             yield Sample(metrics.EVENTS, count, (kind,))
         for sink in self._sinks:

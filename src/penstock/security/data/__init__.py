@@ -21,9 +21,9 @@ if TYPE_CHECKING:
         Tokenize,
     )
     from penstock.security.data.file_ring import FileKeyRing
+    from penstock.security.data.key_location import KeyPlace, ring_at
     from penstock.security.data.key_ring import KeyRing
     from penstock.security.data.masks import Mask
-    from penstock.security.data.places import KeyPlace, ring_at
     from penstock.security.data.sealing import open_value, seal_value
     from penstock.security.data.tokens import TokenForm, token
 
@@ -32,7 +32,7 @@ _HOMES = {
     "FieldEncoder": "encoder",
     "FieldsUnreadable": "encoder",
     "FileKeyRing": "file_ring",
-    "KeyPlace": "places",
+    "KeyPlace": "key_location",
     "KeyRing": "key_ring",
     "Mask": "masks",
     "ProtectedClient": "client",
@@ -40,7 +40,7 @@ _HOMES = {
     "Tokenize": "encoder",
     "decrypt_column": "columns",
     "encrypt_column": "columns",
-    "ring_at": "places",
+    "ring_at": "key_location",
     "mask_column": "columns",
     "open_value": "sealing",
     "seal_value": "sealing",

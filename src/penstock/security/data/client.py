@@ -1,4 +1,4 @@
-"""A columnar client whose columns are protected before they leave, and decrypted when they come."""
+"""Columnar client that encrypts columns before writing and decrypts them after reading."""
 
 from __future__ import annotations
 

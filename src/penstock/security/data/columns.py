@@ -27,16 +27,16 @@ _ROWS_MAX: Final = 65_536
 
 
 class UnfitColumn(InvalidError):
-    """A column of a type that cannot be protected so."""
+    """Column whose type does not support the protection."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 def mask_column(column: Any, mask: Mask) -> Any:
-    """Mask a column of text; returns text.
+    """Return a column of text masked.
 
     Raises:
-        UnfitColumn: it is of another type.
+        UnfitColumn: the column is not text.
     """
     column = plain(column)
     if column.type not in _TEXT:
@@ -46,12 +46,12 @@ def mask_column(column: Any, mask: Mask) -> Any:
 
 
 def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DEFAULT_FORM) -> Any:
-    """The tokens of a column of text, bytes or whole numbers; returns text.
+    """Return the tokens, as text, of a column of text, bytes or whole numbers.
 
-    A text and its UTF-8 bytes have one token, as have a number and its decimal digits.
+    A text and its UTF-8 bytes have the same token, as have a number and its decimal digits.
 
     Raises:
-        UnfitColumn: it is of another type.
+        UnfitColumn: the column has another type.
     """
     encoded = _encoded(as_bytes(column))
     found = tokens(ring, field, encoded.dictionary.to_pylist(), form)
@@ -61,12 +61,13 @@ def tokenize_column(column: Any, ring: KeyRing, field: str, form: TokenForm = DE
 def encrypt_column(
     column: Any, subjects: Any, ring: KeyRing, *, randomness: Randomness = SYSTEM_RANDOMNESS
 ) -> Any:
-    """Encrypt a column of text or bytes, each value for the subject beside it; returns bytes.
+    """Encrypt a column of text or bytes, each value for the subject of its row; return bytes.
 
-    Null where the subject is null, and where it was shredded.
+    A value is null if the subject is null or was shredded.
 
     Raises:
-        UnfitColumn: it is of another type, or the subjects are no text, UTF-8 or whole numbers.
+        UnfitColumn: the column has another type, or the subjects are not text, UTF-8 or whole
+            numbers.
     """
     if pa.types.is_integer(column.type):
         raise UnfitColumn(f"a column of {column.type} cannot be encrypted: cast it to text")
@@ -81,14 +82,12 @@ def encrypt_column(
 
 
 def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict[int, str]]:
-    """Decrypt a column for the subjects beside it; returns bytes, and what failed.
+    """Decrypt a column for the subjects of its rows; return bytes and failures by row.
 
-    A value is null where it was, and where its subject's key is gone. What is damaged, belongs to
-    another subject or was never encrypted is null, too; its row and the reason are in the second
-    part.
+    A value is null if it was null, if its subject's key was deleted, or if it failed.
 
     Raises:
-        UnfitColumn: the column is not of bytes, or the subjects are no text, UTF-8 or numbers.
+        UnfitColumn: the column is not bytes, or the subjects are not text, UTF-8 or numbers.
     """
     column = plain(column)
     if column.type not in _BYTES and not pa.types.is_null(column.type):
@@ -100,10 +99,10 @@ def decrypt_column(column: Any, subjects: Any, ring: KeyRing) -> tuple[Any, dict
 
 
 def as_bytes(column: Any) -> Any:
-    """A column of text, bytes or whole numbers as bytes.
+    """Return a column of text, bytes or whole numbers as bytes.
 
     Raises:
-        UnfitColumn: it is of another type.
+        UnfitColumn: the column has another type.
     """
     column = plain(column)
     kind = column.type
@@ -117,7 +116,6 @@ def as_bytes(column: Any) -> Any:
 
 
 def _masked(column: Any, mask: Mask) -> Any:
-    """The mask over text that has no nulls."""
     if mask.kind == "keep":
         return _kept(column, mask)
     fixed = pa.array([mask.text] * len(column), pa.string())
@@ -140,7 +138,7 @@ def _kept(column: Any, mask: Mask) -> Any:
 
 
 def _subjects(column: Any) -> Any:
-    """The distinct subjects as text, with an index for each row."""
+    """Return the distinct subjects as text, with an index for each row."""
     try:
         return _encoded(as_bytes(column).cast(pa.string()))
     except pa.ArrowInvalid:
@@ -148,7 +146,6 @@ def _subjects(column: Any) -> Any:
 
 
 def _encoded(column: Any) -> Any:
-    """A dictionary array; nulls are null indices."""
     encoded = column.dictionary_encode()
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 

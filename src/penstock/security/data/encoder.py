@@ -30,17 +30,17 @@ from penstock.security.data.tokens import DEFAULT_FORM, TokenForm
 
 
 class NoSuchColumn(InvalidError):
-    """A column that is to be protected, or names the subject, is not there."""
+    """A column to protect, or the subject's column, is missing."""
 
 
 class NoSubject(InvalidError):
-    """Rows whose value is to be encrypted and whose subject is null."""
+    """Rows to encrypt have a null subject."""
 
     code: ClassVar[str] = "invalid_record"
 
 
 class FieldsUnreadable(CorruptError):
-    """Values that cannot be decrypted: how many, of which column, and why the first cannot.
+    """Values that cannot be decrypted: their count, their column and the first reason.
 
     Attributes:
         column: its name.
@@ -59,7 +59,11 @@ class FieldsUnreadable(CorruptError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenize:
-    """A column becomes tokens.
+    """Protection by tokens.
+
+    Attributes:
+        field: the field whose key is used; None for the column's name. Columns to be joined name
+            the same field.
 
     Attributes:
         field: which tokens they are; None for the column's name. Columns that are to join name
@@ -72,7 +76,7 @@ class Tokenize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encrypt:
-    """A column is encrypted, each value for the subject in another column of its row.
+    """Protection by encryption, for the subject in another column of the row.
 
     Attributes:
         subject: that column; in clear, and there when it is read again.
@@ -84,7 +88,7 @@ class Encrypt:
 
 
 class FieldEncoder:
-    """Protects the named columns of tables, and decrypts those that it encrypts.
+    """Encoder that protects the named columns of tables and decrypts the encrypted ones.
 
     Attributes:
         unreadable: how many values could not be decrypted so far, of any column.
@@ -96,10 +100,8 @@ class FieldEncoder:
         self.unreadable = 0
 
     def encode(self, data: Any) -> Any:
-        """A stream of record batches with the columns protected.
-
-        `data` is anything with Arrow's C stream. All columns are taken as they came: a subject
-        may be protected itself.
+        """Return a stream of record batches with the columns protected; `data` has Arrow's C
+        stream.
 
         Raises:
             NoSuchColumn: `data` lacks a column.
@@ -131,7 +133,6 @@ class FieldEncoder:
         return found
 
     def decode_stream(self, batches: Iterable[Any], *, unreadable: str = "raise") -> Iterator[Any]:
-        """`decode` for each of several batches."""
         return (self.decode(batch, unreadable=unreadable) for batch in batches)
 
     def _check(self, schema: Any) -> None:

@@ -79,8 +79,6 @@ _Row = tuple[bytes, bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectEntry:
-    """A subject that has a key."""
-
     subject: str
     made_ms: int
 
@@ -131,7 +129,7 @@ class FileKeyRing:
     def create(
         cls, folder: Path, master: MasterKeys, *, randomness: Randomness = SYSTEM_RANDOMNESS
     ) -> FileKeyRing:
-        """Make a ring, and its master key where the place makes keys and has none.
+        """Create a ring, and its master key if the place creates keys and has none.
 
         Raises:
             KeyRingUnusable: there is a ring already, or others may read the directory.
@@ -201,7 +199,7 @@ class FileKeyRing:
             return RingCounts(living=living, shredded=shredded)
 
     def entries(self, limit: int) -> list[SubjectEntry]:
-        """Subjects that have keys, the oldest first, at most `limit`."""
+        """Return at most `limit` subjects with keys, the oldest first."""
         with self._calling():
             rows = self._connection.execute(
                 "select subject, made_ms from keys where wrapped is not null"
@@ -223,10 +221,7 @@ class FileKeyRing:
             return self._changed(done.rowcount)
 
     def readmit(self, subject: str) -> bool:
-        """Let a subject that was shredded get a new key; False if it was not.
-
-        What its old key encrypted stays unreadable.
-        """
+        """Allow a shredded subject a new key; return False if it was not shredded."""
         with self._calling(), self._transaction():
             done = self._connection.execute(
                 "delete from keys where digest = ? and wrapped is null", (self._digest(subject),)
@@ -234,9 +229,9 @@ class FileKeyRing:
             return self._changed(done.rowcount)
 
     def rotate(self) -> tuple[int, str]:
-        """Wrap everything by a new master key; returns how many keys, and what is left to do.
+        """Wrap all keys with a new master key; return their count and the remaining manual step.
 
-        A crash leaves the ring under one of the two, and both where `MasterKeys` finds them.
+        A crash leaves the ring under one of the two keys, with both available.
         """
         with self._calling():
             with self._transaction():  # others that rotate wait here
@@ -275,7 +270,7 @@ class FileKeyRing:
         return connection
 
     def _refresh(self) -> None:
-        """Forget what was changed by others since the last call."""
+        """Discard cached keys if another process has changed the ring."""
         version, master_id, changes, secret = self._connection.execute(
             "select * from ring"
         ).fetchone()
@@ -302,7 +297,9 @@ class FileKeyRing:
         )
 
     def _settle(self) -> str:
-        """Let the master key that the ring goes by be the present one of its place."""
+        """Make the ring's master key the present one of its place; return the remaining manual
+        step.
+        """
         there = self._masters.read()
         if there[-1].key_id == self._present().key_id != there[0].key_id:
             return self._masters.settle()
@@ -315,7 +312,7 @@ class FileKeyRing:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """A transaction over what the ring is then: what others changed meanwhile counts."""
+        """Begin a transaction on the current ring, after refreshing the cache."""
         with _transaction(self._connection):
             self._refresh()
             yield
@@ -339,7 +336,7 @@ class FileKeyRing:
     # Keys
 
     def _found(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
-        """The keys of those of some subjects that the ring knows."""
+        """Return the keys of the subjects that the ring has."""
         found: dict[str, SubjectKey | None] = {}
         asked: dict[bytes, str] = {}
         for subject in dict.fromkeys(subjects):
@@ -369,7 +366,7 @@ class FileKeyRing:
         return self._remember(subject, SubjectKey(key_id, subject.encode(), AESGCM(raw)))
 
     def _remember(self, subject: str, key: SubjectKey) -> SubjectKey:
-        """Keep a key for later calls; the one that was kept first makes way."""
+        """Cache a key; evict the oldest one."""
         if len(self._cached) >= self._cached_max:
             for oldest in list(islice(self._cached, max(1, self._cached_max // 10))):
                 del self._cached[oldest]
@@ -377,7 +374,7 @@ class FileKeyRing:
         return key
 
     def _made(self, subjects: Sequence[str]) -> dict[str, SubjectKey | None]:
-        """New keys, durable; those that another process made meanwhile are taken as they are."""
+        """Create durable keys; reuse those that another process has created meanwhile."""
         now_ms = self._clock.now_ms()
         with self._transaction():
             rows = []
@@ -394,7 +391,7 @@ class FileKeyRing:
         return self._found(subjects)
 
     def _wrap_again(self, new: MasterKey) -> int:
-        """Wrap every key by a new master key, in the order of the digests."""
+        """Wrap every key with a new master key, in the order of the digests."""
         count, last = 0, b""
         while True:
             rows = self._connection.execute(
@@ -415,7 +412,7 @@ class FileKeyRing:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that has the file for itself from its beginning."""
+    """Begin an exclusive transaction."""
     connection.execute("begin immediate")
     try:
         yield

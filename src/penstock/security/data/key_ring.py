@@ -27,13 +27,13 @@ ENVIRONMENT: Final = "env:"
 
 
 class KeyRingUnusable(InvalidError):
-    """A keyring that is not there, that others can read, or whose master key is another."""
+    """The keyring is missing, readable by others, or has another master key."""
 
     code: ClassVar[str] = "invalid_config"
 
 
 class KeyRingBusy(UnavailableError):
-    """Another process has held the keyring for longer than is waited."""
+    """Another process has held the keyring for longer than the timeout."""
 
 
 class SubjectTooLong(InvalidError):
@@ -58,18 +58,18 @@ class SubjectKey:
 
 
 class KeyRing(Protocol):
-    """Keys of subjects, and one secret that never changes. For any number of threads."""
+    """Thread-safe source of subjects' keys and of one constant secret."""
 
     def secret(self, purpose: str) -> bytes:
-        """A key of `KEY_BYTES` for a purpose; the same for as long as the ring exists."""
+        """Return a key of `KEY_BYTES` for a purpose, constant for the ring's lifetime."""
         ...
 
     def for_encryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """The keys of subjects; new ones are durable before this returns. None: shredded."""
+        """Return keys of subjects, durable if new; None for shredded ones."""
         ...
 
     def for_decryption(self, subjects: Sequence[str]) -> list[SubjectKey | None]:
-        """The keys of subjects; None where there is none."""
+        """Return keys of subjects; None for those without one."""
         ...
 
     def known(self, key_ids: Collection[bytes]) -> set[bytes]:

@@ -1,4 +1,4 @@
-"""Masks: what of a value stays readable. No key is needed, and nothing leads back.
+"""Masks: reduce a value to its readable part, without a key and irreversibly.
 
 Every mask has two forms that agree to the letter: over an Arrow column (`columns.py`), and as an
 expression of Spark's SQL, which its own engine computes. Both use the same regular expressions,
@@ -36,7 +36,7 @@ PATTERNS: Final = {
 
 
 class InvalidMask(InvalidError):
-    """A mask that cannot be."""
+    """Invalid mask."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -68,7 +68,7 @@ class Mask:
                 raise InvalidMask(f"{name} is {value}, must be from 0 to {KEPT_MAX}")
 
     def in_sql(self, column: str) -> str:
-        """The mask as an expression of Spark's SQL over a column of text, quoted as SQL wants."""
+        """Return the mask as an expression of Spark's SQL over a quoted text column."""
         if self.kind == "keep":
             hidden = f"char_length({column}) - {self.first + self.last}"
             return (
@@ -88,6 +88,6 @@ class Mask:
 
 
 def _text(text: str) -> str:
-    """A text in SQL, in which Spark finds no variables (`${…}`) to fill in."""
+    """Quote a text for SQL so that Spark substitutes no variables (`${…}`)."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
     return f"'{escaped}'"

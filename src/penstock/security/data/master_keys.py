@@ -35,29 +35,29 @@ _TEXT_BYTES_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class MasterKey:
-    """A master key; it wraps and unwraps, and is not shown."""
+    """Master key that wraps and unwraps keys; excluded from `repr`."""
 
     key_id: bytes
     cipher: AESGCM
 
 
 class MasterKeys(Protocol):
-    """The place of a ring's master keys."""
+    """Store of a ring's master keys."""
 
     def read(self) -> list[MasterKey]:
-        """The keys that are there: the present one, and the next if there is one.
+        """Return the present master key, and the next one if there is one.
 
         Raises:
-            KeyRingUnusable: there is none, or one that is no key, or that others may read.
+            KeyRingUnusable: a key is missing, invalid or readable by others.
         """
         ...
 
     def make(self) -> None:
-        """Make the first key, where this place makes keys and has none."""
+        """Create the first key, if this store creates keys and has none."""
         ...
 
     def prepare(self) -> MasterKey:
-        """The next key, durably there; made, where this place makes keys."""
+        """Return the next key, durable; create it if this store creates keys."""
         ...
 
     def settle(self) -> str:
@@ -66,12 +66,12 @@ class MasterKeys(Protocol):
 
 
 def generated() -> bytes:
-    """A new master key as it is written down."""
+    """Return a new master key in its written form."""
     return b64encode(AESGCM.generate_key(8 * KEY_BYTES)) + b"\n"
 
 
 def master_keys(place: str) -> MasterKeys:
-    """The keys at a place: a file's path, or `env:` and the name of a variable."""
+    """Return the master keys of a file's path, or of `env:` and a variable's name."""
     if place.startswith(ENVIRONMENT):
         return EnvironmentMasterKeys(place.removeprefix(ENVIRONMENT))
     return FileMasterKeys(Path(place))
@@ -89,7 +89,7 @@ def _key(text: bytes, where: object) -> MasterKey:
 
 
 class FileMasterKeys:
-    """Keys in a file and, during a rotation, in a second one beside it."""
+    """Master keys in a file and, during a rotation, in a second one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,8 +123,6 @@ class FileMasterKeys:
 
 
 class EnvironmentMasterKeys:
-    """Keys in environment variables."""
-
     def __init__(self, name: str) -> None:
         self._name = name
         self._next = f"{name}_NEXT"

@@ -36,13 +36,13 @@ OVERHEAD_BYTES: Final = _HEADER_BYTES + TAG_BYTES
 
 
 class Undecipherable(CorruptError):
-    """An encrypted value that is damaged, or another subject's. The message shows neither."""
+    """The encrypted value is damaged, or another subject's. The message shows neither."""
 
 
 def seal(
     values: Sequence[bytes | None], keys: Sequence[SubjectKey | None], randomness: Randomness
 ) -> list[bytes | None]:
-    """Encrypt values, each with the key beside it; None where either is None."""
+    """Encrypt values, each with its key; None where either is None."""
     size = len(values) * NONCE_BYTES
     nonces = randomness.bits(8 * size).to_bytes(size, "little")
     found: list[bytes | None] = []
@@ -58,7 +58,7 @@ def seal(
 
 
 def key_ids(values: Sequence[bytes | None]) -> Iterator[bytes | None]:
-    """The key id that each value names; None where it names none."""
+    """Yield the key id of each value; None if it has none."""
     for value in values:
         whole = value is not None and len(value) >= OVERHEAD_BYTES and value[0] == VERSION
         yield value[1:_PREFIX_BYTES] if value is not None and whole else None
@@ -81,7 +81,7 @@ def unseal(value: bytes, key: SubjectKey) -> bytes:
 
 
 def fault(value: bytes) -> str:
-    """Why a value names no key."""
+    """Return the reason why a value has no key id."""
     if len(value) < OVERHEAD_BYTES:
         return f"it has {len(value)} bytes, an encrypted value has {OVERHEAD_BYTES} and more"
     return f"it has version {value[0]}, known is {VERSION}"
@@ -90,10 +90,9 @@ def fault(value: bytes) -> str:
 def unseal_all(
     values: Sequence[bytes | None], keys: Sequence[SubjectKey | None], ring: KeyRing
 ) -> tuple[list[bytes | None], dict[int, str]]:
-    """Decrypt values, each with the key beside it; returns them, and reasons by position.
+    """Decrypt values, each with its key; return them, and reasons of failure by position.
 
-    A value is None where it was, where its subject has no key any more, and where there is a
-    reason.
+    A value is None if it was None, if its subject has no key, or if it failed.
     """
     found: list[bytes | None] = [None] * len(values)
     reasons: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Files with secrets: only their owner may read them, and a new one is whole or not there."""
+"""Files with secrets: readable by their owner alone, and written atomically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_private(path: Path) -> None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a directory that only its owner may enter, or check one that is there.
+    """Create a directory private to its owner, or check an existing one.
 
     Raises:
         KeyRingUnusable: it is there, and open to others.
@@ -52,7 +52,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read, in the place of an old one, durably."""
+    """Write a private file atomically and durably."""
     beside = path.with_name(f"{path.name}.tmp")
     with suppress(FileNotFoundError):
         MACHINE_FILES.remove(beside)

@@ -1,11 +1,9 @@
 """Tokens for values: equal values give equal tokens, so tables still join; no token can be
 reversed.
 
-A token is HMAC-SHA-256 of the value, under a key that the ring's secret gives for a *field*: the
-same value in two fields has two tokens unless both name the same field. It is cut to a length in
-an alphabet, so two values may share one: of n values in a form of b bits, n² / 2^(b+1) pairs do.
-32 hexadecimal digits (the default) are 128 bits, where that is nothing; 10 decimal digits are 33
-bits, where 100,000 values have half a pair.
+A token is HMAC-SHA-256 of the value under the key of a *field*, cut to a length in an alphabet. Of
+n values in a form of b bits, n² / 2^(b+1) pairs collide: none in practice with 32 hexadecimal
+digits (the default, 128 bits); half a pair for 100,000 values with 10 decimal digits.
 
 Source: RFC 2104 (HMAC); the birthday bound.
 """
@@ -28,7 +26,7 @@ _PURPOSE: Final = "token:"
 
 
 class InvalidTokenForm(InvalidError):
-    """A form or length that a token cannot have."""
+    """Invalid token form or length."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -63,12 +61,12 @@ DEFAULT_FORM: Final = TokenForm()
 
 
 def token(ring: KeyRing, field: str, value: bytes, form: TokenForm = DEFAULT_FORM) -> str:
-    """The token of one value of a field."""
+    """Return the token of a value of a field."""
     return tokens(ring, field, [value], form)[0]
 
 
 def tokens(ring: KeyRing, field: str, values: Sequence[bytes], form: TokenForm) -> list[str]:
-    """The tokens of values of a field, in their order."""
+    """Return the tokens of a field's values, in order."""
     key, write = ring.secret(_PURPOSE + field), _WRITERS[form.form]
     return [write(hmac.digest(key, value, "sha256"), form.length) for value in values]
 

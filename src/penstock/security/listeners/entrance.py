@@ -47,7 +47,7 @@ class Entrance(Generic[L]):
         self._handshakes_failed: Counter[str] = Counter()
 
     async def open(self, name: str, make: Callable[[], L]) -> L:
-        """Add a listener, whose files `make` reads; they are looked at from now on.
+        """Add a listener, whose files `make` reads and which are checked for changes from then on.
 
         Raises:
             InvalidError: a file cannot be used.
@@ -64,7 +64,7 @@ class Entrance(Generic[L]):
             await self.reload(look_closely=False)
 
     async def reload(self, *, look_closely: bool = True) -> list[str]:
-        """Take changed files into use; what could not be, in sentences."""
+        """Reload changed files; return sentences about those that failed."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.thread, self._reload, look_closely)
 
@@ -73,7 +73,7 @@ class Entrance(Generic[L]):
         return list(chain.from_iterable(each.reload(look_closely=look_closely) for each in made))
 
     async def close(self) -> None:
-        """End what runs. Idempotent."""
+        """Stop the threads. Idempotent."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
@@ -82,24 +82,22 @@ class Entrance(Generic[L]):
     # Connections
 
     def admitted(self, listener: str, address: str) -> bool:
-        """Whether a connection from an address may be accepted now."""
+        """Return whether a connection from an address may be accepted."""
         limit = self.limits.refusal(address, self._now())
         if limit is not None:
             self._refused[listener, limit] += 1
         return limit is None
 
     def barred(self, listener: str, address: str) -> bool:
-        """Whether credentials of HTTP from an address are refused now."""
+        """Return whether HTTP credentials from an address are refused."""
         found = self._credentials.barred(address, self._now())
         self._refused[listener, FAILURES] += found
         return found
 
     def failed(self, address: str) -> None:
-        """Count a request whose credentials are not accepted."""
         self._credentials.failed(address, self._now())
 
     def handshake_failed(self, listener: str, address: str) -> None:
-        """A client did not come through TLS."""
         self._handshakes_failed[listener] += 1
         self.limits.failed(address, self._now())
 
@@ -153,8 +151,9 @@ class Entrance(Generic[L]):
 
 
 class Gate:
-    """The entrance, for the addresses of one listener: a gate of `tls_server.TlsServer`, and the
-    failures that an `http_authentication.Authentication` counts."""
+    """Limits for the addresses of one listener: a gate of `tls_server.TlsServer` and counter of
+    failures.
+    """
 
     def __init__(self, entrance: Entrance[L], listener: str) -> None:
         self._entrance = entrance

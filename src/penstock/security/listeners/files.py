@@ -47,7 +47,6 @@ class ListenerFiles:
         has_tls: bool,
         has_tokens: bool,
     ) -> None:
-        """Raises InvalidError: a file cannot be used."""
         self.name = name
         self._settings = settings
         self._clock = clock
@@ -120,7 +119,7 @@ class ListenerFiles:
             yield "certificates", self.tls
 
     def reload(self, *, look_closely: bool) -> list[str]:
-        """Take changed files into use; blocks. What could not be, in sentences."""
+        """Reload changed files (blocks); return sentences about those that failed."""
         failures = []
         for word, one in self.reloading():
             before = one.failures

@@ -1,4 +1,4 @@
-"""Settings of a listener that is encrypted, or takes tokens, under Kafka's names; files are PEM.
+"""Settings of a listener with TLS or tokens, under Kafka's names; files are PEM.
 
 A class that inherits them may have a `PREFIX`.
 

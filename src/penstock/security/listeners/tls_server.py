@@ -61,8 +61,9 @@ class TlsServer:
         gate: Gate,
         displaces: bool = False,
     ) -> None:
-        """With `displaces` a new connection ends the oldest handshake of its address where that has
-        as many as it may, so that silent connections do not keep out probes from there."""
+        """With `displaces` a new connection ends the oldest handshake of an address at its limit,
+        so that silent connections do not block probes.
+        """
         self._displaces = displaces
         self._protocol = protocol
         self._context = context
@@ -79,7 +80,7 @@ class TlsServer:
     async def bind(
         self, host: str | None, port: int, backlog: int, *, reuse_port: bool = False
     ) -> None:
-        """Bind the addresses of a host, without accepting yet; None is every interface.
+        """Bind the addresses of a host without accepting; None is every interface.
 
         With `reuse_port` another process may listen beside this one.
 
@@ -112,7 +113,7 @@ class TlsServer:
             asyncio.get_running_loop().add_reader(bound, self._on_arrivals, bound)
 
     def close(self) -> None:
-        """Accept nothing more, and end handshakes; connections stay. Idempotent."""
+        """Stop accepting and end handshakes; connections stay. Idempotent."""
         for task in self._shaking:
             task.cancel()
         sockets, self._sockets = self._sockets, []
@@ -151,7 +152,6 @@ class TlsServer:
             asyncio.get_running_loop().add_reader(listening, self._on_arrivals, listening)
 
     def _end_oldest(self, address: str) -> None:
-        """End the oldest handshake of an address."""
         for task, host in self._shaking.items():
             if counted(host) == address:
                 del self._shaking[task]
@@ -160,7 +160,7 @@ class TlsServer:
                 return
 
     def _has_left(self, accepted: socket.socket, host: str) -> bool:
-        """Whether the peer is gone before its handshake: that costs nothing, and has failed."""
+        """Return whether the peer has closed the connection before its handshake."""
         state = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
         left = state != _ESTABLISHED
         if left:
@@ -215,7 +215,7 @@ class TlsServer:
 
 
 async def _waited(delay: float | None) -> bool:
-    """Wait for so long; False where there is no use in it."""
+    """Wait; return False if the connection should be dropped."""
     if delay:
         await pause(delay)
     return delay is not None

@@ -22,7 +22,7 @@ _NONCE_BITS: Final = 192
 
 
 class AuthenticationFailed(InvalidError):
-    """The client is not who it says, or did not say it in the mechanism's words."""
+    """The client's identity is not proven, or its message is malformed."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -40,7 +40,7 @@ class NobodysName(InvalidError):
 
 
 class ServerUntrusted(InvalidError):
-    """The server did not prove that it knows the password, or did not speak the mechanism."""
+    """The server did not prove knowledge of the password, or its message is malformed."""
 
     code: ClassVar[str] = "sasl_authentication_failed"
 
@@ -59,7 +59,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
-    """The end: who the client is, and until when that holds (ms since the epoch), if not always."""
+    """End of an exchange: the principal, and its expiry in ms since the epoch (None: never)."""
 
     data: bytes
     principal: Principal
@@ -71,7 +71,7 @@ Outcome = Challenge | Accepted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Later:
-    """An outcome that is slow to find; `find` raises AuthenticationFailed."""
+    """Slow outcome; `find` raises AuthenticationFailed."""
 
     find: Callable[[], Outcome]
 
@@ -80,7 +80,7 @@ class ServerExchange(Protocol):
     """Authentication of one client."""
 
     def step(self, message: bytes) -> Outcome | Later:
-        """Take the client's next message.
+        """Process the client's next message.
 
         Raises:
             AuthenticationFailed: the exchange has ended.
@@ -95,9 +95,9 @@ class ClientExchange(Protocol):
     """Whether the mechanism is content with what the server said."""
 
     def respond(self, challenge: bytes) -> bytes:
-        """The next message; `challenge` is empty for the first one. May be slow.
+        """Return the next message; `challenge` is empty for the first one. May be slow.
 
         Raises:
-            ServerUntrusted: the server's message is not what it should be.
+            ServerUntrusted: the server's message is invalid.
         """
         ...

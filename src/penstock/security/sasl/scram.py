@@ -199,7 +199,6 @@ class ScramClient:
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
-    """Byte by byte; of two lengths, nothing that matches anything."""
     if len(one) != len(other):
         return b""
     return (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).to_bytes(len(one), "big")
@@ -213,7 +212,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _text(message: bytes) -> str:
-    """A message; empty where it is too long, or no UTF-8."""
+    """Decode a message; empty if it is too long or not UTF-8."""
     try:
         return message.decode() if len(message) <= MESSAGE_BYTES_MAX else ""
     except UnicodeDecodeError:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.security.data.key_location import KeyPlace, ring_at
 from penstock.security.data.key_ring import KeyRingUnusable
-from penstock.security.data.places import KeyPlace, ring_at
 from penstock.spark.pipeline.document import read
 from penstock.spark.pipeline.problems import PipelineInvalid
 from penstock.spark.pipeline.spec import PipelineSpec, Source, Step

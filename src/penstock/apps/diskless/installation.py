@@ -1,4 +1,4 @@
-"""Control plane and object store of an installation, for commands that run beside its brokers."""
+"""Control plane and object store of an installation, for commands beside its brokers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class NoDatabase(InvalidError):
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Both, opened."""
+class Installation:
+    """Opened control plane and object store."""
 
     plane: SqliteControlPlane | PostgresControlPlane
     store: GuardedStore
@@ -62,13 +62,13 @@ def installation_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @asynccontextmanager
-async def opened(configuration: Configuration) -> AsyncIterator[Places]:
-    """Open what the configuration names; closed again at the end.
+async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
+    """Open the configured control plane and store; close them at the end.
 
     Raises:
         NoDatabase: no broker has run in the directory.
-        DatabaseLocked: a broker runs there; with SQLite there is one owner.
-        StoreMismatch: the store is not the database's.
+        DatabaseLocked: a broker is running there with SQLite, which allows one owner.
+        StoreMismatch: the store belongs to another database.
         PenstockError: database or store cannot be opened.
     """
     from penstock.base.system import SYSTEM_RANDOMNESS
@@ -95,7 +95,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Places]:
                 place=place_of(url, options),
             )
             await guard.check()
-            yield Places(plane, GuardedStore(store, guard), guard)
+            yield Installation(plane, GuardedStore(store, guard), guard)
         finally:
             await store.close()
     finally:
@@ -114,8 +114,8 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
     return SqliteControlPlane(path)
 
 
-async def partition_names(places: Places) -> dict[PartitionKey, str]:
-    """The partitions of diskless topics, by topic id and index."""
+async def partition_names(places: Installation) -> dict[PartitionKey, str]:
+    """Return the names of diskless partitions by topic id and index."""
     image = await places.plane.image()
     return {
         (topic.topic_id, index): f"{topic.name}-{index}"
@@ -125,11 +125,11 @@ async def partition_names(places: Places) -> dict[PartitionKey, str]:
     }
 
 
-async def wanted_partitions(places: Places, topic: str | None) -> dict[PartitionKey, str]:
+async def wanted_partitions(places: Installation, topic: str | None) -> dict[PartitionKey, str]:
     """Return the partitions of one diskless topic, or of all.
 
     Raises:
-        click.UsageError: there is no such diskless topic.
+        click.UsageError: the diskless topic does not exist.
     """
     names = await partition_names(places)
     wanted = {

@@ -1,8 +1,4 @@
-"""The places of an installation: database, object store, host agent, outbox, certificates.
-
-Everything is looked at as a broker, an agent or a writer would reach it, and nothing is changed
-there: no schema is migrated, no object is written.
-"""
+"""Storage checks: database, object store, host agent, outbox, certificates; read only."""
 
 from __future__ import annotations
 
@@ -30,7 +26,7 @@ _LOST_BY_POWER: Final = "what was answered may be lost with the machine: set it 
 
 
 def installation(configuration: Configuration) -> list[Check]:
-    """Database and object store, as the configuration names them."""
+    """Return the checks of the configured database and object store."""
     return [
         Check("database", lambda: [_database(configuration)]),
         Check("object store", lambda: [_object_store(configuration)]),
@@ -159,7 +155,7 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
 
 
 def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
-    """Run what asks a place; what goes wrong, or takes too long, is the finding."""
+    """Run a check with a timeout; turn its error into a finding."""
 
     async def bounded() -> Finding:
         async with asyncio.timeout(PLACE_SECONDS):
@@ -180,7 +176,7 @@ def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding
 
 
 def agent(named: str | None) -> Check:
-    """The host agent behind a socket: the one named, else the usual one if it is there."""
+    """Return the check of a host agent's socket: the given one, else the default if it exists."""
     from penstock.apps.host.command import DEFAULT_SOCKET
 
     path = named or os.environ.get("PENSTOCK_HOST_SOCKET_PATH")
@@ -214,7 +210,7 @@ def _agent(path: str) -> Finding:
 
 
 def outbox(named: str | None) -> Check:
-    """The tree of an outbox, if one is named."""
+    """Return the check of an outbox's tree, if one is given."""
     root = named or os.environ.get("PENSTOCK_OUTBOX_ROOT")
     if not root:
         return skipped("outbox", "no root is named (--outbox, PENSTOCK_OUTBOX_ROOT)")
@@ -240,5 +236,5 @@ def _outbox(root: Path) -> list[Finding]:
 
 
 def skipped(name: str, cause: str, fix: str = "") -> Check:
-    """Return a check that finds nothing but the reason why there is nothing to find."""
+    """Return a check that only reports why it was skipped."""
     return Check(name, lambda: [Finding(check=name, status="skip", cause=cause, fix=fix)])

@@ -17,7 +17,7 @@ _RINGS_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPlace:
-    """A keyring's directory and its master key's place; neither is a secret.
+    """Location of a keyring and of its master key; neither is secret.
 
     Attributes:
         ring: the directory.
@@ -34,7 +34,7 @@ class KeyPlace:
 
 @lru_cache(maxsize=_RINGS_MAX)
 def ring_at(place: KeyPlace) -> FileKeyRing:
-    """The keyring at a place.
+    """Return the keyring of a location, opened once per process.
 
     Raises:
         KeyRingUnusable: it is not there, others may read it, or its master key does not fit.
