@@ -129,9 +129,9 @@ def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
         "[diskless]\ncommit.interval.ms = 7\n"
         "[diskless.consume.cache]\nmax.bytes = 99999999\n"
     )
-    environment = {"PENSTOCK_CONTROL_URL": "postgresql://somebody@somewhere/metadata"}
+    environment = {"PENSTOCK_CONTROL_URL": "postgresql://user@somewhere/metadata"}
     found = configure(file=file, environment=environment, flags={})
-    assert found.places.control_url == "postgresql://somebody@somewhere/metadata"
+    assert found.places.control_url == "postgresql://user@somewhere/metadata"
     assert found.places.diskless_storage_url == "s3://bucket/place"
     assert found.places.diskless_storage_options == ("aws_region=x",)
     assert found.diskless.commit_interval_ms == 7

@@ -59,7 +59,7 @@ async def fill(plane: SqliteControlPlane | PostgresControlPlane, directory: Path
     for message in sent:
         writer.submit(message.submission)
     await writer.stop()
-    assert all(one.placed.error is None for one in sent)
+    assert all(entry.placed.error is None for entry in sent)
     await id_markers.note()
     await store.close()
 

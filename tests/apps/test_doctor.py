@@ -49,7 +49,7 @@ def examined(run: Run, *words: str) -> tuple[int, Found]:
 
 
 def unready(run: Run, *words: str) -> tuple[int, Found]:
-    """As `examined`, once a broker is not ready: its last look is answered for a second more."""
+    """Return `examined` once a broker is not ready: its last answer is kept for a second."""
     for _ in range(20):
         status, found = examined(run, *words)
         if found["readiness of broker 1"][0] == "fail":

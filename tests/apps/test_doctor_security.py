@@ -202,7 +202,7 @@ def examined_agent(bare: Run, tmp_path: Path) -> Examine:
             {"host__http__sasl__oauthbearer__unsecured__tokens": "true",
              "host__http__listener": "127.0.0.1:8088"},
             "warn",
-            "everybody can be anybody",
+            "any client can claim any identity",
         ),
         ({"host__sink": "nonsense"}, "fail", "host.sink"),
     ],

@@ -101,7 +101,7 @@ def refused(*words: str, **extra: str) -> str:
 
 
 def probed(run: Callable[[], Ran]) -> Ran:
-    """What a probe says of an agent that lives; a busy machine may keep it longer than a probe
+    """Probe a running agent; a busy machine may keep it longer than a probe
     waits, and a supervisor asks again.
     """
     by = time.monotonic() + TIMEOUT_SECONDS

@@ -57,7 +57,7 @@ def test_subjects_from_stdin(bare: Run, place: KeyPlace) -> None:
     for subject in ("a17", "b2", "c3"):
         seal_value(ring_at(place), subject, b"value")
     asked = bare("keys", "shred", "-", stdin="a17\n")
-    assert (asked.status, "need --yes" in asked.err) == (2, True)
+    assert (asked.status, "require --yes" in asked.err) == (2, True)
     done = bare("keys", "shred", "-", "--yes", stdin="a17\nnobody\n\nb2\na17\n")
     assert (done.status, done.out) == (1, "a17 shredded\nb2 shredded\n")
     assert done.err == "nobody has no key\n"

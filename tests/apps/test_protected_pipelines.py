@@ -75,7 +75,7 @@ def secrets(master: str, ring: FileKeyRing) -> dict[str, bytes]:
 
 
 def forms(secret: bytes) -> Iterator[bytes]:
-    """How a secret could be written."""
+    """Return the forms in which a secret could be written."""
     yield secret
     yield secret.hex().encode()
     yield secret.hex().upper().encode()

@@ -180,7 +180,7 @@ def test_bad_settings(tmp_path: Path) -> None:
         (("diskless.storage.url=s4://bucket",), "must begin with one of file"),
         (("diskless.storage.options=plain",), "an option must read name=value"),
         (
-            ("control.url=postgresql://somebody@127.0.0.1:1/x",),
+            ("control.url=postgresql://user@127.0.0.1:1/x",),
             "diskless.storage.url = '': must name the store that all brokers share",
         ),
         (

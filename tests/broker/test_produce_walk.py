@@ -29,8 +29,8 @@ def listed() -> tuple[list[str], list[str]]:
 
 
 class Trace:
-    """Which files of the package run from the arrival of a frame until it is on disk, and which
-    call which."""
+    """Files of the package that run from the arrival of a frame until it is on disk, and
+    their calls."""
 
     def __init__(self, walk: Collection[str]) -> None:
         """Only what a file of the walk has begun counts, no timer of the loop's."""

@@ -294,7 +294,6 @@ class Cluster:
 async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was cut off while what is left was led by an unclean election."""
     cluster = Cluster(tmp_path, 0)
     logs = {name: node.log for name, node in cluster.nodes.items()}
 

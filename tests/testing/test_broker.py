@@ -73,7 +73,7 @@ def test_nobody_else_is_given_the_port_meanwhile(process: bool) -> None:
 
 
 def test_what_a_forgotten_broker_held_is_free(tmp_path: Path) -> None:
-    """And nobody is warned of its sockets: a warning would fail this test."""
+    """No warning about its sockets is issued; it would fail this test."""
     broker = Broker(directory=tmp_path).start()
     host, _, port = broker.bootstrap.rpartition(":")
     broker.stop()

@@ -60,15 +60,15 @@ def test_a_delta_leads_from_one_image_to_the_other(seed: int, steps: int, read: 
     delta = delta_of(before, read_again(after) if read else after)
     old, new = dict(before.topics), dict(after.topics)
     assert not delta.whole
-    assert {one.name: one for one in delta.changed} == {
+    assert {topic.name: topic for topic in delta.changed} == {
         name: topic for name, topic in new.items() if old.get(name) != topic
     }
-    assert {one.name: one for one in delta.gone} == {
+    assert {topic.name: topic for topic in delta.gone} == {
         name: topic
         for name, topic in old.items()
         if name not in new or new[name].topic_id != topic.topic_id
     }
-    assert len(delta.changed) == len({one.name for one in delta.changed})
+    assert len(delta.changed) == len({topic.name for topic in delta.changed})
 
 
 def test_rules_say_which_topics_they_changed() -> None:

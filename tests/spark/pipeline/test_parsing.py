@@ -149,7 +149,7 @@ def directory(tmp_path: Path) -> Path:
     made = tmp_path / "shop"
     (made / "deep").mkdir(parents=True)
     (made / "order.proto").write_text("")
-    (made / "deep" / "masked.sql").write_text("-- from nobody\nselect *\nfrom pointers\n")
+    (made / "deep" / "masked.sql").write_text("-- without a source\nselect *\nfrom pointers\n")
     (made / "steps.py").write_text("import only_there\n\ndef score(one, other): ...\n")
     return made
 
@@ -240,7 +240,7 @@ def steps(directory: Path) -> dict[str, Step]:
         ),
         "from_file": Step(
             name="from_file",
-            sql="-- from nobody\nselect *\nfrom pointers\n",
+            sql="-- without a source\nselect *\nfrom pointers\n",
             inputs=("pointers",),
         ),
         "scored": Step(

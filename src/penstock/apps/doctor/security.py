@@ -195,13 +195,13 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
         wrong.append(
             "allow.everyone.if.no.acl.found: everybody may do everything on what no ACL names"
         )
-    nobody = [
+    anonymous = [
         listener.name
         for listener in listeners
         if listener.name != ADMIN and not _authenticates(configuration, listener)
     ]
-    if nobody:
-        wrong.append(f"clients of {listed(nobody, NAMED_MAX)} are User:ANONYMOUS")
+    if anonymous:
+        wrong.append(f"clients of {listed(anonymous, NAMED_MAX)} are User:ANONYMOUS")
     if str(ANONYMOUS) in super_users_of(broker):
         wrong.append("User:ANONYMOUS is a super user")
     if wrong:

@@ -1,3 +1,5 @@
+"""`penstock config`: show and change settings of topics, brokers and groups."""
+
 from __future__ import annotations
 
 from typing import cast

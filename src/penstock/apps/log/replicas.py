@@ -101,7 +101,7 @@ def progress(state: State) -> Callable[[int, int], None]:
 @click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
 @click.option("--replicas", "brokers", metavar="ID,…", help="Brokers; the first is to lead.")
 @click.option("--factor", type=click.IntRange(min=1), help="So many replicas; most stay.")
-@click.option("--cancel", is_flag=True, help="Give up what is ordered.")
+@click.option("--cancel", is_flag=True, help="Cancel the ordered reassignment.")
 @click.option(
     "--file", "plan", type=click.Path(path_type=Path), help="Partitions of any topics, as JSON."
 )

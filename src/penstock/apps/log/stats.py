@@ -1,3 +1,5 @@
+"""`penstock log stats`: show what stored partitions consist of."""
+
 from __future__ import annotations
 
 import click

@@ -134,7 +134,7 @@ class Plan:
 
     def ready_line(self) -> str:
         """Return the line that reports readiness: the first listener of each broker."""
-        kafka = [one.broker.listeners[0].rpartition("://")[2] for one in self.brokers]
+        kafka = [settings.broker.listeners[0].rpartition("://")[2] for settings in self.brokers]
         note = trusted_note(self._trusted and self.admin is not None)
         return f"penstock ready kafka={','.join(kafka)} admin={address(self.admin)}{note}"
 
