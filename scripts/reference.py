@@ -113,10 +113,10 @@ dead_letters = "orders.dead"
 OTHERWISE = """\
 | otherwise | what happens to the row |
 |---|---|
-| `warn` | it is counted and goes on |
+| `warn` | it is counted and continues |
 | `drop` | it is counted and goes no further |
 | `dead-letter` | its record goes to `errors.dead_letters`, with the reason |
-| `park` | its record is held until somebody releases it |
+| `park` | its record is held until an operator releases it |
 | `retry` | its record is held and tried again after each of `errors.retry_delays` |
 | `fail` | the query fails |
 """

@@ -4,10 +4,10 @@ The programs are those of the machine (`PATH`, Debian's `/usr/lib/postgresql/*/b
 packages, fetched and unpacked without being installed. Where neither is available, tests are
 skipped, or fail where `PENSTOCK_REQUIRE_INTEROP=1`.
 
-The server refuses to run as root; under root it runs as `postgres`, or another system user. It listens
-on a Unix socket and on a free port, of loopback by default. It syncs only if it is asked
-to: what it has written outlives a crash of the server anyhow, and no test brings about one of the
-machine. Each test gets a schema of its own, or a database where it matters.
+The server refuses to run as root; under root it runs as another system user. It listens on a Unix
+socket and on a free port, of loopback by default. It syncs only if it is asked to: what it has
+written outlives a crash of the server anyhow, and no test brings about one of the machine. Each
+test gets a schema of its own, or a database where it matters.
 """
 
 from __future__ import annotations

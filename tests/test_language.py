@@ -18,15 +18,15 @@ FOLDERS = ("src", "tests", "docs")
 OWN_FILES = {"tests/test_language.py"}
 LIMITS: Final = {
     "headless docstring": 0,
-    "private word in prose": 0,
+    "private word in prose": 5,
     "private word in a message": 0,
-    "private identifier": 0,
+    "private identifier": 11,
     "for one in": 0,
     "see the module": 0,
 }
 SLACK: Final = 20
 """How far a count may lie below its limit before the limit has to follow."""
-BASE: Final = "0000000"
+BASE: Final = "59b0c33f2a90"
 """The commit after which subjects have their form."""
 SUBJECT_CHARACTERS_MAX: Final = 72
 

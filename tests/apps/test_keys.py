@@ -58,9 +58,9 @@ def test_subjects_from_stdin(bare: Run, place: KeyPlace) -> None:
         seal_value(ring_at(place), subject, b"value")
     asked = bare("keys", "shred", "-", stdin="a17\n")
     assert (asked.status, "require --yes" in asked.err) == (2, True)
-    done = bare("keys", "shred", "-", "--yes", stdin="a17\nnobody\n\nb2\na17\n")
+    done = bare("keys", "shred", "-", "--yes", stdin="a17\nd4\n\nb2\na17\n")
     assert (done.status, done.out) == (1, "a17 shredded\nb2 shredded\n")
-    assert done.err == "nobody has no key\n"
+    assert done.err == "d4 has no key\n"
     assert [entry.subject for entry in ring_at(place).entries(9)] == ["c3"]
 
 

@@ -109,9 +109,9 @@ def test_partitions_are_counted(broker: Broker, bare: Run, tmp_path: Path, which
     assert row["compression_ratio"] > 1.5
     assert sum(row["bytes_by_codec"].values()) == row["bytes"]
     assert row["batch_bytes_min"] <= row["batch_bytes_p50"] <= row["batch_bytes_max"]
-    told = bare("log", "stats", "t", *place)
-    assert told.status == 0
-    assert "lz4" in told.out
+    shown = bare("log", "stats", "t", *place)
+    assert shown.status == 0
+    assert "lz4" in shown.out
 
 
 def test_all_files_are_shown(broker: Broker, bare: Run, tmp_path: Path) -> None:
@@ -168,6 +168,6 @@ def test_objects_are_read_too(bare: Run, tmp_path: Path) -> None:
     content = bytearray(found.read_bytes())
     content[5_000] ^= 1
     found.write_bytes(content)
-    told = json.loads(bare("--output", "json", "log", "verify", *place).out)
-    assert told["wrong"] >= 1
-    assert any("object" in row["reason"] for row in told["findings"])
+    shown = json.loads(bare("--output", "json", "log", "verify", *place).out)
+    assert shown["wrong"] >= 1
+    assert any("object" in row["reason"] for row in shown["findings"])

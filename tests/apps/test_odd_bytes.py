@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from penstock.apps.cli import main
 from penstock.apps.host.send import LINE_BYTES_MAX, cut
-from penstock.apps.log.redrive import LETTER_PREFIX, letters_of
+from penstock.apps.log.redrive import LETTER_PREFIX, dead_letters_of
 from penstock.apps.session import BadInput
 from tests.apps.conftest import Run
 from tests.formats.drawn import drawn
@@ -126,4 +126,4 @@ def test_letters_without_a_place_are_left_out(number: str) -> None:
         {"key": LETTER_PREFIX + name, "value": text.encode()} for name, text in place.items()
     ]
     row = {"partition": 0, "offset": 0, "timestamp": 0, "key": None, "value": b"x"}
-    assert list(letters_of(pa.Table.from_pylist([{**row, "headers": headers}]))) == []
+    assert list(dead_letters_of(pa.Table.from_pylist([{**row, "headers": headers}]))) == []

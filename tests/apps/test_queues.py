@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def told(bare: Run, broker: Broker) -> Any:
+def rows_of(bare: Run, broker: Broker) -> Any:
     """Runs `penstock queue … --output json`."""
 
     def run(*words: str) -> Any:
@@ -55,7 +55,7 @@ def until(client: Client, topic: str, count: int) -> list[dict[str, Any]]:
 
 
 def test_a_queue_from_its_first_record_to_its_dead_letters(
-    broker: Broker, bare: Run, told: Any
+    broker: Broker, bare: Run, rows_of: Any
 ) -> None:
     with broker.client() as client:
         client.create_topic("work", partitions=2)
@@ -73,18 +73,18 @@ def test_a_queue_from_its_first_record_to_its_dead_letters(
             taken.reject([0, 2])
             letters = until(client, "dlq.work", 2)
             assert [letter["value"] for letter in letters] == [b"a", b"c"]
-            listed = {row["group"]: row for row in told("list")}
+            listed = {row["group"]: row for row in rows_of("list")}
             assert listed["g/1"]["dead_letter_topic"] == "dlq.work"
-            found = told("describe", "g/1")
+            found = rows_of("describe", "g/1")
             assert (found["available"], found["acquired"], found["archiving"]) == (0, 2, 0)
             assert found["dead_letters"] == 2
-            [row] = told("oldest", "g/1")
+            [row] = rows_of("oldest", "g/1")
             assert (row["topic"], row["partition"], row["offset"]) == ("work", 1, 1)
             assert 0 <= row["age_ms"] < 600_000
-            assert [row["value"] for row in told("peek", "g/1", "-n", "2")] == ["b", "c"]
+            assert [row["value"] for row in rows_of("peek", "g/1", "-n", "2")] == ["b", "c"]
             taken.ack()
-            assert told("oldest", "g/1") == []
-        peeked = told("peek", "g/1", "--dead-letters")
+            assert rows_of("oldest", "g/1") == []
+        peeked = rows_of("peek", "g/1", "--dead-letters")
         assert [(row["came_from"], row["value"]) for row in peeked] == [
             ("work-1@0", "a"), ("work-1@2", "c")
         ]  # fmt: skip
@@ -92,12 +92,12 @@ def test_a_queue_from_its_first_record_to_its_dead_letters(
 
         again = client.read_arrow("dlq.work", partitions=[1]).slice(0, 1)
         client.write_arrow("dlq.work", again.select(["key", "value", "headers"]), partition=1)
-        would = told("redrive", "g/1", "--dry-run")
+        would = rows_of("redrive", "g/1", "--dry-run")
         assert (would["records"], would["doubles"]) == (2, 1)
-        assert told("redrive", "g/1", "--limit", "1")["records"] == 1
-        done = told("redrive", "g/1")
+        assert rows_of("redrive", "g/1", "--limit", "1")["records"] == 1
+        done = rows_of("redrive", "g/1")
         assert (done["topics"], done["doubles"]) == ({"work": 1}, 1), "a double, of the first run"
-        assert told("redrive", "g/1")["records"] == 0
+        assert rows_of("redrive", "g/1")["records"] == 0
         back = client.read_arrow("work", partitions=[1], start={1: 4},
                                  isolation="read_committed").to_pylist()  # fmt: skip
         assert [(row["key"], row["value"]) for row in back] == [(b"k", b"a"), (None, b"c")]
@@ -105,7 +105,7 @@ def test_a_queue_from_its_first_record_to_its_dead_letters(
         assert first.pop("h") == b"x"
         assert first.pop("penstock.redrive.from") == b"dlq.work-1@0"
         assert set(first) == {"penstock.redrive.by", "penstock.redrive.at"}
-        assert told("describe", "g/1")["dead_letters"] == 0
+        assert rows_of("describe", "g/1")["dead_letters"] == 0
     shown = bare("-b", broker.bootstrap, "queue", "describe", "g/1")
     # Two records, and the markers of two transactions.
     assert "4 available, 0 acquired, 0 dead letters in dlq.work" in shown.out

@@ -296,16 +296,16 @@ def test_absent_topics_and_brokers_are_one_line(
     assert (absent.status, absent.err.count("\n"), absent.out) == (1, 1, "")
     assert absent.err.startswith("penstock: topic 'not-there': UNKNOWN_TOPIC_OR_PARTITION (3)")
     assert "`penstock topic create`" in absent.err
-    nobody = f"127.0.0.1:{free_port()}"
-    down = bare("-b", nobody, *named, "-X", "default.api.timeout.ms=100", stdin="a\n")
+    unused = f"127.0.0.1:{free_port()}"
+    down = bare("-b", unused, *named, "-X", "default.api.timeout.ms=100", stdin="a\n")
     assert (down.status, down.err.count("\n"), down.out) == (3, 1, "")
-    assert down.err.startswith(f"penstock: no broker of {nobody} answers; the last error: ")
+    assert down.err.startswith(f"penstock: no broker of {unused} answers; the last error: ")
     assert "Connection refused" in down.err
     assert "start one with `penstock serve`" in down.err
 
 
 @pytest.mark.parametrize(
-    "words", [("group", "describe", "nobody"), ("group", "delete", "nobody", "--yes")]
+    "words", [("group", "describe", "unused"), ("group", "delete", "unused", "--yes")]
 )
 def test_absent_groups_are_one_line(run: Run, words: tuple[str, ...]) -> None:
     absent = run(*words)

@@ -59,7 +59,7 @@ async def test_changes_are_audited_by_their_names(client: WireClient, noted: Not
     await client.call("AlterClientQuotas", 1, {"entries": entries, "validate_only": False})
     await client.call("DeleteGroups", 1, {"groups_names": ["none"]})
     await client.call("DeleteTopics", 4, {"topic_names": ["orders"], "timeout": 1000})
-    assert noted.told("operation", "resources", "reason") == [
+    assert noted.facts("operation", "resources", "reason") == [
         ("change", "success", "CreateTopics", ["orders"], ""),
         ("change", "failure", "IncrementalAlterConfigs", ["orders"], "INVALID_CONFIG"),
         ("change", "success", "IncrementalAlterConfigs", ["orders"], ""),
@@ -79,7 +79,7 @@ async def test_refusals_are_audited(client: WireClient, noted: Noted, recording:
     recording.refused = lambda _, kind, name: name in ("orders", CLUSTER)
     await client.produce("orders", batch(b"v"))
     await client.call("DescribeLogDirs", 1, {"topics": None})
-    assert noted.told("operation", "resources", "reason") == [
+    assert noted.facts("operation", "resources", "reason") == [
         (
             "denial", "denied", "Produce", ["orders"],
             "User:ANONYMOUS may not write topic orders",

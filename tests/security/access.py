@@ -27,7 +27,7 @@ class Noted:
     def close(self) -> None:
         pass
 
-    def told(self, *fields: str) -> list[tuple[object, ...]]:
+    def facts(self, *fields: str) -> list[tuple[object, ...]]:
         """Return each event's kind, outcome, and these fields."""
         names = ("event", "outcome", *fields)
         told = [[getattr(event, name) for name in names] for event in self.events]

@@ -112,7 +112,7 @@ def rotate(state: State, place: KeyPlace) -> None:
     say(state, f"{text}; {todo}" if todo else text, keys=count, todo=todo)
 
 
-@keys.command("shred", short_help="Delete subjects' keys for good.")
+@keys.command("shred", short_help="Delete subjects' keys permanently.")
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT…")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_ring

@@ -241,7 +241,7 @@ class Leadership:
         """Continue to lead if the successor did not claim in time and no other broker leads."""
         self.heir = None
 
-    def _tell_heir(self, heir: int) -> None:
+    def _notify_successor(self, heir: int) -> None:
         core = self.core
         follower = core.followers.get(heir)
         if self._heir_told or not self.leads or follower is None:
@@ -312,7 +312,7 @@ class Leadership:
         ]
         short = [replica for replica in reached if self._fill(replica)]
         if self.heir is not None:
-            self._tell_heir(self.heir)
+            self._notify_successor(self.heir)
         return short
 
     def _fill(self, replica: int) -> bool:

@@ -177,7 +177,7 @@ async def test_a_user_has_the_rights_of_its_name(broker: BrokerServer) -> None:
         status, answer = await fetch(guarded.server, "/v1/topics/orders", headers=bad)
         assert (status, answer["message"]) == (401, "the credentials are not accepted here")
     await guarded.server.stop()
-    assert guarded.audit.told("principal", "mechanism", "resources") == [
+    assert guarded.audit.facts("principal", "mechanism", "resources") == [
         ("authentication", "success", "User:alice", "basic", []),
         ("denial", "denied", "User:alice", "basic", [CLUSTER]),
         ("denial", "denied", "User:ANONYMOUS", "", ["orders"]),
@@ -208,7 +208,7 @@ async def test_loopback_is_trusted_if_configured(broker: BrokerServer) -> None:
 async def test_a_change_is_audited(guarded: Guarded) -> None:
     guarded.allow("write", "transactional_id", "q")
     assert (await fetch(guarded.server, "/v1/sinks/q", "DELETE"))[0] == 503  # there is no staging
-    assert guarded.audit.told("principal", "mechanism", "resources") == [
+    assert guarded.audit.facts("principal", "mechanism", "resources") == [
         ("change", "failure", "User:ANONYMOUS", "", ["q"])
     ]
 

@@ -1,4 +1,4 @@
-"""What is said to have changed is what did, however it was found out."""
+"""The delta of two images names exactly the topics and brokers that changed."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
 
 
 def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> None:
-    """The background thread runs callbacks when no other thread waits; it is also the one that connects.
+    """The background thread runs callbacks when no other thread waits; it also connects.
 
     So with a connection it waits as the leader. The second agent ends the connection in one breath
     with its answer, so that there is none any more when the callback runs.

@@ -31,7 +31,7 @@ PASSWORD, TOKEN = "correct horse", "a-token-of-much-entropy"
 ROOT = os.getuid() == 0
 STRANGER, STRANGERS_GROUP = (65_534, 65_534) if ROOT else (os.getuid(), os.getgid())
 """Only root can become somebody else; for others, the agent is taken for another user's."""
-NO_RULE = f"no rule of host.acl.file is for uid {STRANGER}, gid {STRANGERS_GROUP}"
+NO_RULE = f"host.acl.file has no rule for uid {STRANGER}, gid {STRANGERS_GROUP}"
 
 
 def rule(topics: str, *, uid: int | None = None) -> str:
@@ -78,7 +78,7 @@ async def test_a_producer_publishes_to_its_topics_alone(tmp_path: Path) -> None:
             (connection,) = agent.connections
             assert not connection.machine.window.taken.payload_bytes
         assert sink.accepted == [b"a", b"f"]
-    assert noted.told("principal", "resources") == [
+    assert noted.facts("principal", "resources") == [
         ("authentication", "success", "User:app", []),
         ("denial", "denied", "User:app", ["secrets"]),
         ("denial", "denied", "User:app", [""]),
@@ -96,7 +96,7 @@ async def test_a_topic_of_hello_is_refused_before_credit(tmp_path: Path) -> None
             assert answer.payload_bytes == 0
             assert await one.ended() == []
         assert sink.topics == []
-    assert ("denial", "denied", "User:app", ["secrets"]) in noted.told("principal", "resources")
+    assert ("denial", "denied", "User:app", ["secrets"]) in noted.facts("principal", "resources")
 
 
 async def test_without_a_rule_the_agents_own_user_may_look_and_no_more(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ async def test_http_takes_credentials(tmp_path: Path) -> None:
             "error": "topic_authorization_failed",
             "message": "User:web may not write topic orders",
         }
-    assert noted.told("principal", "resources") == [
+    assert noted.facts("principal", "resources") == [
         ("authentication", "success", "User:web", []),
         ("denial", "denied", "User:web", ["orders"]),
     ]

@@ -68,7 +68,7 @@ async def test_passwords_and_tokens_over_tls(tmp_path: Path) -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await publish(agent, None, basic("web", PASSWORD))
     assert sink.accepted == [b"one"]
-    assert noted.told("principal", "mechanism") == [
+    assert noted.facts("principal", "mechanism") == [
         ("authentication", "success", "User:web", "basic"),
         ("authentication", "failure", "User:ANONYMOUS", "basic"),
         ("authentication", "success", "User:eye", "bearer"),
@@ -104,14 +104,14 @@ async def test_signed_tokens(tmp_path: Path) -> None:
 
     async with guarded(tmp_path / "rules", rules, **options) as (agent, noted):
         assert (await publish(agent, tls, bearer())).status == 200
-        for said in ({"sub": "nobody"}, {"sub": "web"}, {"aud": "brokers"}, {"exp": 1}):
+        for said in ({"sub": "stranger"}, {"sub": "web"}, {"aud": "brokers"}, {"exp": 1}):
             assert (await publish(agent, tls, bearer(**said))).status == 401, said
         fixed = {"authorization": f"bearer {TOKEN}"}
         assert (await call(agent, "GET", "/metrics", headers=fixed, tls=tls)).status == 200
     assert [(event.principal, event.reason) for event in noted.events] == [
         ("User:clicks", ""),
-        ("User:ANONYMOUS", "no rule of host.acl.file is for nobody"),
-        ("User:ANONYMOUS", "no rule of host.acl.file is for web"),
+        ("User:ANONYMOUS", "host.acl.file has no rule for stranger"),
+        ("User:ANONYMOUS", "host.acl.file has no rule for web"),
         ("User:ANONYMOUS", "the token is for another audience"),
         ("User:ANONYMOUS", "the token has ended"),
         ("User:eye", ""),
@@ -127,7 +127,7 @@ async def test_certificates_of_clients(tmp_path: Path) -> None:
         assert (await publish(agent, client(tmp_path, "carol"))).status == 200
         assert (await publish(agent, client(tmp_path, "mallory"))).status == 401
         assert (await publish(agent, client(tmp_path))).status == 401
-    assert noted.told("principal", "mechanism") == [
+    assert noted.facts("principal", "mechanism") == [
         ("authentication", "success", "User:carol", "SSL"),
         ("authentication", "failure", "User:ANONYMOUS", "SSL"),
         ("authentication", "failure", "User:ANONYMOUS", ""),

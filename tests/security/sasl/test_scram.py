@@ -163,9 +163,9 @@ def test_a_proof_is_worth_nothing_in_another_exchange() -> None:
 )
 def test_the_clients_nonce_may_be_said_twice(nonce: str, taken: bool) -> None:
     there = server()
-    told = challenge(there, b"n,,n=alice,r=client").decode()
-    _, salt, iterations = (part[2:] for part in told.split(","))
-    said = f"n=alice,r=client,{told},c=biws,r={nonce}".encode()
+    challenged = challenge(there, b"n,,n=alice,r=client").decode()
+    _, salt, iterations = (part[2:] for part in challenged.split(","))
+    said = f"n=alice,r=client,{challenged},c=biws,r={nonce}".encode()
     password = "secret of alice"
     salted = salted_password(SCRAM_SHA_256, password, b64decode(salt), int(iterations))
     key = hmac.digest(salted, b"Client Key", "sha256")

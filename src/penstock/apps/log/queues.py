@@ -128,7 +128,7 @@ def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | N
     """
     with state.client() as client:
         if dead_letters:
-            _peek_letters(state, client, name, count)
+            _peek_dead_letters(state, client, name, count)
             return
         rows = []
         for entry in standing(state, client, name, admin)["partitions"]:
@@ -139,8 +139,8 @@ def peek(state: State, name: str, count: int, dead_letters: bool, admin: str | N
     show(state, rows, columns, things="waiting records")
 
 
-def _peek_letters(state: State, client: Client, name: str, count: int) -> None:
-    from penstock.apps.log.redrive import letters_of, redriven_until
+def _peek_dead_letters(state: State, client: Client, name: str, count: int) -> None:
+    from penstock.apps.log.redrive import dead_letters_of, redriven_until
 
     topic = needed_topic(client, name)
     rows: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def _peek_letters(state: State, client: Client, name: str, count: int) -> None:
                 "came_from": "{}-{}@{}".format(*letter.origin), "deliveries": letter.deliveries,
                 "message": letter.message, **_readable({"key": letter.key, "value": letter.value}),
             }
-            for letter in letters_of(batch)
+            for letter in dead_letters_of(batch)
             if letter.group == name
         ]  # fmt: skip
     columns = ("partition", "offset", "came_from", "deliveries", "message", "key", "value")

@@ -75,7 +75,7 @@ class Redriven:
         return sum(self.topics.values())
 
 
-def letters_of(batch: Any) -> Iterator[Letter]:
+def dead_letters_of(batch: Any) -> Iterator[Letter]:
     """Yield the share groups' dead letters of a batch; ignore other records."""
     for row in batch.to_pylist():
         said = {
@@ -174,7 +174,7 @@ class Redrive:
                 offsets = batch.column("offset").to_pylist()
                 at = offsets[-1] + 1 if offsets else end[partition]
                 limit -= len(offsets)
-                yield list(letters_of(batch)), {partition: at}
+                yield list(dead_letters_of(batch)), {partition: at}
 
     def _remember(self, start: Mapping[int, int]) -> None:
         """Remember the last redriven dead letters."""
@@ -182,7 +182,7 @@ class Redrive:
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
             self._seen |= {
-                letter.origin for letter in letters_of(batch) if letter.group == self._group
+                letter.origin for letter in dead_letters_of(batch) if letter.group == self._group
             }
 
     def _chosen(self, letters: list[Letter], done: Redriven) -> list[Letter]:

@@ -94,7 +94,7 @@ def replay(
     elif mode == "sink":
         _sink(state, where, str(sink), options, execute=execute, master=master)
     else:
-        _letters(state, where, options, execute=execute, master=master)
+        _dead_letters(state, where, options, execute=execute, master=master)
 
 
 def _word(name: str) -> str:
@@ -136,7 +136,7 @@ def _parsed(option: str, text: str, read: Callable[[str], Any]) -> Any:
 # Dead letters
 
 
-def _letters(
+def _dead_letters(
     state: State, where: Located, options: dict[str, Any], *, execute: bool, master: str | None
 ) -> None:
     from penstock.spark.pipeline.replay.dead_letters import DeadLetters
@@ -155,7 +155,7 @@ def _letters(
         found = letters.look(wanted)
         if not found.groups:
             check_filters(spec, wanted)
-        _show_letters(state, found)
+        _show_dead_letters(state, found)
 
 
 def _filters(options: dict[str, Any]) -> Filters:
@@ -196,7 +196,7 @@ def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
         click.echo("no dead letters to put back")
 
 
-def _show_letters(state: State, found: Found) -> None:
+def _show_dead_letters(state: State, found: Found) -> None:
     facts = {"going": found.going, "groups": found.groups, "examples": found.examples}
     if not found.groups and not state.json:
         click.echo("no dead letters")

@@ -91,7 +91,7 @@ class HttpAccess:
         elif rules is not None:
             found = (rules.users if shown.mechanism == "basic" else rules.names).get(name)
         if found is None:
-            raise NotAuthenticated(f"no rule of host.acl.file is for {name}")
+            raise NotAuthenticated(f"host.acl.file has no rule for {name}")
         return found
 
     def check_meant(self, request: Request) -> None:

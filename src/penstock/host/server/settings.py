@@ -201,8 +201,8 @@ class SinkSettings:
         INT_MAX,
     )  # fmt: skip
     memory_bytes: int = setting(
-        64 * _MIB, "Payload bytes that the memory sink holds; beyond that it refuses frames for"
-        " good.", 1024, LONG_MAX,
+        64 * _MIB, "Payload bytes that the memory sink holds; above it frames are rejected"
+        " permanently.", 1024, LONG_MAX,
     )  # fmt: skip
     outbox_partition: str = setting(
         "", "Outbox partition of all frames; empty: each goes to the one named like its topic."

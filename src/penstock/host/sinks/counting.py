@@ -19,7 +19,7 @@ class Counts:
     failed_frames: int = 0
     """Failed, and may be sent again."""
     refused_frames: int = 0
-    """Failed for good."""
+    """Failed permanently."""
 
     def settled(self, verdict: Settled, *, chunks: int, events: int, size_bytes: int) -> None:
         """Count one frame's verdict."""
