@@ -204,7 +204,7 @@ class ProducerPartitions:
                 f" {limits.LANE_BATCHES_IN_FLIGHT_MAX} can be repeated without being written twice"
             )
         if publication.records < 1:
-            raise InvalidChunks("a frame without records has no place in the log")
+            raise InvalidChunks("a frame without records cannot be written to the log")
         key = (publication.topic, publication.partition)
         producer_partition = self._producer_partitions.get(key)
         if producer_partition is None:

@@ -131,7 +131,7 @@ def test_partitions_whose_brokers_would_not_run_are_named(tmp_path: Path) -> Non
     asyncio.run(_with_topics(tmp_path / "control.sqlite"))
     check_held([1, 2, 3], tmp_path)
     check_held([1, 3], tmp_path)
-    said = r"1 partitions, the first of them spread-1, lie with brokers 3.*--processes 3"
+    said = r"1 partitions, first spread-1, have replicas on brokers 3.*--processes 3"
     with pytest.raises(BrokersMissing, match=said):
         check_held([1, 2], tmp_path)
     with pytest.raises(BrokersMissing, match=r"3 partitions.*brokers 1,.*node\.id = 1"):

@@ -98,7 +98,10 @@ def test_children_come_again_and_do_not_outlive_the_parent(tmp_path: Path) -> No
         assert parent.wait(TIMEOUT_SECONDS) == 0
     status, said = refused("--data-dir", str(tmp_path), *LOCAL)
     assert status == 1
-    assert "lie with brokers 2, which would not run: start it with --processes 2" in said
+    assert (
+        "have replicas on brokers 2, which this command does not start: start it with --processes 2"
+        in said
+    )
 
 
 @pytest.mark.long

@@ -194,13 +194,13 @@ def check_held(brokers: Collection[int], directory: Path) -> None:
         return
     missing = set[int]().union(*[ids for _, ids in held])
     raise BrokersMissing(
-        f"data directory {directory}: {len(held)} partitions, the first of them {held[0][0]}, lie"
-        f" with brokers {', '.join(map(str, sorted(missing)))}, which would not run:"
-        f" {_cure(missing, min(brokers))}"
+        f"data directory {directory}: {len(held)} partitions, first {held[0][0]}, have replicas on"
+        f" brokers {', '.join(map(str, sorted(missing)))}, which this command does not start:"
+        f" {_fix(missing, min(brokers))}"
     )
 
 
-def _cure(missing: Collection[int], first: int) -> str:
+def _fix(missing: Collection[int], first: int) -> str:
     if min(missing) < first:
         return f"start it with node.id = {min(missing)}, as before"
     return (
