@@ -89,7 +89,7 @@ def test_avro_schemas_too_deep_or_not_json(tmp_path: Path) -> None:
         ('syntax = "proto2"; message A { optional group G = 1 { optional int32 x = 1; } }',
          "A", "is a group"),
         ("nonsense", None, "does not compile"),
-        (PROTO, None, "must be said"),
+        (PROTO, None, "is required"),
         (PROTO, "shop.Gone", "is not in schema.proto"),
         (PROTO, "google.protobuf.Timestamp", "is one value"),
     ],

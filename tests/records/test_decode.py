@@ -289,7 +289,7 @@ def test_an_offset_outside_its_batch_is_refused() -> None:
     data = bytearray(encoded([Batch(0, some_records(9, 1))]))
     struct.pack_into(">i", data, 23, 7)
     seal(data)
-    with pytest.raises(CorruptBatch, match="offset lies outside"):
+    with pytest.raises(CorruptBatch, match="offset is outside"):
         decode_batches(data)
 
 

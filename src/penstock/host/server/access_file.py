@@ -81,7 +81,7 @@ class Access:
         _, uid, gid = _CREDENTIALS.unpack(credentials)
         permission = rules.of_peer(uid, gid, own_uid=self.own_uid)
         if permission is None:
-            return None, f"no rule of host.acl.file is for uid {uid}, gid {gid}"
+            return None, f"host.acl.file has no rule for uid {uid}, gid {gid}"
         return permission, ""
 
     def admitted(self, permission: Permission) -> None:

@@ -25,7 +25,7 @@ CONNECTIONS_REFUSED: Final = _counter(
     "connections_refused_total", "Connections over host.connections.max."
 )
 CONNECTIONS_DENIED: Final = _counter(
-    "connections_denied_total", "Connections of processes that no rule of host.acl.file is for."
+    "connections_denied_total", "Connections of processes that host.acl.file has no rule for."
 )
 RULES_FAILING: Final = _gauge(
     "acl_file_failing", "1 while host.acl.file, as it is now, cannot be used, and older rules hold."
