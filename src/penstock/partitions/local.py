@@ -203,7 +203,7 @@ class LocalPartition(ReplicaState):
         log, tiers = self.log, self.tiers
         end = self.last_stable_offset if committed else self.high_watermark
         if spec == LATEST:
-            return OffsetAndTimestamp(end, -1, log.leader_epoch)
+            return OffsetAndTimestamp(end, -1, max(log.leader_epoch, self.leader_epoch))
         if spec in (EARLIEST, EARLIEST_LOCAL):
             return self._at(self.log_start_offset if spec == EARLIEST else log.log_start_offset)
         if spec in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -217,7 +217,8 @@ class LocalPartition(ReplicaState):
 
     def _at(self, offset: int) -> OffsetAndTimestamp:
         epoch = self.epoch_at(offset)
-        return OffsetAndTimestamp(offset, -1, epoch if epoch >= 0 else self.log.leader_epoch)
+        known = max(self.log.leader_epoch, self.leader_epoch)
+        return OffsetAndTimestamp(offset, -1, epoch if epoch >= 0 else known)
 
     def _tiered(self, tiers: TieredPart, spec: int) -> OffsetAndTimestamp | None:
         if spec == LATEST_TIERED:
