@@ -145,7 +145,7 @@ class Story:
             for task in [task for task in self._tasks if task.done()]:
                 self._tasks.discard(task)
                 task.result()
-            self._waiting = [one for one in self._waiting if not one[1].done()]
+            self._waiting = [waiting for waiting in self._waiting if not waiting[1].done()]
             if self._waiting:
                 place = self.random.randrange(len(self._waiting))
                 name, future = self._waiting.pop(place)
@@ -244,7 +244,7 @@ class Story:
                 continue
             self.seen["read"] += 1
             try:
-                self.ledger.judge({one.offset: one for one in read(data)}, end)
+                self.ledger.judge({record.offset: record for record in read(data)}, end)
             except AssertionError as error:
                 raise Violation(f"a reader: {error}") from error
 
@@ -256,8 +256,8 @@ class Story:
                 pending_grace_ms=10**12, unreferenced_grace_ms=0, limit=100
             )
             if marked:
-                await store.delete([one.key for one in marked])
-                await self.bed.plane.forget_objects([one.object_id for one in marked])
+                await store.delete([item.key for item in marked])
+                await self.bed.plane.forget_objects([item.object_id for item in marked])
                 self.seen["swept"] += len(marked)
 
     async def _pause(self, seconds: float) -> None:

@@ -22,7 +22,7 @@ A row begins with
    10 Read          authority i32, epoch i32, base i64, next i64
    11 ReadAnswer    authority i32, epoch i32, base i64, next i64, bytes of batches u32
    12 HandOver      authority i32
-   13 GiveTo        authority i32, heir i32
+   13 GiveTo        authority i32, successor i32
    14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
    15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
    16 Settle        authority i32
@@ -85,10 +85,10 @@ class HandOver(NamedTuple):
 
 
 class GiveTo(NamedTuple):
-    """The leader in epoch `authority` should hand over to the broker `heir`."""
+    """The leader in epoch `authority` should hand over to the broker `successor`."""
 
     authority: int
-    heir: int
+    successor: int
 
 
 class Settle(NamedTuple):

@@ -377,8 +377,8 @@ class Replication:
         leading = log.leading
         if leading is None or leading.heir is not None or leading.core.epoch != asked.authority:
             return
-        if leading.may_inherit(asked.heir):
-            self.hand_over(log, asked.heir)
+        if leading.may_inherit(asked.successor):
+            self.hand_over(log, asked.successor)
 
     def inherit(self, log: ReplicatedLog, epoch: int) -> None:
         """The leader in an epoch gives it away to this broker."""
