@@ -23,14 +23,10 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.client import Client, Waits
 from penstock.client.errors import BrokerBusy, BrokerFailed, TimedOut
 from penstock.client.pool import Unanswered
+from penstock.client.replicas import SHORT_CALLS
 
 LOOK_SECONDS: Final = 0.1
 STOP_SECONDS: Final = 5.0
-SHORT_CALLS: Final[dict[str, Any]] = {
-    "api_timeout_ms": 1_000, "connect_timeout_ms": 1_000, "request_timeout_ms": 2_500
-}  # fmt: skip
-"""Time limits of a client that asks brokers about themselves: a broker needs 2 s to find out what
-it cannot use, and a call to several that do not answer is to end within 5 s."""
 
 
 def named_brokers(ids: Sequence[int]) -> str:

@@ -15,6 +15,11 @@ from penstock.client.errors import TimedOut, broker_error
 from penstock.client.metadata import Node, TopicAndPartition
 
 LOOK_SECONDS: Final = 0.5
+SHORT_CALLS: Final[dict[str, Any]] = {
+    "api_timeout_ms": 1_000, "connect_timeout_ms": 1_000, "request_timeout_ms": 2_500
+}  # fmt: skip
+"""Time limits of a client that asks brokers about themselves: a broker needs 2 s to find out what
+it cannot use, and a call to several that do not answer is to end within 5 s."""
 EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 ROLES: Final = "broker.roles"
 UNAVAILABLE: Final = "broker.unavailable"

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.admin import admin_addresses, ask_admin, hides_causes
 from penstock.apps.doctor.findings import SKEW_CURE, SKEW_WARN_SECONDS, Check, Finding
-from penstock.apps.waiting import SHORT_CALLS
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.errors import (
@@ -29,6 +28,7 @@ from penstock.client.errors import (
     NotAccepted,
     TimedOut,
 )
+from penstock.client.replicas import SHORT_CALLS
 
 if TYPE_CHECKING:
     from penstock.apps.session import State

@@ -10,8 +10,7 @@ from penstock.apps.doctor.findings import Check, Finding, Status
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
 from penstock.apps.session import counted
-from penstock.apps.waiting import SHORT_CALLS
-from penstock.client.replicas import PERSISTENCE
+from penstock.client.replicas import PERSISTENCE, SHORT_CALLS
 
 if TYPE_CHECKING:
     from penstock.apps.session import State

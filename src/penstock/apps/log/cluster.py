@@ -41,8 +41,7 @@ def status(state: State) -> None:
     """
     from penstock.apps.doctor.brokers import known_admins
     from penstock.apps.doctor.losses import described, given_up
-    from penstock.apps.waiting import SHORT_CALLS
-    from penstock.client.replicas import outage
+    from penstock.client.replicas import SHORT_CALLS, outage
 
     with state.client(**SHORT_CALLS) as client:
         found = client.metadata()

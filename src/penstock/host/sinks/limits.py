@@ -27,10 +27,6 @@ LOG_REQUEST_TIMEOUT_MS: Final = 10_000
 LOG_STALL_MS: Final = 1_000
 """Age of a frame without an answer, and time without an answer to a check, after which the check
 asks brokers for the cause."""
-LOG_LOOK_CONNECT_MS: Final = 1_000
-LOG_LOOK_MS: Final = 2_500
-"""Longest waits for a connection to a broker, and for its answer about itself: it needs up to 2 s
-to find out what it cannot use."""
 LOG_API_TIMEOUT_MS: Final = 10_000
 """Longest time to start, or to introduce a producer, with retries."""
 

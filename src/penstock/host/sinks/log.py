@@ -35,7 +35,7 @@ from penstock.client.appender import Appender
 from penstock.client.errors import ClientClosed, UnknownTopic
 from penstock.client.limits import RETRY
 from penstock.client.producer_partitions import Pieces, ProducerPartition
-from penstock.client.replicas import outage
+from penstock.client.replicas import SHORT_CALLS, outage
 from penstock.host.errors import SinkUnavailable
 from penstock.host.port import (
     ACCEPTED,
@@ -202,13 +202,8 @@ class LogSink:
 
     def _outage(self) -> str:
         """Return what brokers cannot use, and which do not answer; empty if all can serve."""
-        with Client(
-            self._options.bootstrap,
-            client_id=self._options.client_id,
-            request_timeout_ms=limits.LOG_LOOK_MS,
-            connect_timeout_ms=limits.LOG_LOOK_CONNECT_MS,
-            api_timeout_ms=limits.LOG_LOOK_CONNECT_MS,
-        ) as client:
+        options = self._options
+        with Client(options.bootstrap, client_id=options.client_id, **SHORT_CALLS) as client:
             return outage(client.broker_states())
 
     async def introduce(self, producer_id: int, topics: Sequence[str]) -> Introduction:
