@@ -28,7 +28,7 @@ LIMITS: Final = {
 }
 SLACK: Final = 20
 """How far a count may lie below its limit before the limit has to follow."""
-BASE: Final = "59b0c33f2a90"
+BASE: Final = "0b3c2d7111771fecc4a9ae62ffcf0e6886100ac3"
 """The commit after which subjects have their form."""
 SUBJECT_CHARACTERS_MAX: Final = 72
 
