@@ -237,6 +237,15 @@ def test_an_interrupted_measurement_deletes_its_topics(data: Path, bootstrap: st
     assert list(data.iterdir()) == []
 
 
+def test_a_topic_whose_measurement_never_began_is_deleted(bootstrap: str) -> None:
+    with bed_of(bootstrap) as bed:
+        interrupted = bed.topic()  # a signal between `__enter__` and the body leaves it like this
+        name = interrupted.__enter__()
+        assert bench_topics(bootstrap) == [name]
+        bed.delete_topics()
+        assert bench_topics(bootstrap) == []
+
+
 @pytest.mark.long
 def test_a_broker_that_dies_is_told(data: Path) -> None:
     timeouts = ("-X", "delivery.timeout.ms=2000", "-X", "default.api.timeout.ms=3000")

@@ -158,6 +158,16 @@ class Bed:
         default_factory=lambda: f"penstock-bench-{SYSTEM_RANDOMNESS.uuid().hex[:8]}"
     )
     _count: int = 0
+    _topics: set[str] = field(default_factory=set)
+
+    def delete_topics(self) -> None:
+        """Delete topics whose `topic` was interrupted just before or after its body.
+
+        Raises:
+            PenstockError: a topic cannot be deleted.
+        """
+        for name in sorted(self._topics):
+            self._delete(name)
 
     @contextmanager
     def topic(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -168,6 +178,7 @@ class Bed:
         """
         self._count += 1
         name = f"{self.prefix}-{self._count}"
+        self._topics.add(name)
         try:
             with deferred():  # what is interrupted here could take effect after the deletion
                 self.client.create_topic(name, partitions, configs)
@@ -178,8 +189,11 @@ class Bed:
     def _delete(self, name: str) -> None:
         from penstock.client import UnknownTopic
 
+        if name not in self._topics:
+            return
         try:
             with deferred(), suppress(UnknownTopic):
+                self._topics.remove(name)
                 self.client.delete_topic(name)
         except PenstockError as error:
             error.add_note(f"topic {name} may be left behind")

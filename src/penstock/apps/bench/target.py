@@ -194,7 +194,11 @@ def _bed(state: State, bootstrap: str, pid: int | None) -> Iterator[Bed]:
         return named.client(client_id="penstock-bench", delivery_timeout_ms=timeout_ms)
 
     with connect() as client:
-        yield Bed(bootstrap, client, connect, pid, timeout_ms)
+        bed = Bed(bootstrap, client, connect, pid, timeout_ms)
+        try:
+            yield bed
+        finally:
+            bed.delete_topics()
 
 
 def _local_steps(bed: Bed) -> list[Step]:
