@@ -9,6 +9,7 @@ the same; so is a timeout. The ordinary run has a few of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -27,7 +28,6 @@ OF_OTHERS = ("copied", "TxnOffsetCommit", "staged", "AddOffsetsToTxn")
 """What is done by brokers that are neither coordinator nor leader: they are victims as well."""
 FEW = (
     ("confluent-kafka", Victim.ZOMBIE, "staged offsets"),
-    ("confluent-kafka", Victim.PRODUCER, "stored data {far}"),
     ("franz-go", Victim.COORDINATOR, "saved PrepareCommit"),
 )
 
@@ -59,6 +59,8 @@ def _few() -> Iterator[Case]:
 ALL = [
     (kind, case) for kind in KINDS.values() for name in ENUMERATED for case in _cases(kind, name)
 ]
+EVERY = int(os.environ.get("PENSTOCK_EVERY_KILL", "9"))
+"""Share of all kills in a long run; 1 takes each of the 1,800, for three hours."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +112,7 @@ def test_somebody_dies(cluster: Cluster, case: Case) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("cluster", "case"),
-    [pytest.param(kind.name, case, id=f"{kind.name}, {case}") for kind, case in ALL],
+    [pytest.param(kind.name, case, id=f"{kind.name}, {case}") for kind, case in ALL[::EVERY]],
     indirect=["cluster"],
 )
 def test_anybody_dies_at_any_step(cluster: Cluster, case: Case) -> None:

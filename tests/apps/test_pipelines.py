@@ -310,7 +310,6 @@ def test_a_run_from_plan_to_stop_and_on(
     fill(broker, "whole", 10)
     ran = bare("pipeline", "status", *where, "--output", "json")
     assert json.loads(ran.out)["queries"][0]["lag_records"] == 10
-    planned(where, tmp_path)
     once = penstock("run", *where, "--once")
     assert once.returncode == 0, once.stderr
     assert errors(once.stderr) == []
@@ -340,12 +339,22 @@ def stopped(bare: Run, where: tuple[str, ...]) -> None:
     assert "does not run" in bare("pipeline", "status", *where).out
 
 
-def planned(where: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_plan_names_offsets_steps_and_tables(
+    broker: Broker, write: Callable[[str], Path], tmp_path: Path
+) -> None:
+    fill(broker, "planned", 1_000)
+    file = write(PIPELINE.replace("{topic}", "planned"))
+    where = (str(file), "-b", broker.bootstrap, "--admin", broker.admin_url)
+    once = penstock("run", *where, "--once")
+    assert once.returncode == 0, once.stderr
     ran = penstock("plan", *where, "--explain", "--output", "json")
     assert ran.returncode == 0, ran.stderr
     (query,) = json.loads(ran.stdout)["queries"]
     assert query["group"] == "lines.lines"
-    assert query["sources"][0]["topics"] == ["whole"]
+    assert query["sources"][0]["topics"] == ["planned"]
     assert sum(place["offset"] for place in query["offsets"]) == 1_000
     assert [(step["name"], step["runs"]) for step in query["steps"]] == [("upper", "per batch")]
     assert query["sinks"][0]["table"] == str(tmp_path / "lake" / "lines")

@@ -47,6 +47,7 @@ async def diagnosis(cluster: Cluster, *, status: int = 0) -> dict[str, str]:
     return dict(finding)
 
 
+@pytest.mark.long
 async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     leader = await trio.create(minimum=2)
     found = await facts(trio)

@@ -303,6 +303,7 @@ def fill_the_log(broker: Broker) -> None:
                 pytest.fail("the disk is not full")
 
 
+@pytest.mark.long
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with ExitStack() as stack:
         disk = stack.enter_context(disk_of("96m", tmp_path / "disk"))

@@ -11,7 +11,7 @@ from sim.consumer_groups.world import Violation, run
 
 from penstock.base.errors import BugError
 
-SEEDS = 80
+SEEDS = 40
 PLANTED_SEEDS = 300
 
 

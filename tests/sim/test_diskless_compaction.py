@@ -8,7 +8,7 @@ import pytest
 from sim.diskless.compaction import Violation, run
 from sim.diskless.compaction_plants import PLANTS
 
-STORIES = 10
+STORIES = 5
 PLANT_SEEDS = range(50, 300)
 """Where some dozens find all of them."""
 

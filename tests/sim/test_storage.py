@@ -15,7 +15,7 @@ from sim.storage.plants import PLANTS, planted
 from sim.storage.scenarios import SCENARIOS, Scenario
 from sim.storage.world import World
 
-STATES = 25
+STATES = 15
 """Of each scenario, in the tests that are run always."""
 
 SHY = {"index-ahead-of-log", "small-files-not-synced", "swap-forgotten-early",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-ROUNDS = 12
+ROUNDS = 6
 ABORTED = 3
 """Every third transaction is aborted."""
 

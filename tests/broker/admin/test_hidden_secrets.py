@@ -10,6 +10,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from penstock.testing import Broker
 from tests.broker.admin.test_admin import failing
 from tests.broker.security.secured import PASSWORD, users_file
@@ -47,6 +49,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_no_output_has_a_secret_of_a_url(tmp_path: Path) -> None:
     with postgres_server() as database, s3_server() as store:
         options = store.options(planted(store.endpoint).partition("?")[0])

@@ -206,6 +206,7 @@ async def test_a_used_store_is_refused_to_a_new_database(serve: Serve, tmp_path:
     assert (objects / KEY).read_text() == before
 
 
+@pytest.mark.long
 async def test_brokers_that_start_at_once_on_nothing_agree(serve: Serve, tmp_path: Path) -> None:
     url = (tmp_path / "objects").as_uri()
     brokers = await asyncio.gather(*(serve(number, url) for number in (1, 2, 3)))
@@ -218,6 +219,7 @@ async def test_brokers_that_start_at_once_on_nothing_agree(serve: Serve, tmp_pat
         await client.close()
 
 
+@pytest.mark.long
 async def test_an_installation_from_before_opens_with_its_own_store_alone(
     serve: Serve, postgres_url: str, tmp_path: Path
 ) -> None:

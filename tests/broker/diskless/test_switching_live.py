@@ -17,6 +17,7 @@ from tests.broker.diskless.dying import STEPS
 from tests.broker.diskless.live import SECONDS, Consuming, Producing
 from tests.broker.diskless.test_configs import altered
 from tests.broker.wire_client import WireClient
+from tests.sampling import sample
 
 PARTITIONS = 2
 DISKLESS = {"diskless.enable": "true"}
@@ -87,7 +88,7 @@ def values(client: Any) -> list[list[bytes]]:
     return found
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", sample(STEPS, 3))
 def test_killed_broker_has_a_local_topic_or_a_diskless_one(step: str, tmp_path: Path) -> None:
     import pyarrow as pa
 

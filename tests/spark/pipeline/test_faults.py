@@ -210,6 +210,7 @@ def test_a_batch_that_failed_half_way_is_made_of_the_same_rows(
     assert len(pipeline.rows("lake")) == 4
 
 
+@pytest.mark.long
 def test_a_batch_that_failed_half_way_is_finished_by_the_file_that_it_began_with(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from tests.wire.kafka.entities import (
 )
 
 FEW = settings(
-    max_examples=8,
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -49,7 +49,7 @@ def test_bytes_equal_those_of_kio_and_read_back(api: Api, kind: MessageKind, dat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", TABLE, ids=lambda api: str(api.name))
-@settings(FEW, max_examples=4)
+@settings(FEW, max_examples=2)
 @given(data=st.data())
 def test_every_truncation_is_refused(api: Api, kind: MessageKind, data: Any) -> None:
     version = data.draw(st.sampled_from(served_versions(api)))
