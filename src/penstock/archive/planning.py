@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import iter_unpack
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.archive.limits import MERGE_GAP_BYTES
 from penstock.records.extents import Extent
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 LAYOUT = "<ii"
 """Bytes and number of offsets of each batch."""
@@ -66,6 +67,8 @@ def layout_of(extent: Extent) -> list[tuple[int, int]]:
 
 def batches_of(extent: Extent) -> npt.NDArray[np.int32]:
     """Return the bytes and the offsets of each batch, a row per batch."""
+    import numpy as np
+
     return np.frombuffer(extent.layout, dtype="<i4").reshape(-1, 2)
 
 
@@ -76,6 +79,8 @@ def trimmed(extent: Extent, start: int, end: int) -> Extent | None:
     whole = start <= extent.base_offset and end >= extent.next_offset
     if whole or not extent.layout:
         return extent
+    import numpy as np
+
     batches = batches_of(extent)
     after = extent.base_offset + np.cumsum(batches[:, 1], dtype=np.int64)
     first = int(np.searchsorted(after, start, side="right"))

@@ -17,8 +17,7 @@ from penstock.partitions.errors import DeletionTimedOut
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND, Opening
-from penstock.replication.errors import NotLeading, TooFewReplicas
-from penstock.replication.mending import BeingMended
+from penstock.replication.errors import BeingMended, NotLeading, TooFewReplicas
 from penstock.storage.damage import DamagedRecords
 from penstock.storage.values import Read
 

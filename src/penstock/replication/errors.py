@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import FencedError, InvalidError, RetriableError
+from penstock.base.errors import FencedError, InvalidError, RetriableError, UnavailableError
 from penstock.base.ids import TopicPartition
 
 
@@ -36,3 +36,9 @@ class NotAsAnnounced(InvalidError):
     """Another broker sent batches that are not those that it announced."""
 
     code: ClassVar[str] = "corrupt_message"
+
+
+class BeingMended(UnavailableError):
+    """Records are damaged here, and are requested from another replica."""
+
+    code: ClassVar[str] = "kafka_storage_error"

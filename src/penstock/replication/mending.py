@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
-from penstock.base.errors import PenstockError, UnavailableError
+from penstock.base.errors import PenstockError
 from penstock.replication.leadership import CHUNK_BYTES
 from penstock.replication.peer_format import AskCopy, CopyAnswer
 
@@ -28,12 +28,6 @@ logger = logging.getLogger(__name__)
 
 ANSWER_MS: Final = 3_000
 """After so long another copy is asked."""
-
-
-class BeingMended(UnavailableError):
-    """Records are damaged here, and another copy is asked for them."""
-
-    code: ClassVar[str] = "kafka_storage_error"
 
 
 class Mending:

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.broker.identity import own_address
-from penstock.client.appender import Appender
-from penstock.client.producer_partitions import Pieces, ProducerPartition
 from penstock.records import split_batches
 
 if TYPE_CHECKING:
     from penstock.base.errors import PenstockError
     from penstock.broker.batch_commits.pieces import Piece
     from penstock.broker.identity import Identity
+    from penstock.client.appender import Appender
+    from penstock.client.producer_partitions import ProducerPartition
     from penstock.storage import LogConfig
 
 
@@ -38,6 +38,8 @@ class ReplicatedTarget:
     transactional_id: str | None = None
 
     def producer(self, producer_id: int) -> ProducerPartition:
+        from penstock.client.producer_partitions import ProducerPartition
+
         return ProducerPartition(
             producer_id,
             self.producer_epoch,
@@ -76,6 +78,8 @@ class ReplicatedAppends:
 
         if self._appender is None:
             raise RuntimeError("append() requires start() or last_sequence() first")
+        from penstock.client.producer_partitions import Pieces
+
         batches, position = [], 0
         for header in split_batches(piece.data):
             end = position + header.size_bytes
@@ -94,6 +98,8 @@ class ReplicatedAppends:
 
     async def start(self) -> Appender:
         if self._appender is None:
+            from penstock.client.appender import Appender
+
             self._appender = Appender(
                 own_address(self._identity),
                 client_id=CLIENT_ID,

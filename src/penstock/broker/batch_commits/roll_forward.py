@@ -35,7 +35,6 @@ from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, d
 from penstock.broker.batch_commits.objects import commit_objects
 from penstock.broker.batch_commits.pieces import Piece, PieceReader, check_blobs
 from penstock.broker.batch_commits.replicated import ReplicatedAppends, ReplicatedTarget
-from penstock.broker.batch_commits.transaction import SinkTransaction
 from penstock.control.values import SEQUENCES
 from penstock.partitions import LocalPartition, ReplicatedPartition
 from penstock.storage import AppendBacklog
@@ -131,6 +130,8 @@ class RollForward:
         """Commit the batch as one transaction, unless an earlier attempt did."""
         survey = _Survey()
         lacking = await asyncio.to_thread(self._lacking, manifest)
+        from penstock.broker.batch_commits.transaction import SinkTransaction
+
         transaction = SinkTransaction(self._parts, row)
         try:
             if lacking is None:
