@@ -64,10 +64,6 @@ class Tokenize:
     Attributes:
         field: the field whose key is used; None for the column's name. Columns to be joined name
             the same field.
-
-    Attributes:
-        field: which tokens they are; None for the column's name. Columns that are to join name
-            the same.
     """
 
     field: str | None = None

@@ -127,7 +127,7 @@ def _offsets(checkpoint: Path, batch_id: int) -> tuple[int, list[Positions]]:
         watermark_ms = int(json.loads(metadata)["batchWatermarkMs"])
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointUnreadable(
-            f"{path} does not contain the records of batch {batch_id} has: {error}"
+            f"{path} does not contain the offsets and the watermark of batch {batch_id}: {error}"
         ) from error
     return watermark_ms, [from_json(body) for body in bodies if TOPICS in body]
 

@@ -258,7 +258,7 @@ class Work:
         return _arrow(frames.union(waiting), SCHEMA, self.plan.name, limit)
 
     def dead_letter_held(self, held: pa.Table) -> None:
-        """Dead-letter held records that an operator released to the dead dead_letters."""
+        """Dead-letter held records that an operator released to the dead letters."""
         if held.num_rows:
             self._dead_lettered.append(blocking.dead_letter_rows(self.spark.createDataFrame(held)))
             self._dead_lettered_rows = held.num_rows
