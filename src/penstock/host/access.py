@@ -8,7 +8,7 @@
 
     [[rule]]
     user = "web"                        # of the HTTP front, with basic credentials
-    password = "SCRAM-SHA-256$4096:…"   # as `penstock user` writes them
+    password = "SCRAM-SHA-256$4096:…"   # stored form, see `security/credentials.py`
     principal = "User:web"
     topics = ["clicks"]
 

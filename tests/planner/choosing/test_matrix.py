@@ -157,6 +157,13 @@ def test_missing_parts_are_reported() -> None:
     assert "is planned" in str(plan.value("db_outbox_part"))
 
 
+def test_a_queue_names_share_groups_as_the_part_of_penstock() -> None:
+    plan = plan_choice(workload(20_000))
+    assert plan.title == "what carries it: queue"
+    assert "share groups" in str(plan.value("queue_part"))
+    assert not [finding for finding in plan.findings if finding.subject == "queue"]
+
+
 def test_caveats_are_warnings() -> None:
     plan = plan_choice(workload(100_000, message_bytes=2 << 20, replay=True))
     (finding,) = [finding for finding in plan.findings if finding.severity == "warn"]

@@ -34,7 +34,7 @@ class ClientOptions:
         (), "Topics that are published to, so that the agent says how many partitions they have."
     )
     client_name: str = setting(
-        "", "What the agent's log and metrics call this producer.", name="host.client.name"
+        "", "Name of this producer in the agent's log and status.", name="host.client.name"
     )
     resend: bool = setting(
         True, "Whether frames are kept and sent again when the connection ends or the agent fails"
