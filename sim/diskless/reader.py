@@ -125,7 +125,7 @@ class Fetch:
 
     def _assemble(self, pieces: list[Piece], plan: Plan) -> None:
         results: list[Result] = []
-        for piece, place in zip(pieces, plan.places, strict=True):
+        for piece, place in zip(pieces, plan.locations, strict=True):
             found = self._results[place.range_index]
             if isinstance(found, memoryview):
                 found = found[place.offset : place.offset + piece.size_bytes]

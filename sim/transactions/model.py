@@ -371,9 +371,9 @@ class Model:
     def _allowed(self, state: State, number: int, index: int, response: Any) -> State:
         """The coordinator has answered a partition."""
         [write] = (
-            one
-            for one in state.writes
-            if (one.client, one.partition, one.stage) == (number, index, "asked")
+            write
+            for write in state.writes
+            if (write.client, write.partition, write.stage) == (number, index, "asked")
         )
         allowed = isinstance(response, Added) or (
             isinstance(response, Verified) and not response.missing
@@ -487,7 +487,7 @@ class Model:
             if commits and (not save.rows or not metadata.state.commits):
                 raise Violation("offsets are committed by a save that does not decide so")
             state = state._replace(
-                staged=frozenset(one for one in state.staged if one[0] != producer),
+                staged=frozenset(offsets for offsets in state.staged if offsets[0] != producer),
                 settled=state.settled | {(tag, commits) for tag in tags},
             )
         return state._replace(stored=save.rows)
@@ -538,11 +538,11 @@ class Model:
                 if state.save is not None:
                     raise Violation("two saves of an id at a time")
                 rows = _sorted(effect.rows)
-                state = state._replace(save=SaveUnderWay(rows, effect.settles_offsets))
+                state = state._replace(save=SaveUnderWay(rows, effect.completes_offsets))
             elif isinstance(effect, WriteMarkers):
                 producer, incarnation = effect.producer, state.incarnation
                 marker = Marker(producer, effect.commit, effect.version, incarnation)
-                partitions = frozenset(one.partition for one in effect.partitions)
+                partitions = frozenset(partition.partition for partition in effect.partitions)
                 state = state._replace(writing=(marker, partitions))
         for effect in effects:
             if isinstance(effect, Reply):

@@ -157,8 +157,8 @@ class EndsForAnyEpoch(Transactions):
 
 class SettlesTheOtherWay(Transactions):
     def _save(self, transaction: Transaction, pending: Pending) -> None:
-        if pending.settles_offsets is not None:
-            pending.settles_offsets = "commit"
+        if pending.completes_offsets is not None:
+            pending.completes_offsets = "commit"
         super()._save(transaction, pending)
 
 
@@ -167,7 +167,7 @@ class SettlesBeforeTheDecision(Transactions):
         known = transaction.metadata
         if known is not None and known.groups and pending.after.state is TransactionState.ONGOING:
             pending.after = replace(pending.after, groups=frozenset())
-            pending.settles_offsets = "commit"
+            pending.completes_offsets = "commit"
         super()._save(transaction, pending)
 
 

@@ -57,7 +57,7 @@ class Producer:
             key=self.open.transactional_id,
             expected_version=self.version,
             rows={"": b"the transaction", **rows},
-            settles_offsets=end,
+            completes_offsets=end,
         )
         saved = await self.control.save_records([change])
         assert not saved.refused
@@ -173,7 +173,7 @@ async def test_many_transactions_are_completed_at_once(control: ControlPlane) ->
                 key=producer.open.transactional_id,
                 expected_version=producer.version + (number == 2),
                 rows={"": b"decided", "group/g": None},
-                settles_offsets=end,
+                completes_offsets=end,
             )
             for (number, producer), end in zip(enumerate(producers), ends, strict=True)
         ]

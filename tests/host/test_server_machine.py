@@ -314,7 +314,7 @@ def test_a_sequence_comes_once_while_it_is_under_way() -> None:
     first = delivered(machine, b"x", first_sequence=4)
     with pytest.raises(ProtocolViolation, match="sequence 4 is under way already"):
         delivered(machine, b"x", first_sequence=4)
-    machine.settled(first, Failed("later", retryable=True))
+    machine.completed(first, Failed("later", retryable=True))
     delivered(machine, b"x", first_sequence=4)
 
 
@@ -392,7 +392,7 @@ def test_acceptances_share_a_frame() -> None:
     machine = opened()
     chunks = [delivered(machine, b"x", first_sequence=n) for n in (0, 1, 2, 5, 6)]
     for index in (0, 1, 3, 4, 2):
-        machine.settled(chunks[index], ACCEPTED_VERDICT)
+        machine.completed(chunks[index], ACCEPTED_VERDICT)
     assert machine.window.taken == NO_CREDIT
     assert said(machine) == []
     machine.flush()
@@ -407,7 +407,7 @@ def test_a_frame_of_acceptances_is_bounded() -> None:
     machine = opened(terms)
     for number in range(1_100):
         chunks = delivered(machine, b"x", first_sequence=2 * number)
-        machine.settled(chunks, ACCEPTED_VERDICT)
+        machine.completed(chunks, ACCEPTED_VERDICT)
     machine.flush()
     answers = [len(header.ranges) for header in said(machine)]
     assert answers == [2_048, 152]
@@ -417,8 +417,8 @@ def test_a_failure_says_what_it_restores_after_what_was_accepted_before() -> Non
     machine = opened()
     good = delivered(machine, b"x")
     bad = delivered(machine, b"xyz", **TWO, first_sequence=1)
-    machine.settled(good, ACCEPTED_VERDICT)
-    machine.settled(bad, Failed("w" * 600, retryable=True, retry_after_ms=9))
+    machine.completed(good, ACCEPTED_VERDICT)
+    machine.completed(bad, Failed("w" * 600, retryable=True, retry_after_ms=9))
     first, second = said(machine)
     assert list(first.ranges) == [0, 1]
     assert (second.type, second.first_sequence, second.count) == (FAILED, 1, 2)
@@ -442,7 +442,7 @@ def test_an_overdraft_is_failed_and_takes_nothing(dimension: int) -> None:
     assert (update.type, update.chunk_slots) == (CREDIT_UPDATE, 0)
     assert machine.window.available == before
     assert machine.overdrafts == 1
-    machine.settled(held, ACCEPTED_VERDICT)
+    machine.completed(held, ACCEPTED_VERDICT)
     delivered(machine, b"y", first_sequence=1)
 
 
@@ -465,7 +465,7 @@ def test_a_verdict_after_the_end_is_heard_by_nobody() -> None:
     delivered(machine, b"y", first_sequence=1)
     assert machine.disconnected() == 2
     assert machine.window.taken == NO_CREDIT
-    machine.settled(chunks, ACCEPTED_VERDICT)
+    machine.completed(chunks, ACCEPTED_VERDICT)
     machine.flush()
     assert said(machine) == []
     assert machine.accepted_chunks == 0
@@ -477,12 +477,12 @@ def test_a_verdict_after_the_end_is_heard_by_nobody() -> None:
 def test_a_drain_takes_what_was_on_its_way() -> None:
     machine = opened()
     first = delivered(machine, b"x")
-    machine.settled(first, ACCEPTED_VERDICT)
+    machine.completed(first, ACCEPTED_VERDICT)
     machine.drain(250, "bye")
     accepted, drain = said(machine)
     assert list(accepted.ranges) == [0, 1]
     assert (drain.type, drain.deadline_ms, drain.reason) == (DRAIN, 250, "bye")
-    machine.settled(delivered(machine, b"y", first_sequence=1), ACCEPTED_VERDICT)
+    machine.completed(delivered(machine, b"y", first_sequence=1), ACCEPTED_VERDICT)
     machine.flush()
     machine.drain(10, "again")
     assert [header.type for header in said(machine)] == [ACCEPTED]

@@ -101,7 +101,7 @@ def run(configuration: Configuration) -> None:
 
 def _check_alone(configuration: Configuration) -> None:
     """Check that one process has the whole directory, after several have shared it."""
-    if configuration.places.control_url or len(logs_below(configuration.directory)) <= 1:
+    if configuration.locations.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held
 

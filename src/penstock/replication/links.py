@@ -395,11 +395,11 @@ class Link(asyncio.BufferedProtocol):
             return
         sizes = [(row, data_bytes) for row, _, data_bytes in rows]
         pieces: list[Buffer] = []
-        for places in gather(sizes, frame_bytes_max=self._frame_bytes_max):
-            header = b"".join([rows[place][0] for place in places])
-            pieces.append(encode_parts(header, sum([rows[place][2] for place in places])))
-            for place in places:
-                pieces += rows[place][1]
+        for indexes in gather(sizes, frame_bytes_max=self._frame_bytes_max):
+            header = b"".join([rows[index][0] for index in indexes])
+            pieces.append(encode_parts(header, sum([rows[index][2] for index in indexes])))
+            for index in indexes:
+                pieces += rows[index][1]
         self._transport.writelines(pieces)
 
     def close(self, reason: str) -> None:

@@ -198,7 +198,7 @@ async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
     assert tokens is not None
     tokens._tried = None
     (tmp_path / "jwks.json").write_bytes(b'{"keys": [' + b" " * (8 << 20))
-    await server.security_service.entrance.reload()
+    await server.security_service.listener_group.reload()
     assert tokens.loads.failed == 1
     assert tokens._keys.keys
 

@@ -389,13 +389,13 @@ async def test_new_certificates_are_for_new_connections(
     assert shown(old) == "broker"
     keystore(tmp_path, "renewed")
     (tmp_path / "renewed.keystore.pem").replace(path)
-    assert await server.security_service.entrance.reload() == []
+    assert await server.security_service.listener_group.reload() == []
     new = await open_to(server, "SSL", tmp_path)
     assert shown(new) == "renewed"
     await old.find("orders")
 
     path.write_bytes(b"no certificate")
-    failures = await server.security_service.entrance.reload()
+    failures = await server.security_service.listener_group.reload()
     assert len(failures) == 2  # both listeners that have it
     assert "no certificates in PEM" in failures[0]
     newest = await open_to(server, "SASL_SSL", tmp_path)
@@ -412,7 +412,7 @@ async def test_new_certificates_are_for_new_connections(
 async def test_users_of_a_file_come_and_go(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path)
     users_file(tmp_path, "bob")
-    await server.security_service.entrance.reload()
+    await server.security_service.listener_group.reload()
     client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
     assert (await authenticate(client, "PLAIN")).error_code == AUTHENTICATION_FAILED
     await client.close()

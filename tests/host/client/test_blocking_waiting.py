@@ -203,7 +203,7 @@ def test_a_slow_agent(path: str) -> None:
 def test_close_delivers_and_then_refuses(path: str) -> None:
     with ThreadAgent(path) as agent:
         client = HostClient(path)
-        keeper = keeper_of(client)
+        on_keep = keeper_of(client)
         futures = [client.publish(b"%d" % n) for n in range(50)]
         client.close()
         client.close()
@@ -220,7 +220,7 @@ def test_close_delivers_and_then_refuses(path: str) -> None:
         ):
             with pytest.raises(ClientClosed):
                 attempt()
-    assert not keeper.is_alive()
+    assert not on_keep.is_alive()
 
 
 def test_close_gives_up_at_its_timeout(path: str) -> None:
@@ -272,14 +272,14 @@ def test_flush_returns_also_when_what_was_published_has_failed(path: str) -> Non
 def test_a_client_that_is_dropped_says_so(path: str) -> None:
     with ThreadAgent(path) as agent:
         client = HostClient(path)
-        keeper = keeper_of(client)
+        on_keep = keeper_of(client)
         client.send(b"x", timeout=20)
         kept = [client]
         del client
         with pytest.warns(ResourceWarning, match="unclosed <HostClient"):
             kept.clear()
         gc.collect()
-        wait_for(lambda: not keeper.is_alive())
+        wait_for(lambda: not on_keep.is_alive())
         wait_for(lambda: not agent.agent.connections)
 
 

@@ -395,7 +395,7 @@ async def test_the_deadline_of_a_drain_ends_it() -> None:
         await until(lambda: sink.pending)
         stopping = asyncio.create_task(agent.stop())
         await busy.expect(DRAIN)
-        await busy.expect(ACCEPTED, ranges=[0, 1])  # settled by the sink's stop, and still said
+        await busy.expect(ACCEPTED, ranges=[0, 1])  # completed by the sink's stop, and still said
         assert await busy.ended() == []
         await stopping
 

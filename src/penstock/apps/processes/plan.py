@@ -59,7 +59,7 @@ class Plan:
         Raises:
             InvalidConfiguration, InvalidSetting: a setting cannot be shared or incremented.
         """
-        if configuration.places.control_url:
+        if configuration.locations.control_url:
             raise InvalidConfiguration(
                 f"processes = {configuration.processes}: brokers of one command share SQLite below"
                 " log.dirs; where control.url names a database, start each broker by itself"
