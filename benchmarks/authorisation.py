@@ -49,7 +49,9 @@ def bindings() -> list[AclBinding]:
 def request_of(topics: int) -> Any:
     """A request to add partitions, as it is decoded."""
     version = BY_NAME["CreatePartitions"].maximum
-    named = [{"name": f"p7-x-{one}", "count": 9, "assignments": None} for one in range(topics)]
+    named = [
+        {"name": f"p7-x-{number}", "count": 9, "assignments": None} for number in range(topics)
+    ]
     body = {"topics": named, "timeout": 1000, "validate_only": True}
     frame = encoder("CreatePartitions", version, "request")(body)
     request, _ = decoder("CreatePartitions", version, "request")(frame, 0)

@@ -124,7 +124,7 @@ def compacted(place: Place, shape: Shape) -> Pass:
     _fill(place.bootstrap, topic, shape)
     time.sleep(2)  # a checkpoint syncs what is closed
     (directory,) = place.directory.glob(f"**/{topic}-0")
-    sizes = [one.stat().st_size for one in sorted(directory.glob("*.log"))]
+    sizes = [segment.stat().st_size for segment in sorted(directory.glob("*.log"))]
     size_bytes = sum(sizes[:-1])
     begun, cpu = time.perf_counter(), cpu_seconds(place.pid)
     _lower_ratio(place.bootstrap, topic)
@@ -133,7 +133,7 @@ def compacted(place: Place, shape: Shape) -> Pass:
             raise TimeoutError(f"{topic} was not compacted in {TIMEOUT_SECONDS} s")
         time.sleep(0.02)
     took = time.perf_counter() - begun
-    left = sum(one.stat().st_size for one in directory.glob("*.log"))
+    left = sum(segment.stat().st_size for segment in directory.glob("*.log"))
     if left > 0.7 * sum(sizes):
         raise RuntimeError(f"{topic} has {left} bytes of {sum(sizes)} once it is compacted")
     return Pass(
@@ -201,7 +201,7 @@ def _rows(shape: Shape, found: Mapping[tuple[str, str], list[Pass]]) -> Iterator
     ours, theirs = found[shape.name, PENSTOCK], found[shape.name, APACHE]
 
     def median(passes: list[Pass], figure: Callable[[Pass], float]) -> float:
-        return statistics.median([figure(one) for one in passes])
+        return statistics.median([figure(cleaning) for cleaning in passes])
 
     size = f"{ours[0].size_bytes / 1e6:.0f} MB of closed segments"
     yield Row(

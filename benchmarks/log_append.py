@@ -302,7 +302,7 @@ def large(directory: Path, *, groups: int) -> tuple[list[float], list[float]]:
         raw.close()
         # What closing has to sync counts for the log.
         closing = time.perf_counter() - begin
-        ours.append(len(ours) * size_bytes / (sum([size_bytes / one for one in ours]) + closing))
+        ours.append(len(ours) * size_bytes / (sum([size_bytes / rate for rate in ours]) + closing))
         return ours, plain
 
     return asyncio.run(run())
@@ -326,7 +326,7 @@ def large_rows(directory: Path, *, groups: int) -> Iterator[Row]:
         value=over_all / 1e9,
         unit="GB/s",
         prediction=0.85 * plain / 1e9,
-        reference=len(found[1]) / sum([1 / one for one in found[1]]) / 1e9,
+        reference=len(found[1]) / sum([1 / rate for rate in found[1]]) / 1e9,
         reference_name="the same bytes by pwritev + fdatasync, appended to one file",
         note="every byte is written once, to its segment; the journal says where it is",
     )

@@ -139,7 +139,9 @@ class History:
     def _forgive(self, partition: int, now: float) -> None:
         """Another one leads: what came of late was told by one that did not know it yet."""
         self._low = [
-            one for one in self._low if one.partition != partition or now - one.at > STALE_SECONDS
+            seen
+            for seen in self._low
+            if seen.partition != partition or now - seen.at > STALE_SECONDS
         ]
 
     # -- the end

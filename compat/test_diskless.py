@@ -69,8 +69,8 @@ def test_a_client_writes_reads_and_joins(
     expected = in_order(with_offsets(sent, client.produce(name, sent, codec="gzip")))
     starts = dict.fromkeys(range(3), 0)
     values = [record.value for record in expected]
-    assert [one.value for one in in_order(client.consume(name, starts, 300))] == values
-    assert [one.value for one in in_order(helper.consume(name, starts, 300))] == values
+    assert [record.value for record in in_order(client.consume(name, starts, 300))] == values
+    assert [record.value for record in in_order(helper.consume(name, starts, 300))] == values
     assert helper.bounds(name, range(3)) == dict.fromkeys(range(3), (0, 100))
     if "join" in client.able:
         member = client.join(f"group-{name}", name)

@@ -87,7 +87,7 @@ class Team:
         for made in admin.create_topics([NewTopic("t", 2, 1), NewTopic("u", 1, 1)]).values():
             made.result(WAIT_SECONDS)
         configured = ("alter_configs", "describe_configs")
-        needs = [(one, "group", "g") for one in (*configured, "read", "delete")]
+        needs = [(operation, "group", "g") for operation in (*configured, "read", "delete")]
         needs += [("read", "topic", "t"), ("read", "topic", "u")]
         grant(broker.bootstrap, "java", needs)
         self.administer("set_group", configs={"share.auto.offset.reset": "earliest"})
@@ -268,7 +268,7 @@ def test_groups_are_listed_described_and_deleted(team: Team) -> None:
         one.poll(), other.poll()
         state, members, partitions = team.administer("describe")
     assert (state, members) == ("STABLE", 2)
-    assert {tuple(one) for one in partitions} == {("t", 0), ("t", 1)}
+    assert {tuple(partition) for partition in partitions} == {("t", 0), ("t", 1)}
     assert team.administer("groups") == {"g": "Share"}
     one.close()
     other.close()

@@ -218,7 +218,7 @@ class Disk:
     def lock(self, name: Name, /) -> int:
         handle = self.open(name, create=True)
         node = self._opened[handle].node
-        if any(one.locked and one.node is node for one in self._opened.values()):
+        if any(opened.locked and opened.node is node for opened in self._opened.values()):
             self.close(handle)
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(name))
         self._opened[handle].locked = True

@@ -200,7 +200,7 @@ def acquire(world: World, broker: int, member: str, most: int, plant: Plant) -> 
     got = share.acquire(
         member, found, begin=begin, records_max=most, exact=most == 1, now_ms=world.now_ms
     )
-    taken = {at for one in got for at in range(one.first, one.last + 1)}
+    taken = {at for run in got for at in range(run.first, run.last + 1)}
     records = tuple(
         record._replace(attempts=record.attempts + (at in taken))
         for at, record in zip(OFFSETS, world.records, strict=True)
@@ -241,7 +241,7 @@ def write_letters(world: World, broker: int, plant: Plant, most: int) -> World |
     if (view.sent or view.gathered) and not plant.early_letters:
         return None
     waiting = share_of(plant, view).awaiting_dead_letters()
-    offsets = tuple(at for one in waiting for at in range(one.first, one.last + 1))
+    offsets = tuple(at for run in waiting for at in range(run.first, run.last + 1))
     if not offsets or view.written or any(world.records[at].letters >= most for at in offsets):
         return None
     after = seen(world, broker, view._replace(written=offsets))
@@ -288,11 +288,11 @@ def leave(world: World, broker: int, member: str, plant: Plant) -> World:
 
 def unheard(view: View, member: str) -> View:
     """Who has left is told nothing any more."""
-    gathered = tuple(one for one in view.gathered if one.member != member)
+    gathered = tuple(answer for answer in view.gathered if answer.member != member)
     if view.sent is None:
         return view._replace(gathered=gathered)
     row, answers = view.sent
-    left = tuple(one for one in answers if one.member != member)
+    left = tuple(answer for answer in answers if answer.member != member)
     return view._replace(gathered=gathered, sent=(row, left))
 
 
@@ -416,6 +416,6 @@ def check(world: World, plant: Plant) -> None:
             break
         found = [batch for batch in BATCHES if batch.last >= begin]
         got = share.acquire("c", found, begin=begin, records_max=1, exact=True, now_ms=10**6)
-        settled |= {at for one in got for at in range(one.first, one.last + 1)}
+        settled |= {at for run in got for at in range(run.first, run.last + 1)}
     if left := set(OFFSETS) - settled:
         raise Violation(f"nobody can acquire {sorted(left)} any more")

@@ -44,8 +44,10 @@ class ForgetsAccepts(SharePartition):
         self, member: str, said: Sequence[Acknowledged], *, now_ms: int
     ) -> list[Undeliverable]:
         forgotten = [
-            one._replace(kind=Acknowledge.RELEASE) if one.kind == Acknowledge.ACCEPT else one
-            for one in said
+            acknowledgement._replace(kind=Acknowledge.RELEASE)
+            if acknowledgement.kind == Acknowledge.ACCEPT
+            else acknowledgement
+            for acknowledgement in said
         ]
         return super().acknowledge(member, forgotten, now_ms=now_ms)
 
@@ -80,7 +82,7 @@ class DoesNotRenew(SharePartition):
     ) -> list[Undeliverable]:
         before = list(self.runs)
         undeliverable = super().acknowledge(member, said, now_ms=now_ms)
-        if any(one.kind == Acknowledge.RENEW for one in said):
+        if any(acknowledgement.kind == Acknowledge.RENEW for acknowledgement in said):
             self._take(before, begin=self.start)
         return undeliverable
 

@@ -118,7 +118,7 @@ def compare(harness: Harness, found: Found, allowed: Mapping[int, Allowed]) -> N
         )
         if log is not None:
             where = TopicPartition(TOPIC, partition)
-            look_at_producers(harness.store.partitions[where], [one for one in match if one])
+            look_at_producers(harness.store.partitions[where], [log for log in match if log])
 
 
 def _go_on(harness: Harness, partition: int, before: Log, bounds: Bounds) -> None:
