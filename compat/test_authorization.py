@@ -84,16 +84,14 @@ def some(chosen: Sequence[World]) -> list[World]:
 
 
 @pytest.mark.parametrize("allow_unbound", [False, pytest.param(True, marks=pytest.mark.long)])
-async def test_some_of_the_principals_are_told_the_same(
-    tmp_path: Path, allow_unbound: bool
-) -> None:
+async def test_some_principals_get_the_same_responses(tmp_path: Path, allow_unbound: bool) -> None:
     await compare(tmp_path, some(worlds(allow_unbound=allow_unbound)), allow_unbound)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("allow_unbound", [False, True])
-async def test_all_principals_are_told_the_same(tmp_path: Path, allow_unbound: bool) -> None:
+async def test_all_principals_get_the_same_responses(tmp_path: Path, allow_unbound: bool) -> None:
     await compare(tmp_path, worlds(allow_unbound=allow_unbound), allow_unbound)
 
 

@@ -112,7 +112,7 @@ def test_a_client_reads_a_tiered_topic_from_its_start(
         eventually(lambda: client.tiers(name, [0]) == {0: (bases()[0], newest - 1)}, bases)
 
 
-def test_a_queue_gives_up_what_is_committed_alone(broker: PenstockProcess) -> None:
+def test_only_committed_records_become_dead_letters(broker: PenstockProcess) -> None:
     """Rejected records become dead letters, both on diskless topics; aborted ones are nobody's."""
     needs = (*read("queued", "queued"), *read("dlq.queued"))
     with administrator(broker.bootstrap) as admin, ours(broker.bootstrap, *needs) as client:

@@ -201,7 +201,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says(team: Team) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path) -> None:
+def test_archived_records_become_dead_letters(program: Program, tmp_path: Path) -> None:
     """KIP-1191, which Apache Kafka has from 4.4 on."""
     server = PenstockProcess(tmp_path, configs={**QUICK_GROUPS, **CONFIGS}).start()
     try:
@@ -247,7 +247,7 @@ def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_who_leaves_gives_back_what_it_has(team: Team) -> None:
+def test_a_leaving_member_releases_its_records(team: Team) -> None:
     team.produce("a", "b")
     one = team.join()
     had = values(one.get())

@@ -102,7 +102,7 @@ def _play(cluster: Cluster, case: Case) -> None:
     ],
     indirect=["cluster"],
 )
-def test_somebody_dies(cluster: Cluster, case: Case) -> None:
+def test_a_process_is_killed(cluster: Cluster, case: Case) -> None:
     _play(cluster, case)
 
 

@@ -44,7 +44,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }
 HOLDERS = {
-    "broker", "config", "configuration", "diskless", "directories", "effective", "places",
+    "broker", "config", "configuration", "diskless", "directories", "effective", "locations",
     "settings", "sink", "sinks",
 }  # fmt: skip
 """Names of variables and attributes that hold settings; `self` does in the settings' own file."""

@@ -238,7 +238,7 @@ def test_an_interrupted_measurement_deletes_its_topics(data: Path, bootstrap: st
 
 
 @pytest.mark.long
-def test_a_broker_that_dies_is_told(data: Path) -> None:
+def test_the_death_of_the_broker_is_reported(data: Path) -> None:
     timeouts = ("-X", "delivery.timeout.ms=2000", "-X", "default.api.timeout.ms=3000")
     with started("--data-dir", str(data), *timeouts) as (process, terminal):
         wait_for(lambda: list(data.glob("*/broker/log/penstock-bench-*")))

@@ -57,7 +57,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, match: s
         configure(file=file, environment={}, flags={})
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     flags = {
         "log.retention.msec": Given("1", "flag -X"),
         "node.id": Given("-1", "flag -X"),
@@ -122,7 +122,7 @@ def test_every_setting_has_a_variable(name: str) -> None:
     assert dotted(words) == name
 
 
-def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
+def test_locations_of_diskless_topics(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(
         '[diskless.storage]\nurl = "s3://bucket/place"\noptions = ["aws_region=x"]\n'
@@ -160,7 +160,7 @@ def test_store_options_of_a_file_and_one_by_one(tmp_path: Path) -> None:
         ("acls", "auto", "file:///place", True, False, False),
     ],
 )
-def test_who_signs_urls_of_extents(
+def test_the_signer_of_extent_urls(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     authoriser: str,

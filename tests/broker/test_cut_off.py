@@ -46,7 +46,7 @@ async def produces(cluster: Cluster, node_id: int, value: bytes) -> str:
     return str(answer.error_code.name)
 
 
-async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Cluster) -> None:
+async def test_a_leader_cut_off_from_its_followers_is_replaced(cluster: Cluster) -> None:
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
@@ -102,7 +102,7 @@ async def test_an_isolated_broker_closes_connections_of_clients(cluster: Cluster
     await until(lambda: any(leads(cluster, node_id) for node_id in others))
 
 
-async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
+async def test_a_broker_without_the_database_returns_the_leader_that_it_follows(
     cluster: Cluster,
 ) -> None:
     """A client that asks it alone would otherwise be sent to it for as long as that lasts."""

@@ -252,7 +252,7 @@ async def test_verification_can_be_turned_off_for_older_clients(
     assert len(verifier.asked) == 1
 
 
-async def test_describe_producers_tells_of_transactions(place: Place) -> None:
+async def test_describe_producers_reports_open_transactions(place: Place) -> None:
     await place.client.produce("t", batch(b"before"))
     await produce(place.client, sent(b"v"))
     await end(place.partition, commit=True, producer_id=8, epoch=4, coordinator_epoch=3)

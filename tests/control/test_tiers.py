@@ -139,7 +139,7 @@ async def test_the_first_segment_holds_the_start(tiers: Tiers) -> None:
     assert await tiers.bounds() == TierBounds(55, 60, 100, 1, ((0, 50),))
 
 
-async def test_after_a_gap_of_deleted_records_tiers_go_on(tiers: Tiers) -> None:
+async def test_tiers_continue_after_a_gap_of_deleted_records(tiers: Tiers) -> None:
     await tiers.commit(0, 10)
     await tiers.plane.retain_tiers(KEY, leader_epoch=0, start_offset=33)
     assert await tiers.bounds() == TierBounds(33, 10, 0, 0)

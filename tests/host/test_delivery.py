@@ -117,7 +117,7 @@ def test_a_pause_does_not_wake_a_client_without_a_connection() -> None:
     assert pair.delivery.next_wake_ms(pair.now_ms + 1_000) == pair.now_ms + 5_000
 
 
-def test_refused_for_good() -> None:
+def test_a_permanent_failure_ends_the_publication() -> None:
     pair = Pair()
     pair.verdict = lambda chunks: Failed("no such topic", retryable=False)
     pair.connect()
@@ -248,7 +248,7 @@ def test_what_waits_for_an_agent_that_will_never_take_it_ends_at_once() -> None:
     assert pair.delivery.outstanding == 0
 
 
-def test_a_fenced_producer_stops_for_good() -> None:
+def test_a_fenced_producer_stops_permanently() -> None:
     pair = Pair()
     pair.verdict = lambda chunks: Failed("epoch 3 has written", retryable=False, fenced=True)
     pair.connect()
@@ -319,7 +319,7 @@ def started_lane(pair: Pair) -> None:
     pair.delivered.clear()
 
 
-def test_a_refused_frame_makes_a_gap_and_those_behind_it_are_numbered_anew() -> None:
+def test_frames_behind_a_refused_frame_are_renumbered() -> None:
     pair = Pair()
     started_lane(pair)
     pair.verdict = lambda chunks: PENDING
@@ -345,7 +345,7 @@ def test_a_refused_frame_makes_a_gap_and_those_behind_it_are_numbered_anew() -> 
     assert pair.delivery.epochs_raised == 1
 
 
-def test_a_frame_that_may_stand_in_the_log_keeps_its_number() -> None:
+def test_a_frame_that_may_be_in_the_log_keeps_its_sequence() -> None:
     pair = Pair(delivery_timeout_ms=1_000)
     started_lane(pair)
     pair.verdict = lambda chunks: PENDING

@@ -257,7 +257,7 @@ def test_another_batch_at_the_same_offset_of_an_epoch_halts_the_copy() -> None:
     assert node.core.readable == 0
 
 
-def test_a_fenced_answer_ends_a_leadership_for_good() -> None:
+def test_a_fenced_response_ends_a_leadership() -> None:
     leader = first_leader(nodes(3), acks=2)
     leader.append(4)
     leader.talk([1, 2, 3])

@@ -373,7 +373,7 @@ class Lying(FaultyFiles):
             super()._note(name, *of)
 
 
-async def test_disks_that_lie_about_their_syncs_are_found_out(
+async def test_disks_that_do_not_sync_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "disks", Lying)

@@ -65,7 +65,7 @@ async def gone(server: BrokerServer) -> None:
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
-async def test_who_authenticates_may_do_everything(
+async def test_authenticated_principals_may_do_everything(
     start_broker: StartBroker, tmp_path: Path, listener: str, mechanism: str
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -216,7 +216,9 @@ async def test_listeners_without_sasl_have_none(start_broker: StartBroker, tmp_p
     await gone(server)
 
 
-async def test_a_token_lets_in_until_it_ends(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_a_token_authenticates_until_it_expires(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     key = signing_key()
     (tmp_path / "jwks.json").write_bytes(key_set(k1=key))
     server = await secured(

@@ -159,7 +159,7 @@ def test_acknowledgements_are_applied_all_or_none() -> None:
     assert share.runs == before
 
 
-def test_what_lies_before_the_start_is_not_looked_at() -> None:
+def test_records_before_the_start_offset_are_ignored() -> None:
     share = partition()
     acquire(share, most=10)
     assert share.log_begins(7)

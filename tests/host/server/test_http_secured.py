@@ -134,7 +134,7 @@ async def test_certificates_of_clients(tmp_path: Path) -> None:
     ]
 
 
-async def test_who_shows_no_certificate_where_one_is_required(tmp_path: Path) -> None:
+async def test_a_client_without_a_required_certificate_is_refused(tmp_path: Path) -> None:
     security = encrypted(tmp_path, ssl_client_auth="required")
     async with serving(http_listener=LOCAL, http_security=security) as agent:
         assert (await publish(agent, client(tmp_path, "carol"))).status == 200
@@ -142,9 +142,7 @@ async def test_who_shows_no_certificate_where_one_is_required(tmp_path: Path) ->
             await publish(agent, client(tmp_path))
 
 
-async def test_certificates_are_loaded_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_certificates_are_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_group, "LOOK_SECONDS", 0.01)
     security, tls = encrypted(tmp_path), client(tmp_path)
     async with serving(http_listener=LOCAL, http_security=security) as agent:

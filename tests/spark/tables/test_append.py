@@ -208,7 +208,7 @@ def test_a_deleted_checkpoint_is_refused(spark: SparkSession, topic: Topic, tmp_
         run("third")
 
 
-def test_a_commit_carries_marks_and_metadata(rows: DataFrame, table: Path) -> None:
+def test_a_commit_has_app_transactions_and_metadata(rows: DataFrame, table: Path) -> None:
     writing = sink(table)
     before = writing.write(rows.limit(0), 0, app_transactions={"reached": 5})
     assert before.version is None, "there is no table yet"
