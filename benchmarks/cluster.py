@@ -41,7 +41,8 @@ SMALL_VALUE_BYTES = 100
 SMALL_BATCH_RECORDS = 10
 PREDICTED_CPU = {50: 5.0, 0: 15.0}
 LATE_SECONDS, AWAKE_SECONDS = 0.05, 0.005
-EVEN, SLOW = "round trip of one record, acks=all", "the same, one copy 50 ms late"
+EVEN = "round trip of one record, acks=all"
+SLOW = f"{EVEN}, one follower 50 ms late"
 
 
 def measure(*, quick: bool) -> list[Row]:

@@ -205,16 +205,19 @@ def _rows(shape: Shape, found: Mapping[tuple[str, str], list[Pass]]) -> Iterator
 
     size = f"{ours[0].size_bytes / 1e6:.0f} MB of closed segments"
     yield Row(
-        name=f"{shape.name}: records", value=median(ours, _records), unit="records/s",
+        name=f"compaction, {shape.name}: records per second",
+        value=median(ours, _records), unit="records/s",
         prediction=shape.predicted, reference=median(theirs, _records), reference_name=APACHE,
         note=size,
     )  # fmt: skip
     yield Row(
-        name=f"{shape.name}: bytes", value=median(ours, _megabytes), unit="MB/s",
+        name=f"compaction, {shape.name}: bytes per second",
+        value=median(ours, _megabytes), unit="MB/s",
         reference=median(theirs, _megabytes), reference_name=APACHE, note=size,
     )  # fmt: skip
     yield Row(
-        name=f"{shape.name}: processor time", value=median(ours, _cpu), unit="CPU s/GB",
+        name=f"compaction, {shape.name}: CPU of the broker",
+        value=median(ours, _cpu), unit="CPU s/GB",
         reference=median(theirs, _cpu), reference_name=APACHE, lower_is_better=True,
         note="of the whole broker",
     )  # fmt: skip

@@ -313,7 +313,7 @@ def large_rows(directory: Path, *, groups: int) -> Iterator[Row]:
     *turns, over_all = (found := large(directory, groups=groups))[0]
     plain = statistics.median(found[1])
     yield Row(
-        name=f"sustained, {LARGE_COUNT} × 1 MB, median of turns",
+        name=f"sustained, {LARGE_COUNT} × 1 MB, median of rounds",
         value=statistics.median(turns) / 1e9,
         unit="GB/s",
         prediction=0.9 * plain / 1e9,
@@ -322,7 +322,7 @@ def large_rows(directory: Path, *, groups: int) -> Iterator[Row]:
         note=f"turns of {TURN_GROUPS} groups alternate with turns of the reference",
     )
     yield Row(
-        name=f"sustained, {LARGE_COUNT} × 1 MB, over all, closed",
+        name=f"sustained, {LARGE_COUNT} × 1 MB, in total, with the final sync",
         value=over_all / 1e9,
         unit="GB/s",
         prediction=0.85 * plain / 1e9,

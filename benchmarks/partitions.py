@@ -196,7 +196,7 @@ def _start_rows(found: Sequence[Figures], effort: Effort) -> Iterator[Row]:
         ("killed", f"{count} partitions, {records} records, killed", PREDICTED["killed"]),
     ):
         yield Row(
-            name=f"start, {title}",
+            name=f"start of a broker, {title}",
             value=statistics.median([figures.starts[name] for figures in found]),
             unit="s",
             prediction=prediction,
