@@ -107,7 +107,7 @@ class LocationSettings:
             return
         scheme, separator, _ = self.control_url.partition("://")
         if not separator or scheme not in CONTROL_SCHEMES:
-            # Only the scheme is told: the rest may have a password in it.
+            # Report only the scheme: the rest may contain a password.
             raise InvalidSetting(
                 "control.url",
                 f"{scheme}://…" if separator else "…",

@@ -84,7 +84,7 @@ def run(configuration: Configuration) -> None:
     Raises:
         PenstockError: the broker cannot start.
     """
-    # Modules and what they define stay for good: looking through them for garbage costs a little
+    # Modules and their definitions are never freed: collecting garbage among them costs a little
     # of the start-up, and at each full collection again.
     gc.disable()
     protect(configuration.directory, configuration.directory_access)

@@ -417,7 +417,7 @@ class ClientMachine:
         try:
             self._complete_ranges(header.ranges, done)
         except ProtocolViolation:
-            # Who contradicts itself is not believed at all: they are lost with the connection.
+            # Ignore a contradictory answer as a whole: its frames are lost with the connection.
             self.in_flight.update((publication.first_sequence, publication) for publication in done)
             raise
         return [Ended(done, None)] if done else []

@@ -205,7 +205,7 @@ class Epoch:
         """Begin with the first event. Only a partition's first epoch has no replicas to ask."""
         return NOTHING if self.chain else self._seal()
 
-    # -- what replicas say
+    # -- messages of replicas
 
     def fence_answered(self, replica: int, answer: FenceAnswer) -> Effects:
         """Handle a replica's promise and its report of what it holds."""
@@ -254,7 +254,7 @@ class Epoch:
         moved = durable > self.mark or self.phase is Phase.FOUND
         return self._advance() if moved else NOTHING
 
-    # -- what the shell says
+    # -- events of the shell
 
     def append(self, offsets: int) -> int:
         """The base offset of a batch of so many offsets, which is the log's new end before it.
@@ -413,7 +413,7 @@ class Epoch:
         ends = {replica: answer.end for replica, answer in answers}
         end = max(self.start, *ends.values())
         known = max(self.start, *(answer.mark for _, answer in answers))
-        if end < known and not self.unclean:  # what is committed has a replica that says nothing
+        if end < known and not self.unclean:  # a replica with committed records is missing
             return NOTHING
         self.end, self.mark = end, min(known, end)
         self.phase = Phase.FOUND

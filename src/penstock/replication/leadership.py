@@ -367,7 +367,7 @@ class Leadership:
         room = min(shell.room_bytes(replica), CHUNK_BYTES)
         if not room:
             return True
-        base = max(wanted.base, self._log.log_start_offset)  # which may lie within the batch
+        base = max(wanted.base, self._log.log_start_offset)  # may be within the batch
         read = self._log.read(base, max_bytes=room, end_offset=wanted.next, appended=True)
         if not read.size_bytes:
             return False
@@ -432,7 +432,7 @@ class Leadership:
             if message.authority == core.epoch:
                 self._begun[replica] = message
             return
-        if isinstance(message, AskChain):  # it is told again when the chain is another
+        if isinstance(message, AskChain):  # repeated when the chain differs
             if message.authority == core.epoch and len(core.chain) < LINKS_MAX:
                 self._shell.ask_older(core.chain[0].epoch)
             return

@@ -428,7 +428,7 @@ class Link(asyncio.BufferedProtocol):
             self._timer.cancel()
         if not self.greeted.done():
             self.greeted.set_exception(LinkRefused(str(error or "closed without a greeting")))
-            self.greeted.exception()  # seen, where nobody waits
+            self.greeted.exception()  # retrieved, so that asyncio does not log it
         if not self.lost.done():
             self.lost.set_result(None)
         self._links.closed(self)
@@ -560,7 +560,7 @@ class Link(asyncio.BufferedProtocol):
         """The other side has greeted, and refuses this one all the same."""
         why = f"it says: {said.reason}" if isinstance(said, Refusal) else "it greets again"
         self.lost.set_exception(LinkRefused(why))
-        self.lost.exception()  # seen, where nobody waits
+        self.lost.exception()  # retrieved, so that asyncio does not log it
         self.close(why)
 
     def _refuse(self, why: str) -> None:

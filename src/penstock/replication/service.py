@@ -246,7 +246,7 @@ class Replication:
         self._limited: dict[ReplicatedLog, None] = {}  # whose claim, or leader to come, has a limit
         self._touched: dict[ReplicatedLog, None] = {}
         self._waiting: dict[ReplicatedLog, None] = {}  # whose replicas are to answer
-        self._resting: dict[ReplicatedLog, None] = {}  # whose copies begin anew with `say_again`
+        self._resting: dict[ReplicatedLog, None] = {}  # replicas restart in `say_again`
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._outgoing_bytes: dict[int, int] = {}
@@ -440,7 +440,7 @@ class Replication:
                 self._short.setdefault(broker_id, {})[one] = None
             if one.leading.asks:
                 self._waiting[one] = None
-            one.leading.may_append(one.copy.core)  # clients are told the epoch before any append
+            one.leading.may_append(one.copy.core)  # clients get the epoch first
         except PenstockError as error:
             logger.error("%s: replicas get nothing: %s", one.log.topic_partition, error)
             one.mend(error)

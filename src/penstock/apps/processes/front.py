@@ -317,7 +317,7 @@ async def exchange(
         reader, writer = await asyncio.open_connection(*address)
         try:
             writer.write(machine.send(h11.Request(method=method, target=target, headers=own)))
-            with suppress(ConnectionError):  # refused before its end: the answer says why
+            with suppress(ConnectionError):  # refused early: the response has the reason
                 await _send(machine, writer, body or _nothing())
             return await _receive(machine, reader)
         finally:

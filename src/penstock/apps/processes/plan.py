@@ -128,7 +128,7 @@ class Plan:
         kept = self._keep.enter_context(
             socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         )
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # whoever listens sets it, too
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the listener sets it, too
         kept.bind((host, 0))
         return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
 
