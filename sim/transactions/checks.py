@@ -20,7 +20,7 @@ def check(state: State) -> None:
         for tag, committed in log.outcomes().items():
             if committed is not None:
                 ends.setdefault(tag, set()).add(committed)
-    for tag, committed in state.settled:
+    for tag, committed in state.completed:
         ends.setdefault(tag, set()).add(committed)
     for tag, committed in state.told:
         if {committed} != (ends.get(tag, set()) | {committed}):

@@ -72,7 +72,7 @@ Rows = tuple[tuple[str, bytes], ...]
 
 class SaveUnderWay(NamedTuple):
     rows: Rows
-    settles: str | None
+    completes: str | None
     durable: bool = False
 
 
@@ -119,7 +119,7 @@ class State(NamedTuple):
     strays: frozenset[tuple[Marker, int]] = frozenset()
     writes: frozenset[Write] = frozenset()
     staged: frozenset[tuple[ProducerIdentity, Tag]] = frozenset()
-    settled: frozenset[tuple[Tag, bool]] = frozenset()
+    completed: frozenset[tuple[Tag, bool]] = frozenset()
     told: frozenset[tuple[Tag, bool]] = frozenset()
     acknowledged: frozenset[tuple[Tag, int]] = frozenset()
     fenced: frozenset[Tag] = frozenset()
@@ -305,7 +305,7 @@ class Model:
 
     def _initialised(self, state: State, number: int, producer: ProducerIdentity) -> State:
         """Nobody else's transaction that is open now may ever be committed."""
-        ended = {tag for tag, _ in (*state.told, *state.settled)}
+        ended = {tag for tag, _ in (*state.told, *state.completed)}
         for log in state.logs:
             ended |= {tag for tag, end in log.outcomes().items() if end is not None}
         open_tags = {write.tag for write in state.writes}
@@ -465,7 +465,7 @@ class Model:
             yield f"the save fails{doubt}", self.report(after, failed=True)
 
     def store(self, state: State) -> State:
-        """What is under way becomes durable, and settles offsets with it."""
+        """What is under way becomes durable, and completes its offsets."""
         save = state.save
         if save is None or save.durable:
             return state
@@ -479,16 +479,16 @@ class Model:
         left = dict(state.stored).keys() - dict(save.rows).keys()
         row = dict(state.stored).get(f"{GROUP_MEMBER}{GROUP}")
         if row is not None and f"{GROUP_MEMBER}{GROUP}" in left:
-            if save.settles is None:
-                raise Violation("a group leaves the transaction, and its offsets are not settled")
+            if save.completes is None:
+                raise Violation("a group leaves the transaction, and its offsets are not completed")
             producer = producer_of_group_row(row)
             tags = {tag for one, tag in state.staged if one == producer}
-            commits = save.settles == "commit"
+            commits = save.completes == "commit"
             if commits and (not save.rows or not metadata.state.commits):
                 raise Violation("offsets are committed by a save that does not decide so")
             state = state._replace(
                 staged=frozenset(offsets for offsets in state.staged if offsets[0] != producer),
-                settled=state.settled | {(tag, commits) for tag in tags},
+                completed=state.completed | {(tag, commits) for tag in tags},
             )
         return state._replace(stored=save.rows)
 

@@ -230,10 +230,10 @@ class Agrees(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.has_letters(False)
+        self.has_dead_letters(False)
 
     @initialize(dead_letters=st.booleans())
-    def has_letters(self, dead_letters: bool) -> None:
+    def choose_limits(self, dead_letters: bool) -> None:
         limits = ShareLimits(
             delivery_count_limit=3,
             lock_duration_ms=10,
