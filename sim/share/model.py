@@ -1,11 +1,11 @@
-"""A small world: two brokers that both may lead, two members, a log of a few records, one row.
+"""A small world: two brokers that may both lead, two members, a log of a few records, one row.
 
-A broker decides in memory by the product's `SharePartition`, sends the row to the store, one save
-at a time, and tells members what it decided once that is stored; what the store refuses, because
-another broker has stored something since, is forgotten and told as an error. A broker may die at
-any time, with its save made or not. Where the group has dead letters, a broker writes those of
-what waits for them, and resolves it in a second step. What members were told, and have said, is the
-truth to which everything is held.
+A broker decides in memory with the product's `SharePartition`, sends the row to the store, one save
+at a time, and responds to members once a decision is stored. If another broker has stored a newer
+row, the store rejects the save; the broker discards the decision and returns an error. A broker may
+die at any time, with its save made or not. If the group has dead letters, a broker writes those of
+waiting records, and resolves the records in a second step. The model compares every state with the
+responses that members received, and with their acknowledgements.
 """
 
 from __future__ import annotations

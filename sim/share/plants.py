@@ -147,7 +147,7 @@ class ForgetsWhatWaits(SharePartition):
 
 
 class ResolvesNeighbours(SharePartition):
-    """One dead letter resolves all that wait."""
+    """Resolves all waiting records once one dead letter is written."""
 
     def archived(self, first: int, last: int) -> int:
         return super().archived(self.start, self.end - 1)

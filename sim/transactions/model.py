@@ -465,7 +465,7 @@ class Model:
             yield f"the save fails{doubt}", self.report(after, failed=True)
 
     def store(self, state: State) -> State:
-        """What is under way becomes durable, and completes its offsets."""
+        """Make the save under way durable, and complete its offsets."""
         save = state.save
         if save is None or save.durable:
             return state
