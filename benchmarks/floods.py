@@ -69,7 +69,7 @@ class Field:
             }
             broker = Broker(settings, process=True, admin=False)
             self.brokers.append(stack.enter_context(broker))
-            self.ports.append({name: address_of(one)[1] for name, one in addresses.items()})
+            self.ports.append({name: address_of(address)[1] for name, address in addresses.items()})
         create_topic(self.brokers[0].bootstrap, TOPIC, 1)
         port = address_of(self.brokers[0].bootstrap)[1]
         self.steady: SteadyRequests = stack.enter_context(steady_requests(port, TOPIC))

@@ -135,7 +135,7 @@ class Members:
         self._ended.set()
         self._thread.join()
         with ThreadPoolExecutor(len(self.consumers)) as pool:
-            list(pool.map(lambda one: one.close(), self.consumers))
+            list(pool.map(lambda consumer: consumer.close(), self.consumers))
 
     def _poll(self) -> None:
         while not self._ended.is_set():

@@ -373,9 +373,9 @@ def await_progress(
 
     def says() -> str:
         behind = [
-            f"{one!r} has got to {one.count} of {count}{one.story}"
-            for one, count in wanted.items()
-            if one.count < count
+            f"{client!r} has got to {client.count} of {count}{client.story}"
+            for client, count in wanted.items()
+            if client.count < count
         ]
         return "; ".join(behind)
 

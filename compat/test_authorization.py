@@ -144,7 +144,7 @@ async def told(server: Guarded, chosen: Sequence[World]) -> list[Told]:
     root = await server.connect(SUPER_USER)
     ids = await prepare(root)
     # The server's own topics are made at the first question for a coordinator.
-    for ask in sorted(asks(ids), key=lambda one: one.name != "FindCoordinator"):
+    for ask in sorted(asks(ids), key=lambda ask: ask.name != "FindCoordinator"):
         await settled(root, ask)
     for epoch in (0, -1):
         beat = Ask(name="ShareGroupHeartbeat", body=share_member(epoch))

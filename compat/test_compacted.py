@@ -54,7 +54,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
             sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
             codec = ("none", "lz4", "zstd")[start // 20 % 3]
             offsets = helper.produce("orders", sent, codec=codec, idempotent=True)
-            left += [one.at(at) for one, at in zip(sent, offsets, strict=True) if stays(at)]
+            left += [record.at(at) for record, at in zip(sent, offsets, strict=True) if stays(at)]
         helper.close()
         broker.stop()
         compact(next(directory.rglob("orders-0")).parent, TopicPartition("orders", 0), rewritten)
@@ -108,8 +108,8 @@ def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
         for start in range(0, COUNT, 20):
             sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
             offsets = helper.produce("orders", sent, codec="zstd" if start % 40 else "none")
-            newest |= {one.key: one.at(at) for one, at in zip(sent, offsets, strict=True)}
-        left = sorted(newest.values(), key=lambda one: one.offset)
+            newest |= {record.key: record.at(at) for record, at in zip(sent, offsets, strict=True)}
+        left = sorted(newest.values(), key=lambda record: record.offset)
         for _ in range(TRIES):  # a broker that has read goes on for a while by what it knows
             there = helper.consume("orders", {0: 0}, len(left))
             if [record.offset for record in there] == [record.offset for record in left]:

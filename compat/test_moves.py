@@ -66,7 +66,10 @@ class Orders:
         return {part: sorted(found[part].replicas) for part in found}
 
     def give(self, target: Mapping[int, Sequence[int]]) -> None:
-        places = {kafka.TopicPartition(TOPIC, one): [*brokers] for one, brokers in target.items()}
+        places = {
+            kafka.TopicPartition(TOPIC, partition): [*brokers]
+            for partition, brokers in target.items()
+        }
         admin: Any = kafka.KafkaAdminClient(
             bootstrap_servers=self._bootstrap.split(","), **security_of(ADMIN).python()
         )

@@ -176,7 +176,7 @@ class Run:
                 kind.alone or other.alone or kind.of == other.of == "the database"
             )
             drawn = [kind, other] if two else [kind]
-            drawn.sort(key=lambda one: one.of == "the database")  # last, and back first
+            drawn.sort(key=lambda kind: kind.of == "the database")  # last, and back first
             if kind.alone:
                 self._await_all_in_sync()
             if any([kind_drawn.of == "the database" for kind_drawn in drawn]):

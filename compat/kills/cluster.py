@@ -108,7 +108,7 @@ class Cluster:
     def leaders(self, topic: str) -> dict[int, int]:
         """The leader of each partition, -1 for none."""
         found = self.admin.list_topics(topic, timeout=WAIT_SECONDS).topics[topic]
-        return {index: one.leader for index, one in found.partitions.items()} or {0: -1}
+        return {index: metadata.leader for index, metadata in found.partitions.items()} or {0: -1}
 
     def coordinator(self, key: str, *, group: bool = False) -> int:
         """The broker that coordinates a transactional id, or a group, by its number."""

@@ -150,9 +150,9 @@ class ClassicProcess(Process):
         """
         self.joining = False
         same = {
-            name: one
-            for name, one in self.world.topics.items()
-            if name in topics and topics[name].topic_id == one.topic_id
+            name: topic
+            for name, topic in self.world.topics.items()
+            if name in topics and topics[name].topic_id == topic.topic_id
         }
         told = by_id(decode_assignment(answer.assignment), same)
         self.world.takes(self, fewer(told, self.owned))

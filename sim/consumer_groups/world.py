@@ -63,7 +63,7 @@ def ordered(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return ordered({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, Mapping):
-        return sorted((key, ordered(one)) for key, one in value.items())
+        return sorted((key, ordered(item)) for key, item in value.items())
     if isinstance(value, frozenset):
         return sorted(value)
     return [ordered(item) for item in value] if isinstance(value, list | tuple) else value

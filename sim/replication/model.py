@@ -86,7 +86,7 @@ class Model:
             for replica in range(bounds.replicas)
         ]
         self.alike = [
-            [at for at, one in enumerate(roles) if one == role] for role in sorted(set(roles))
+            [at for at, other in enumerate(roles) if other == role] for role in sorted(set(roles))
         ]
         """Replicas of which one may stand for the other."""
         self.copies = Copies(

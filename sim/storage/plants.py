@@ -129,7 +129,7 @@ _WRITE_FILE = base_files.write_file
 
 def _make_unsynced(files: Files, path: str) -> None:
     unsynced = {"sync_directory": _nothing}
-    with _replaced([(base_files, name, one) for name, one in unsynced.items()]):
+    with _replaced([(base_files, name, function) for name, function in unsynced.items()]):
         _MAKE_DIRECTORIES(files, path)
 
 

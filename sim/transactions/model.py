@@ -310,8 +310,8 @@ class Model:
             ended |= {tag for tag, end in log.outcomes().items() if end is not None}
         open_tags = {write.tag for write in state.writes}
         open_tags |= {
-            Tag(one, client.number)
-            for one, client in enumerate(state.clients)
+            Tag(index, client.number)
+            for index, client in enumerate(state.clients)
             if client.producer != NO_PRODUCER
         }
         others = {tag for tag in open_tags if tag.client != number}
@@ -332,7 +332,7 @@ class Model:
         )
 
     def _given(self, state: State, number: int, producer: ProducerIdentity) -> State:
-        owners = {owner for one, owner in state.identities if one == producer}
+        owners = {owner for identity, owner in state.identities if identity == producer}
         if owners - {number}:
             raise Violation(f"{producer} is given to two clients")
         if producer.producer_epoch > PRODUCER_EPOCH_MAX:
@@ -482,7 +482,7 @@ class Model:
             if save.completes is None:
                 raise Violation("a group leaves the transaction, and its offsets are not completed")
             producer = producer_of_group_row(row)
-            tags = {tag for one, tag in state.staged if one == producer}
+            tags = {tag for staged, tag in state.staged if staged == producer}
             commits = save.completes == "commit"
             if commits and (not save.rows or not metadata.state.commits):
                 raise Violation("offsets are committed by a save that does not decide so")
