@@ -209,7 +209,7 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _row(name: str, taken: Sequence[float], prediction: float) -> Row:
     return Row(
-        name=f"until in force everywhere, p99: {name}",
+        name=f"time until all brokers apply it, p99: {name}",
         value=percentile(taken, 0.99) * 1e3,
         unit="ms",
         prediction=prediction,

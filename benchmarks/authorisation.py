@@ -49,7 +49,9 @@ def bindings() -> list[AclBinding]:
 def request_of(topics: int) -> Any:
     """A request to add partitions, as it is decoded."""
     version = BY_NAME["CreatePartitions"].maximum
-    named = [{"name": f"p7-x-{one}", "count": 9, "assignments": None} for one in range(topics)]
+    named = [
+        {"name": f"p7-x-{number}", "count": 9, "assignments": None} for number in range(topics)
+    ]
     body = {"topics": named, "timeout": 1000, "validate_only": True}
     frame = encoder("CreatePartitions", version, "request")(body)
     request, _ = decoder("CreatePartitions", version, "request")(frame, 0)
@@ -100,10 +102,10 @@ def measure(quick: bool) -> list[Row]:
         allow("alter", "topic", "p7-", "u7", pattern_type="prefixed"),
     ])  # fmt: skip
     figures = (
-        ("one decision, made before (Produce, Fetch)", hot, 0.3),
-        ("a request of one topic, by the table", table("CreatePartitions", one), 1.5),
-        ("a request of ten topics, by the table", table("CreatePartitions", ten), 8.0),
-        ("one decision, new", cold, 10.0),
+        ("cached authorization (Produce, Fetch)", hot, 0.3),
+        ("authorization of CreatePartitions, one topic", table("CreatePartitions", one), 1.5),
+        ("authorization of CreatePartitions, ten topics", table("CreatePartitions", ten), 8.0),
+        ("authorization of a topic, not cached", cold, 10.0),
     )
     return [
         Row(
@@ -112,7 +114,7 @@ def measure(quick: bool) -> list[Row]:
             unit="µs",
             prediction=prediction,
             reference=BUDGET_US,
-            reference_name="what a request may cost",
+            reference_name="budget of a request",
             lower_is_better=True,
         )
         for name, act, prediction in figures

@@ -193,12 +193,14 @@ def _round_trip_rows(together: dict[str, RoundTrip], apart: dict[str, RoundTrip]
     echo, write, sync = (together[keeps].p50 for keeps in ECHOES)
     peer, unsynced = apart[APACHE], f"{APACHE}, not synced"
     return [
-        row("p50, from the cache", cached, echo, "uvloop echo, same core", 1.5 * echo),
-        row("p50, from the cache, to the write", cached, write, "echo that writes", 1.5 * write),
-        row("p50, durable", durable, sync, "echo that writes and syncs", 1.2 * sync),
-        row("p50, from the cache, beside the peer", apart[FROM_CACHE].p50, peer.p50, APACHE, 30),
-        row("p99, from the cache", apart[FROM_CACHE].p99, peer.p99, APACHE, 60),
-        row("p50, durable, beside the peer", apart[PENSTOCK].p50, peer.p50, unsynced, 180),
+        row("p50, page cache", cached, echo, "uvloop echo server, same core", 1.5 * echo),
+        row(
+            "p50, page cache, until written", cached, write, "echo server that writes", 1.5 * write
+        ),
+        row("p50, durable", durable, sync, "echo server that writes and syncs", 1.2 * sync),
+        row("p50, page cache, next to the peer", apart[FROM_CACHE].p50, peer.p50, APACHE, 30),
+        row("p99, page cache", apart[FROM_CACHE].p99, peer.p99, APACHE, 60),
+        row("p50, durable, next to the peer", apart[PENSTOCK].p50, peer.p50, unsynced, 180),
         row("p99, durable", apart[PENSTOCK].p99, peer.p99, unsynced, 400),
     ]
 

@@ -41,7 +41,8 @@ SMALL_VALUE_BYTES = 100
 SMALL_BATCH_RECORDS = 10
 PREDICTED_CPU = {50: 5.0, 0: 15.0}
 LATE_SECONDS, AWAKE_SECONDS = 0.05, 0.005
-EVEN, SLOW = "round trip of one record, acks=all", "the same, one copy 50 ms late"
+EVEN = "round trip of one record, acks=all"
+SLOW = f"{EVEN}, one follower 50 ms late"
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -125,17 +126,17 @@ def _load_rows(loads: Mapping[tuple[str, str, Shape], Sequence[Load]]) -> Iterat
         ours, theirs = loads[OURS, way, shape], loads[APACHE, way, shape]
         yield Row(
             name=f"{way} {shape.name}",
-            value=statistics.median(one.megabytes_per_second for one in ours),
+            value=statistics.median(figure.megabytes_per_second for figure in ours),
             unit="MB/s",
-            reference=statistics.median(one.megabytes_per_second for one in theirs),
+            reference=statistics.median(figure.megabytes_per_second for figure in theirs),
             reference_name=APACHE,
         )
         yield Row(
             name=f"CPU of three brokers, {way} {shape.name}",
-            value=statistics.median(one.cpu_seconds_per_gigabyte for one in ours),
+            value=statistics.median(figure.cpu_seconds_per_gigabyte for figure in ours),
             unit="s/GB",
             prediction=PREDICTED_CPU[shape.linger_ms] if way == "produce" else None,
-            reference=statistics.median(one.cpu_seconds_per_gigabyte for one in theirs),
+            reference=statistics.median(figure.cpu_seconds_per_gigabyte for figure in theirs),
             reference_name=APACHE,
             lower_is_better=True,
         )
@@ -146,7 +147,7 @@ def _trip_rows(trips: Mapping[tuple[str, str], Sequence[RoundTrip]]) -> Iterator
     for what in (EVEN, SLOW):
         for share in ("p50", "p99"):
             ours, theirs = (
-                statistics.median(getattr(one, share) for one in trips[name, what])
+                statistics.median(getattr(trip, share) for trip in trips[name, what])
                 for name in (OURS, APACHE)
             )
             yield Row(

@@ -124,7 +124,7 @@ def compacted(place: Place, shape: Shape) -> Pass:
     _fill(place.bootstrap, topic, shape)
     time.sleep(2)  # a checkpoint syncs what is closed
     (directory,) = place.directory.glob(f"**/{topic}-0")
-    sizes = [one.stat().st_size for one in sorted(directory.glob("*.log"))]
+    sizes = [segment.stat().st_size for segment in sorted(directory.glob("*.log"))]
     size_bytes = sum(sizes[:-1])
     begun, cpu = time.perf_counter(), cpu_seconds(place.pid)
     _lower_ratio(place.bootstrap, topic)
@@ -133,7 +133,7 @@ def compacted(place: Place, shape: Shape) -> Pass:
             raise TimeoutError(f"{topic} was not compacted in {TIMEOUT_SECONDS} s")
         time.sleep(0.02)
     took = time.perf_counter() - begun
-    left = sum(one.stat().st_size for one in directory.glob("*.log"))
+    left = sum(segment.stat().st_size for segment in directory.glob("*.log"))
     if left > 0.7 * sum(sizes):
         raise RuntimeError(f"{topic} has {left} bytes of {sum(sizes)} once it is compacted")
     return Pass(
@@ -201,20 +201,23 @@ def _rows(shape: Shape, found: Mapping[tuple[str, str], list[Pass]]) -> Iterator
     ours, theirs = found[shape.name, PENSTOCK], found[shape.name, APACHE]
 
     def median(passes: list[Pass], figure: Callable[[Pass], float]) -> float:
-        return statistics.median([figure(one) for one in passes])
+        return statistics.median([figure(cleaning) for cleaning in passes])
 
     size = f"{ours[0].size_bytes / 1e6:.0f} MB of closed segments"
     yield Row(
-        name=f"{shape.name}: records", value=median(ours, _records), unit="records/s",
+        name=f"compaction, {shape.name}: records per second",
+        value=median(ours, _records), unit="records/s",
         prediction=shape.predicted, reference=median(theirs, _records), reference_name=APACHE,
         note=size,
     )  # fmt: skip
     yield Row(
-        name=f"{shape.name}: bytes", value=median(ours, _megabytes), unit="MB/s",
+        name=f"compaction, {shape.name}: bytes per second",
+        value=median(ours, _megabytes), unit="MB/s",
         reference=median(theirs, _megabytes), reference_name=APACHE, note=size,
     )  # fmt: skip
     yield Row(
-        name=f"{shape.name}: processor time", value=median(ours, _cpu), unit="CPU s/GB",
+        name=f"compaction, {shape.name}: CPU of the broker",
+        value=median(ours, _cpu), unit="CPU s/GB",
         reference=median(theirs, _cpu), reference_name=APACHE, lower_is_better=True,
         note="of the whole broker",
     )  # fmt: skip

@@ -166,7 +166,7 @@ def _kills(postgres: PostgresServer, effort: Effort, session: str) -> list[Row]:
         worst = [getattr(gaps, what) for gaps in killed]
         rows.append(
             Row(
-                name=f"longest gap of {what}, one of three killed, session {session_ms:,} ms",
+                name=f"longest time without {what}, one broker killed, session {session_ms:,} ms",
                 value=statistics.median(worst),
                 unit="s",
                 prediction=GAP_PREDICTIONS[session],
@@ -179,7 +179,7 @@ def _kills(postgres: PostgresServer, effort: Effort, session: str) -> list[Row]:
         )  # fmt: skip
     rows.append(
         Row(
-            name=f"until another is named as leader, session {session_ms:,} ms",
+            name=f"time until a new leader is elected, session {session_ms:,} ms",
             value=statistics.median(noticed),
             unit="s",
             prediction=NOTICED_PREDICTIONS[session],

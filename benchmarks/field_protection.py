@@ -135,10 +135,10 @@ def _in_spark(place: KeyPlace, count: int, runs: int) -> Iterator[Row]:
             " cast(customer as string)) as mail",
         )  # fmt: skip
         frames = {NOTHING: frame, NATIVE: native}
-        for name, one in _STEPS.items():
-            step = Step(name="safe", sql="", protections=(one,))
+        for name, protection in _STEPS.items():
+            step = Step(name="safe", sql="", protections=(protection,))
             frames[name] = protected(frame, step, place)
-        found = _medians({name: _writing(one) for name, one in frames.items()}, count, runs)
+        found = _medians({name: _writing(written) for name, written in frames.items()}, count, runs)
     finally:
         spark.stop()
     for name in (NATIVE, *_STEPS):

@@ -69,7 +69,7 @@ class Field:
             }
             broker = Broker(settings, process=True, admin=False)
             self.brokers.append(stack.enter_context(broker))
-            self.ports.append({name: address_of(one)[1] for name, one in addresses.items()})
+            self.ports.append({name: address_of(address)[1] for name, address in addresses.items()})
         create_topic(self.brokers[0].bootstrap, TOPIC, 1)
         port = address_of(self.brokers[0].bootstrap)[1]
         self.steady: SteadyRequests = stack.enter_context(steady_requests(port, TOPIC))
@@ -102,7 +102,7 @@ class Field:
 
 def _p99(phase: Phase) -> float:
     """Of a record's produce and fetch, from when it was due, in ms."""
-    return percentile([one.produce + one.fetch for one in phase.taken], 0.99) * 1e3
+    return percentile([request.produce + request.fetch for request in phase.taken], 0.99) * 1e3
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -121,22 +121,22 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _rows(field: Field) -> Iterator[Row]:
     p99 = {key: statistics.median(found) for key, found in field.p99.items()}
-    for one in FLOODS:
-        latency, memory = PREDICTED[one.name]
+    for kind in FLOODS:
+        latency, memory = PREDICTED[kind.name]
         yield Row(
-            name=f"p99 of a record's produce and fetch beside {one.name}",
-            value=p99[one.name, HERE],
+            name=f"p99 of a record's produce and fetch beside {kind.name}",
+            value=p99[kind.name, HERE],
             unit="ms",
             prediction=latency,
             reference=p99["", ""],
             reference_name="without them",
             lower_is_better=True,
-            note=f"the aim is {AIM_TIMES:g} times; {statistics.median(field.rates[one.name]):,.0f}"
-            f" a second; the same at another broker: {p99[one.name, ELSEWHERE]:.1f} ms",
+            note=f"the aim is {AIM_TIMES:g} times; {statistics.median(field.rates[kind.name]):,.0f}"
+            f" a second; the same at another broker: {p99[kind.name, ELSEWHERE]:.1f} ms",
         )
         yield Row(
-            name=f"memory of the broker beside {one.name}",
-            value=max(0.0, *field.grown[one.name]),
+            name=f"memory of the broker beside {kind.name}",
+            value=max(0.0, *field.grown[kind.name]),
             unit="MiB",
             prediction=memory,
             reference=AIM_MEBIBYTES,

@@ -122,7 +122,9 @@ class Members:
         most = -(-PARTITIONS // len(self.consumers))
         while time.monotonic() < deadline:
             with self._lock:
-                shares = [[at.partition for at in one.assignment()] for one in self.consumers]
+                shares = [
+                    [at.partition for at in consumer.assignment()] for consumer in self.consumers
+                ]
             owned = [partition for share in shares for partition in share]
             if sorted(owned) == list(range(PARTITIONS)) and max(map(len, shares)) <= most:
                 return
@@ -133,7 +135,7 @@ class Members:
         self._ended.set()
         self._thread.join()
         with ThreadPoolExecutor(len(self.consumers)) as pool:
-            list(pool.map(lambda one: one.close(), self.consumers))
+            list(pool.map(lambda consumer: consumer.close(), self.consumers))
 
     def _poll(self) -> None:
         while not self._ended.is_set():
@@ -220,7 +222,7 @@ def _share(name: str, broker: Broker, threads: int, records: int, run: int) -> F
 
 
 def _middle(figures: Sequence[Figure], of: str) -> float:
-    return statistics.median(float(getattr(one, of)) for one in figures)
+    return statistics.median(float(getattr(figure, of)) for figure in figures)
 
 
 def _rebalance_rows(found: Mapping[tuple[str, str, str | int], list[Figure]]) -> Iterator[Row]:

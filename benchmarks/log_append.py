@@ -302,7 +302,7 @@ def large(directory: Path, *, groups: int) -> tuple[list[float], list[float]]:
         raw.close()
         # What closing has to sync counts for the log.
         closing = time.perf_counter() - begin
-        ours.append(len(ours) * size_bytes / (sum([size_bytes / one for one in ours]) + closing))
+        ours.append(len(ours) * size_bytes / (sum([size_bytes / rate for rate in ours]) + closing))
         return ours, plain
 
     return asyncio.run(run())
@@ -313,7 +313,7 @@ def large_rows(directory: Path, *, groups: int) -> Iterator[Row]:
     *turns, over_all = (found := large(directory, groups=groups))[0]
     plain = statistics.median(found[1])
     yield Row(
-        name=f"sustained, {LARGE_COUNT} × 1 MB, median of turns",
+        name=f"sustained, {LARGE_COUNT} × 1 MB, median of rounds",
         value=statistics.median(turns) / 1e9,
         unit="GB/s",
         prediction=0.9 * plain / 1e9,
@@ -322,11 +322,11 @@ def large_rows(directory: Path, *, groups: int) -> Iterator[Row]:
         note=f"turns of {TURN_GROUPS} groups alternate with turns of the reference",
     )
     yield Row(
-        name=f"sustained, {LARGE_COUNT} × 1 MB, over all, closed",
+        name=f"sustained, {LARGE_COUNT} × 1 MB, in total, with the final sync",
         value=over_all / 1e9,
         unit="GB/s",
         prediction=0.85 * plain / 1e9,
-        reference=len(found[1]) / sum([1 / one for one in found[1]]) / 1e9,
+        reference=len(found[1]) / sum([1 / rate for rate in found[1]]) / 1e9,
         reference_name="the same bytes by pwritev + fdatasync, appended to one file",
         note="every byte is written once, to its segment; the journal says where it is",
     )

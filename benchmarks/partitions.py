@@ -182,7 +182,7 @@ async def _fetched(link: Link, topic: str, partitions: Sequence[int]) -> float:
 def _rows(found: Sequence[Figures], effort: Effort) -> list[Row]:
     count = effort.partitions
     rows = [*_start_rows(found, effort), *_memory_rows(found, count), *_rate_rows(found, count)]
-    files = statistics.median([one.descriptors for one in found])
+    files = statistics.median([figures.descriptors for figures in found])
     name = f"open files, {count} partitions written to"
     rows.append(Row(name=name, value=files, unit="", prediction=1_050))
     return rows
@@ -196,11 +196,11 @@ def _start_rows(found: Sequence[Figures], effort: Effort) -> Iterator[Row]:
         ("killed", f"{count} partitions, {records} records, killed", PREDICTED["killed"]),
     ):
         yield Row(
-            name=f"start, {title}",
-            value=statistics.median([one.starts[name] for one in found]),
+            name=f"start of a broker, {title}",
+            value=statistics.median([figures.starts[name] for figures in found]),
             unit="s",
             prediction=prediction,
-            reference=statistics.median([one.starts["one"] for one in found]),
+            reference=statistics.median([figures.starts["one"] for figures in found]),
             reference_name="one partition",
             lower_is_better=True,
         )
@@ -210,28 +210,28 @@ def _memory_rows(found: Sequence[Figures], count: int) -> Iterator[Row]:
     for name, title, prediction in (("idle", "idle", 130.0), ("written", "written to", 190.0)):
         yield Row(
             name=f"memory, {count} partitions, {title}",
-            value=statistics.median([one.mebibytes[name] for one in found]),
+            value=statistics.median([figures.mebibytes[name] for figures in found]),
             unit="MiB",
             prediction=prediction,
-            reference=statistics.median([one.mebibytes["one"] for one in found]),
+            reference=statistics.median([figures.mebibytes["one"] for figures in found]),
             reference_name="one partition",
             lower_is_better=True,
         )
 
 
 def _rate_rows(found: Sequence[Figures], count: int) -> Iterator[Row]:
-    again = statistics.median([one.fetch_ms["again"] for one in found])
+    again = statistics.median([figures.fetch_ms["again"] for figures in found])
     yield Row(
         name=f"produce, {RECORDS} records a request, over {count} partitions",
-        value=statistics.median([one.produced["all"] for one in found]),
+        value=statistics.median([figures.produced["all"] for figures in found]),
         unit="requests/s",
         prediction=6_000,
-        reference=statistics.median([one.produced["one"] for one in found]),
+        reference=statistics.median([figures.produced["one"] for figures in found]),
         reference_name="to one partition",
     )
     yield Row(
         name=f"fetch of {PER_TOPIC} partitions, first after the kill",
-        value=statistics.median([one.fetch_ms["first"] for one in found]),
+        value=statistics.median([figures.fetch_ms["first"] for figures in found]),
         unit="ms",
         prediction=300.0,
         reference=again,
@@ -243,7 +243,7 @@ def _rate_rows(found: Sequence[Figures], count: int) -> Iterator[Row]:
         value=again,
         unit="ms",
         prediction=15.0,
-        reference=statistics.median([one.fetch_ms["single"] for one in found]) * PER_TOPIC,
+        reference=statistics.median([figures.fetch_ms["single"] for figures in found]) * PER_TOPIC,
         reference_name=f"{PER_TOPIC} fetches of one",
         lower_is_better=True,
     )

@@ -144,7 +144,7 @@ def _measured(
     gigabytes: float,
 ) -> Load:
     before, begun = cpu_seconds(server.pid), time.perf_counter()
-    for done in [pool.submit(one) for one in work]:
+    for done in [pool.submit(call) for call in work]:
         done.result()
     elapsed = time.perf_counter() - begun
     return Load(
@@ -155,8 +155,10 @@ def _measured(
 
 def _load_rows(name: str, loads: Mapping[int, list[Load]]) -> list[Row]:
     rate, cost = PREDICTED["ready" in name]
-    rates = {count: [one.megabytes_per_second for one in found] for count, found in loads.items()}
-    cpu = {count: [one.cpu_seconds_per_gigabyte for one in found] for count, found in loads.items()}
+    rates = {count: [load.megabytes_per_second for load in found] for count, found in loads.items()}
+    cpu = {
+        count: [load.cpu_seconds_per_gigabyte for load in found] for count, found in loads.items()
+    }
     return [
         _row(name, rates, "MB/s", predicted=rate),
         _row(f"{name}, brokers' CPU", cpu, "s/GB", predicted=cost, lower=True),

@@ -160,15 +160,15 @@ def isolation(quick: bool) -> Iterator[Row]:
                 quiet_latencies(quiet, 0.5)
         quiet.close()
     for kind, name in (
-        ("bounded", "quiet tenant, p99 beside a hot one under a quota"),
-        ("unbounded", "quiet tenant, p99 beside a hot one without a quota"),
+        ("bounded", "p99 of a tenant next to a busy one with a quota"),
+        ("unbounded", "p99 of a tenant next to a busy one without a quota"),
     ):
         yield Row(
             name=name,
             value=statistics.median(p99[kind]),
             unit="ms",
             reference=statistics.median(p99["alone"]),
-            reference_name="the quiet tenant alone",
+            reference_name="the tenant alone",
             lower_is_better=True,
             note=f"p50 {percentile(found[kind], 0.5) * 1e3:.2f} ms, alone"
             f" {percentile(found['alone'], 0.5) * 1e3:.2f}; the hot one"
@@ -180,8 +180,8 @@ def cost(quick: bool) -> Iterator[Row]:
     rounds = 5 if quick else 15
     quotas: dict[str, dict[str, str | None]] = {
         "no quota": {},
-        "somebody else's": {"client-id": "nobody"},
-        "one that is not reached": {"client-id": QUIET},
+        "a quota of another client": {"client-id": "nobody"},
+        "a quota that is not reached": {"client-id": QUIET},
     }
     found: dict[str, list[float]] = {kind: [] for kind in quotas}
     with Broker(process=True, admin=False) as broker, broker.client() as client:
@@ -200,7 +200,10 @@ def cost(quick: bool) -> Iterator[Row]:
                     client.alter_quotas(entity, remove=["producer_byte_rate"])
         connection.close()
     reference = statistics.median(found["no quota"])
-    for kind, prediction in (("somebody else's", 62.0), ("one that is not reached", 65.0)):
+    for kind, prediction in (
+        ("a quota of another client", 62.0),
+        ("a quota that is not reached", 65.0),
+    ):
         yield Row(
             name=f"processor time of a small produce request, {kind}",
             value=statistics.median(found[kind]),

@@ -162,7 +162,7 @@ def _rows(found: dict[tuple[int, int], list[float]], effort: Effort) -> list[Row
     for (size, tail), seconds in found.items():
         rows.append(
             Row(
-                name=f"killed with a log of {size / 1024:g} GiB, {tail} MiB since checkpoint",
+                name=f"recovery, log of {size / 1024:g} GiB, {tail} MiB since checkpoint",
                 value=statistics.median(seconds),
                 unit="s",
                 prediction=PREDICTED_BASE_SECONDS + PREDICTED_SECONDS_PER_BYTE * (tail << 20),

@@ -156,9 +156,14 @@ def _signing(store: RemoteStore) -> Row:
     found = interleaved(
         {
             "URLs": lambda: seconds(
-                lambda: [signing.url(one.key, one.byte_offset, one.size_bytes) for one in extents]
+                lambda: [
+                    signing.url(extent.key, extent.byte_offset, extent.size_bytes)
+                    for extent in extents
+                ]
             ),
-            "JSON": lambda: seconds(lambda: json.dumps([extent_to_json(one) for one in extents])),
+            "JSON": lambda: seconds(
+                lambda: json.dumps([extent_to_json(extent) for extent in extents])
+            ),
         },
         runs=ANSWERS,
     )

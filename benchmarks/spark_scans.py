@@ -48,7 +48,7 @@ from penstock.apps.loads.figures import interleaved
 from penstock.client import Client
 from penstock.spark.schema import DEFAULT_COLUMNS
 from penstock.spark.tables import DeltaSink, history, read_table
-from penstock.spark.tables.positions import mark_of
+from penstock.spark.tables.positions import app_id_of
 
 SOURCE, TABLE, FETCHED = "source", "table", "source, by fetch"
 HISTORY = "history, a tenth from the log"
@@ -181,8 +181,8 @@ def _keep_table(bed: Bed, topic: str) -> None:
         reached = {at: end * 9 // 10 for at, end in client.list_offsets(topic, "latest").items()}
     edge = json.dumps({topic: {str(at): offset for at, offset in reached.items()}})
     sink = DeltaSink(_table(bed, topic), application="bench")
-    marks = {mark_of(topic_id, at): offset for at, offset in reached.items()}
-    sink.write(bed.ours(topic, endingOffsets=edge), 0, marks=marks)
+    app_transactions = {app_id_of(topic_id, at): offset for at, offset in reached.items()}
+    sink.write(bed.ours(topic, endingOffsets=edge), 0, app_transactions=app_transactions)
     sink.write(bed.ours(topic, startingOffsets=edge), 1)
 
 

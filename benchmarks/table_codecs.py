@@ -34,6 +34,7 @@ from penstock.spark.tables import read_table
 REFERENCE: Final = "snappy"
 CODECS: Final = (REFERENCE, "zstd", "lz4", "none")
 FILES: Final = 4
+_TITLES: Final = {"table": "size of the table", "write": "write", "read": "read"}
 RECORDS: Final = {100: 4_000_000, 1024: 400_000}
 RECORDS_QUICK: Final = {100: 1_000_000, 1024: 100_000}
 RUNS, RUNS_QUICK = 5, 1
@@ -91,7 +92,7 @@ def _rows(
         ):
             scaled = count / RECORDS[value_bytes] if what == "table" else 1
             yield Row(
-                name=f"{what}, {size}, {codec}",
+                name=f"{_TITLES[what]}, {size}, {codec}",
                 value=middle[codec][at],
                 unit=unit,
                 prediction=PREDICTED[value_bytes, codec][at] * scaled,

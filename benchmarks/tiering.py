@@ -247,7 +247,7 @@ async def _storm(port: int, end: int, seconds: float) -> float:
 
 def _read_rows(found: Sequence[Rates], far: Sequence[tuple[float, float]]) -> list[Row]:
     def median(name: str) -> float:
-        return float(statistics.median([getattr(one, name) for one in found]))
+        return float(statistics.median([getattr(rates, name) for rates in found]))
 
     return [
         Row(
@@ -292,7 +292,7 @@ def _phase_rows(phases: dict[str, list[Phase]]) -> list[Row]:
     ):
         for place, share in enumerate((0.5, 0.99)):
             of = {
-                name: statistics.median([figures(one, share) for one in found])
+                name: statistics.median([figures(phase, share) for phase in found])
                 for name, found in phases.items()
             }
             rows += [

@@ -182,7 +182,7 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
 
     for shape in SHAPES:
         pace, beside, plain, plain_beside = (
-            middle(name, shape, without, lambda one: one.per_second)
+            middle(name, shape, without, lambda figures: figures.per_second)
             for without in (False, True)
             for name in (PENSTOCK, APACHE)
         )
@@ -198,9 +198,9 @@ def _rows(paces: Mapping[tuple[str, Shape, bool], Sequence[Pace]]) -> Iterator[R
         )
         yield Row(
             name=f"CPU of the broker, {shape.name}",
-            value=middle(PENSTOCK, shape, False, lambda one: one.cpu_ms),
+            value=middle(PENSTOCK, shape, False, lambda figures: figures.cpu_ms),
             unit="ms each",
-            reference=middle(APACHE, shape, False, lambda one: one.cpu_ms),
+            reference=middle(APACHE, shape, False, lambda figures: figures.cpu_ms),
             reference_name=APACHE,
             lower_is_better=True,
         )

@@ -134,8 +134,8 @@ def _rows(found: dict[str, list[Phase]]) -> list[Row]:
                     else statistics.median([phase.produce_ms(share) for phase in calm]),
                     reference_name="calm",
                     lower_is_better=True,
-                    note=f"longest {max(one.produce_ms(1.0) for one in phases):.0f} ms,"
-                    f" over {statistics.median([one.seconds for one in phases]):.1f} s",
+                    note=f"longest {max(phase.produce_ms(1.0) for phase in phases):.0f} ms,"
+                    f" over {statistics.median([phase.seconds for phase in phases]):.1f} s",
                 )
             )
     return rows

@@ -139,7 +139,9 @@ class History:
     def _forgive(self, partition: int, now: float) -> None:
         """Another one leads: what came of late was told by one that did not know it yet."""
         self._low = [
-            one for one in self._low if one.partition != partition or now - one.at > STALE_SECONDS
+            seen
+            for seen in self._low
+            if seen.partition != partition or now - seen.at > STALE_SECONDS
         ]
 
     # -- the end
@@ -156,7 +158,9 @@ class History:
         `sent` says how many records each producer sent. Of those that have refused one, which may
         or may not be stored, no record is missed that was not acknowledged.
         """
-        stored: dict[int, bytearray] = {one: bytearray(count) for one, count in sent.items()}
+        stored: dict[int, bytearray] = {
+            partition: bytearray(count) for partition, count in sent.items()
+        }
         for low in self._low:
             text = f"{low.floor} was known to be committed, told in epoch {low.epoch}"
             self._found("end went back", low.partition, low.end, text)

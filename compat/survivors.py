@@ -251,7 +251,7 @@ class Member(Reader):
     @property
     def story(self) -> str:
         now = f"{time.strftime('%H:%M:%S')} now"
-        return super().story + "".join([f"\n    {one}" for one in (*self._told, now)])
+        return super().story + "".join([f"\n    {line}" for line in (*self._told, now)])
 
     def begin(self, consumer: Consumer) -> None:
         consumer.subscribe(
@@ -367,15 +367,15 @@ def await_progress(
     wanted = {client: client.count + records for client in clients}
 
     def holds() -> bool:
-        if any(isinstance(one, Load) and one.failures for one in clients):
+        if any(isinstance(client, Load) and client.failures for client in clients):
             return True
         return all(client.count >= count for client, count in wanted.items())
 
     def says() -> str:
         behind = [
-            f"{one!r} has got to {one.count} of {count}{one.story}"
-            for one, count in wanted.items()
-            if one.count < count
+            f"{client!r} has got to {client.count} of {count}{client.story}"
+            for client, count in wanted.items()
+            if client.count < count
         ]
         return "; ".join(behind)
 

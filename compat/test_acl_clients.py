@@ -287,7 +287,7 @@ def renew(guarded: Guarded, counts: dict[str, int]) -> None:
     guarded.realm.keystore("broker")
     eventually(lambda: shown(guarded) != before, lambda: "the former certificate")
     enough = {name: count + 3 for name, count in counts.items()}
-    eventually(lambda: all(counts[one] >= enough[one] for one in counts), lambda: counts)
+    eventually(lambda: all(counts[name] >= enough[name] for name in counts), lambda: counts)
 
 
 def shown(guarded: Guarded) -> bytes | None:

@@ -209,7 +209,9 @@ def test_says_how_many_bytes_partitions_have(
 
     def stored() -> dict[int, int]:
         return {
-            partition: sum(one.size_bytes for one in batches(server.bootstrap, topic, partition))
+            partition: sum(
+                batch.size_bytes for batch in batches(server.bootstrap, topic, partition)
+            )
             for partition in range(6)
         }
 

@@ -69,7 +69,7 @@ DIFFERENT: Final = {
 
 def test_every_api_is_in_the_matrix() -> None:
     ids = {"m-t": UUID(int=1), "m-u": UUID(int=2)}
-    assert {one.name for one in asks(ids)} | set(NEVER_ASKED) == set(BY_NAME)
+    assert {ask.name for ask in asks(ids)} | set(NEVER_ASKED) == set(BY_NAME)
 
 
 def worlds(*, allow_unbound: bool) -> list[World]:
@@ -79,21 +79,19 @@ def worlds(*, allow_unbound: bool) -> list[World]:
 
 def some(chosen: Sequence[World]) -> list[World]:
     """A few principals of each part, and whole worlds of a few principals."""
-    large = [replace(one, holders=one.holders[::EVERY]) for one in chosen[:1]]
+    large = [replace(world, holders=world.holders[::EVERY]) for world in chosen[:1]]
     return large + list(chosen[EVERY_WORLD::EVERY_WORLD])
 
 
 @pytest.mark.parametrize("allow_unbound", [False, pytest.param(True, marks=pytest.mark.long)])
-async def test_some_of_the_principals_are_told_the_same(
-    tmp_path: Path, allow_unbound: bool
-) -> None:
+async def test_some_principals_get_the_same_responses(tmp_path: Path, allow_unbound: bool) -> None:
     await compare(tmp_path, some(worlds(allow_unbound=allow_unbound)), allow_unbound)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("allow_unbound", [False, True])
-async def test_all_principals_are_told_the_same(tmp_path: Path, allow_unbound: bool) -> None:
+async def test_all_principals_get_the_same_responses(tmp_path: Path, allow_unbound: bool) -> None:
     await compare(tmp_path, worlds(allow_unbound=allow_unbound), allow_unbound)
 
 
@@ -136,8 +134,8 @@ def _counts(ask: Ask, place: Place, verdict: str) -> bool:
 
 def shown(told: Told, here: Mapping[Place, str], there: Mapping[Place, str]) -> str:
     """How two answers differ."""
-    places = [one for one in sorted({*here, *there}) if here.get(one) != there.get(one)]
-    said = [f"{'/'.join(one)}: {here.get(one)} for {there.get(one)}" for one in places[:3]]
+    places = [place for place in sorted({*here, *there}) if here.get(place) != there.get(place)]
+    said = [f"{'/'.join(place)}: {here.get(place)} for {there.get(place)}" for place in places[:3]]
     return f"{told.ask.name} v{told.ask.asked_version} [{told.who}]: {'; '.join(said)}"
 
 
@@ -146,7 +144,7 @@ async def told(server: Guarded, chosen: Sequence[World]) -> list[Told]:
     root = await server.connect(SUPER_USER)
     ids = await prepare(root)
     # The server's own topics are made at the first question for a coordinator.
-    for ask in sorted(asks(ids), key=lambda one: one.name != "FindCoordinator"):
+    for ask in sorted(asks(ids), key=lambda ask: ask.name != "FindCoordinator"):
         await settled(root, ask)
     for epoch in (0, -1):
         beat = Ask(name="ShareGroupHeartbeat", body=share_member(epoch))

@@ -54,7 +54,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
             sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
             codec = ("none", "lz4", "zstd")[start // 20 % 3]
             offsets = helper.produce("orders", sent, codec=codec, idempotent=True)
-            left += [one.at(at) for one, at in zip(sent, offsets, strict=True) if stays(at)]
+            left += [record.at(at) for record, at in zip(sent, offsets, strict=True) if stays(at)]
         helper.close()
         broker.stop()
         compact(next(directory.rglob("orders-0")).parent, TopicPartition("orders", 0), rewritten)
@@ -73,14 +73,16 @@ def test_what_is_left_is_read(compacted: Compacted, name: str) -> None:
         missing(error)
     try:
         at = partial(driver.consume, "orders")
-        assert [one.offset for one in at({0: 0}, len(left))] == [one.offset for one in left]
+        assert [record.offset for record in at({0: 0}, len(left))] == [
+            record.offset for record in left
+        ]
         there = at({0: 130}, 20)[:20]
-        assert [(one.offset, one.value) for one in there] == [
-            (one.offset, one.value) for one in left if one.offset >= 130
+        assert [(record.offset, record.value) for record in there] == [
+            (record.offset, record.value) for record in left if record.offset >= 130
         ][:20]
         if "offsets_at" in driver.able:
             time = START_MS + 140
-            first = next(one for one in left if one.timestamp >= time)
+            first = next(record for record in left if record.timestamp >= time)
             assert driver.offsets_at("orders", time, [0])[0] == first.offset
     finally:
         driver.close()
@@ -106,11 +108,11 @@ def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compacted]:
         for start in range(0, COUNT, 20):
             sent = plain_records(20, start=start, partitions=1, timestamp=START_MS)
             offsets = helper.produce("orders", sent, codec="zstd" if start % 40 else "none")
-            newest |= {one.key: one.at(at) for one, at in zip(sent, offsets, strict=True)}
-        left = sorted(newest.values(), key=lambda one: one.offset)
+            newest |= {record.key: record.at(at) for record, at in zip(sent, offsets, strict=True)}
+        left = sorted(newest.values(), key=lambda record: record.offset)
         for _ in range(TRIES):  # a broker that has read goes on for a while by what it knows
             there = helper.consume("orders", {0: 0}, len(left))
-            if [one.offset for one in there] == [one.offset for one in left]:
+            if [record.offset for record in there] == [record.offset for record in left]:
                 break
             broker.stop()
             broker.start()
@@ -131,8 +133,8 @@ def test_the_newest_records_of_a_diskless_topic_are_read(diskless: Compacted, na
     try:
         for start in (0, 123):
             there = driver.consume("orders", {0: start}, len(left))
-            assert [(one.offset, one.key, one.value) for one in there] == [
-                (one.offset, one.key, one.value) for one in left
+            assert [(record.offset, record.key, record.value) for record in there] == [
+                (record.offset, record.key, record.value) for record in left
             ]
     finally:
         driver.close()

@@ -94,5 +94,5 @@ def test_no_record_is_lost_while_the_leaders_of_its_partition_and_its_letters_di
         assert max(history.accepted.values()) == 1
         assert history.rejected <= letters.keys()
         assert not history.accepted.keys() & letters.keys()
-        assert letters.keys() <= {one for one in wanted if int(one) % 3} | history.unsure
+        assert letters.keys() <= {value for value in wanted if int(value) % 3} | history.unsure
         print(f"{letters.total() - len(letters)} dead letters were written twice")

@@ -69,8 +69,8 @@ def test_a_client_writes_reads_and_joins(
     expected = in_order(with_offsets(sent, client.produce(name, sent, codec="gzip")))
     starts = dict.fromkeys(range(3), 0)
     values = [record.value for record in expected]
-    assert [one.value for one in in_order(client.consume(name, starts, 300))] == values
-    assert [one.value for one in in_order(helper.consume(name, starts, 300))] == values
+    assert [record.value for record in in_order(client.consume(name, starts, 300))] == values
+    assert [record.value for record in in_order(helper.consume(name, starts, 300))] == values
     assert helper.bounds(name, range(3)) == dict.fromkeys(range(3), (0, 100))
     if "join" in client.able:
         member = client.join(f"group-{name}", name)
@@ -112,7 +112,7 @@ def test_a_client_reads_a_tiered_topic_from_its_start(
         eventually(lambda: client.tiers(name, [0]) == {0: (bases()[0], newest - 1)}, bases)
 
 
-def test_a_queue_gives_up_what_is_committed_alone(broker: PenstockProcess) -> None:
+def test_only_committed_records_become_dead_letters(broker: PenstockProcess) -> None:
     """Rejected records become dead letters, both on diskless topics; aborted ones are nobody's."""
     needs = (*read("queued", "queued"), *read("dlq.queued"))
     with administrator(broker.bootstrap) as admin, ours(broker.bootstrap, *needs) as client:

@@ -110,7 +110,7 @@ def test_partitions_follow_the_members(
 
 
 @clients("join")
-def test_a_later_member_goes_on_where_the_group_stood(
+def test_a_later_member_continues_at_the_committed_offsets(
     driver: Driver, helper: Driver, reader: Driver, topic: str, now_ms: int
 ) -> None:
     with scene(driver, helper, topic, now_ms) as group:

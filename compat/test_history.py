@@ -148,7 +148,7 @@ def test_what_a_producer_gave_up_may_be_there_or_not() -> None:
         assert history.violations == []
 
 
-def test_a_deposed_leader_may_tell_an_older_end_for_a_while() -> None:
+def test_a_deposed_leader_may_return_an_older_end_for_a_while() -> None:
     history = told()
     history.ends(0, history.floor(0), 2, epoch=2, now=0)
     history.ends(0, history.floor(0), 3, epoch=3, now=1)

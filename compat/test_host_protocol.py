@@ -212,7 +212,7 @@ def test_a_foreign_producer_learns_what_cannot_be_written(
     assert len(found["failed"]) == 3
 
 
-def test_a_foreign_producer_is_told_why_it_is_refused(script: Script) -> None:
+def test_a_foreign_producer_gets_the_reason_of_its_refusal(script: Script) -> None:
     with agent("--sink", "null") as path:
         found = script("publish.js", json.dumps({"path": path, "producerEpoch": 40_000}))
     assert found == {"status": 1, "error": "refused: producer epoch 40000; at most 32767"}

@@ -80,7 +80,7 @@ def test_the_files_of_a_log_with_transactions_are_kafkas(tmp_path: Path) -> None
         if "firstOffset" in row
     ]
     assert len(found) > 3
-    assert sorted(found) == sorted([one[:3] for one in aborted])
+    assert sorted(found) == sorted([row[:3] for row in aborted])
     rows = dumped(directory / f"{end:020d}.snapshot")
     known = {
         int(row["producerId"]): (
@@ -92,10 +92,14 @@ def test_the_files_of_a_log_with_transactions_are_kafkas(tmp_path: Path) -> None
         if "producerId" in row
     }
     assert known == {
-        one.producer_id: (one.txn_start_offset, one.coordinator_epoch, one.last_sequence)
-        for one in producers
+        producer.producer_id: (
+            producer.txn_start_offset,
+            producer.coordinator_epoch,
+            producer.last_sequence,
+        )
+        for producer in producers
     }
-    assert any(one.txn_start_offset >= 0 for one in producers)
+    assert any(producer.txn_start_offset >= 0 for producer in producers)
     harness = Harness(tmp_path / "records")
     for number, commit in enumerate((True, False)):
         data = memoryview(bytearray(sent(b"value", producer_id=number)))

@@ -66,7 +66,10 @@ class Orders:
         return {part: sorted(found[part].replicas) for part in found}
 
     def give(self, target: Mapping[int, Sequence[int]]) -> None:
-        places = {kafka.TopicPartition(TOPIC, one): [*brokers] for one, brokers in target.items()}
+        places = {
+            kafka.TopicPartition(TOPIC, partition): [*brokers]
+            for partition, brokers in target.items()
+        }
         admin: Any = kafka.KafkaAdminClient(
             bootstrap_servers=self._bootstrap.split(","), **security_of(ADMIN).python()
         )
@@ -81,7 +84,7 @@ class Orders:
 
 def ring(partition: int, step: int) -> list[int]:
     """The two replicas of a partition after so many rounds."""
-    return [1 + (partition + step + one) % BROKERS for one in (0, 1)]
+    return [1 + (partition + step + replica) % BROKERS for replica in (0, 1)]
 
 
 @pytest.mark.long
@@ -124,7 +127,7 @@ def _move(three: list[PenstockProcess], *, rounds: int, kills: Container[int]) -
             orders.await_done(target)
             await_progress(load, *readers)
             pauses.append(load.pause_seconds())
-        print("longest times without an acknowledgement:", [f"{one:.3f} s" for one in pauses])
+        print("longest times without an acknowledgement:", [f"{pause:.3f} s" for pause in pauses])
         check_history(bootstrap, history, [load], readers)
         clients[-1].end()
     assert not load.failures, load.failures[:5]

@@ -87,7 +87,7 @@ class Team:
         for made in admin.create_topics([NewTopic("t", 2, 1), NewTopic("u", 1, 1)]).values():
             made.result(WAIT_SECONDS)
         configured = ("alter_configs", "describe_configs")
-        needs = [(one, "group", "g") for one in (*configured, "read", "delete")]
+        needs = [(operation, "group", "g") for operation in (*configured, "read", "delete")]
         needs += [("read", "topic", "t"), ("read", "topic", "u")]
         grant(broker.bootstrap, "java", needs)
         self.administer("set_group", configs={"share.auto.offset.reset": "earliest"})
@@ -201,7 +201,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says(team: Team) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path) -> None:
+def test_archived_records_become_dead_letters(program: Program, tmp_path: Path) -> None:
     """KIP-1191, which Apache Kafka has from 4.4 on."""
     server = PenstockProcess(tmp_path, configs={**QUICK_GROUPS, **CONFIGS}).start()
     try:
@@ -247,7 +247,7 @@ def test_what_is_given_up_becomes_a_dead_letter(program: Program, tmp_path: Path
 
 @pytest.mark.long
 @pytest.mark.timeout(180)
-def test_who_leaves_gives_back_what_it_has(team: Team) -> None:
+def test_a_leaving_member_releases_its_records(team: Team) -> None:
     team.produce("a", "b")
     one = team.join()
     had = values(one.get())
@@ -268,7 +268,7 @@ def test_groups_are_listed_described_and_deleted(team: Team) -> None:
         one.poll(), other.poll()
         state, members, partitions = team.administer("describe")
     assert (state, members) == ("STABLE", 2)
-    assert {tuple(one) for one in partitions} == {("t", 0), ("t", 1)}
+    assert {tuple(partition) for partition in partitions} == {("t", 0), ("t", 1)}
     assert team.administer("groups") == {"g": "Share"}
     one.close()
     other.close()

@@ -104,7 +104,7 @@ def _play(cluster: Cluster, case: Case) -> None:
     ],
     indirect=["cluster"],
 )
-def test_somebody_dies(cluster: Cluster, case: Case) -> None:
+def test_a_process_is_killed(cluster: Cluster, case: Case) -> None:
     _play(cluster, case)
 
 
@@ -153,7 +153,7 @@ PLANTED = {
 def test_what_cannot_be_is_found(planted: str) -> None:
     seen, offset, times, message = PLANTED[planted]
     found = _history().violations(seen, offset, times)
-    assert any(message in one for one in found), found
+    assert any(message in violation for violation in found), found
 
 
 def test_what_can_be_is_no_violation() -> None:

@@ -84,7 +84,7 @@ async def test_no_key_in_a_compacted_topic(
         ({"attributes": 0x20}, INVALID_RECORD),
     ],
 )
-async def test_transactions_that_nobody_began(
+async def test_transactions_that_were_not_begun(
     server: Server, helper: Driver, name: str, changes: dict[str, int], error: int
 ) -> None:
     topic = created(server, helper, name, {})

@@ -104,7 +104,7 @@ async def test_special_timestamps_belong_to_versions(client: WireClient, t: str)
             assert error == ("none" if version >= first else "unsupported_version")
 
 
-async def test_a_header_that_promises_a_later_time_hides_no_record(
+async def test_a_header_with_a_later_maximum_time_hides_no_record(
     client: WireClient, t: str
 ) -> None:
     base = int(time.time() * 1000) - 3_600_000  # older ones may be deleted while this runs

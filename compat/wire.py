@@ -170,7 +170,7 @@ class Following(WireClient):
             return await super().call(name, version, request)
         if name == "CreateTopics":
             spec = {"replication_factor": -1}
-            request = {**request, "topics": [{**one, **spec} for one in request["topics"]]}
+            request = {**request, "topics": [{**topic, **spec} for topic in request["topics"]]}
         async with asyncio.timeout(WAIT_SECONDS):
             while True:
                 try:

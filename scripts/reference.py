@@ -21,7 +21,7 @@ import click
 
 import penstock
 from penstock.apps.cli import root
-from penstock.apps.configuration import DirectorySettings, PlaceSettings
+from penstock.apps.configuration import DirectorySettings, LocationSettings
 from penstock.base.metrics import Metric
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.apache_settings import IDLE
@@ -169,7 +169,7 @@ def configuration_page() -> str:
             sorted(
                 [
                     *describe(DirectorySettings),
-                    *describe(PlaceSettings),
+                    *describe(LocationSettings),
                     *describe(DisklessSettings),
                     *describe(FetchSettings),
                     *describe(TierSettings),

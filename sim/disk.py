@@ -128,7 +128,7 @@ class Disk:
         disk.root = cast(Directory, _copy(self.root, made))
         for change in self.pending:
             if isinstance(change, Named):
-                names = [(name, one and _copy(one, made)) for name, one in change.names]
+                names = [(name, node and _copy(node, made)) for name, node in change.names]
                 change = change._replace(names=tuple(names))
             disk.pending.append(change._replace(node=cast(Any, _copy(change.node, made))))
         return disk
@@ -218,7 +218,7 @@ class Disk:
     def lock(self, name: Name, /) -> int:
         handle = self.open(name, create=True)
         node = self._opened[handle].node
-        if any(one.locked and one.node is node for one in self._opened.values()):
+        if any(opened.locked and opened.node is node for opened in self._opened.values()):
             self.close(handle)
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(name))
         self._opened[handle].locked = True
@@ -435,7 +435,7 @@ def _image(node: Node, changes: dict[Node, list[Change]], made: dict[Node, Node]
     for change in changes.get(node, ()):
         if isinstance(change, Named):
             _rename_in(names, change)
-    found = {name: _image(one, changes, made) for name, one in names.items()}
+    found = {name: _image(inode, changes, made) for name, inode in names.items()}
     made[node] = directory = Directory(found, dict(found))
     return directory
 
@@ -450,8 +450,8 @@ def _copy(node: Node, made: dict[Node, Node]) -> Node:
         made[node] = file = File(node.content, node.synced, attributes, synced)
         return file
     made[node] = directory = Directory()
-    directory.names = {name: _copy(one, made) for name, one in node.names.items()}
-    directory.synced = {name: _copy(one, made) for name, one in node.synced.items()}
+    directory.names = {name: _copy(child, made) for name, child in node.names.items()}
+    directory.synced = {name: _copy(child, made) for name, child in node.synced.items()}
     return directory
 
 

@@ -40,7 +40,7 @@ def bench_planted(tmp_path: Path, *names: str) -> tuple[list[str], str]:
     return broken, out.getvalue()
 
 
-def test_one_that_breaks_is_reported_and_the_rest_goes_on(
+def test_a_failed_benchmark_is_reported_and_the_others_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "planted"

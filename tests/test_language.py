@@ -20,9 +20,9 @@ FOLDERS = ("src", "tests", "docs")
 OWN_FILES = {"tests/test_language.py"}
 LIMITS: Final = {
     "headless docstring": 0,
-    "private word in prose": 1,
+    "private word in prose": 0,
     "private word in a message": 0,
-    "private identifier": 11,
+    "private identifier": 0,
     "loop over `one`": 0,
     "see the module": 0,
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.configuration import DirectorySettings, PlaceSettings
+from penstock.apps.configuration import DirectorySettings, LocationSettings
 from penstock.base.settings import describe, setting
 from penstock.broker.configs import TOPIC_SYNONYMS
 from penstock.broker.security.settings import SecuritySettings
@@ -33,7 +33,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     BrokerSettings: ("broker", "apps/wiring.py"),
     StorageSettings: ("storage",),
     DirectorySettings: ("apps/configuration.py",),
-    PlaceSettings: ("apps/wiring.py",),
+    LocationSettings: ("apps/wiring.py",),
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
@@ -44,7 +44,7 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }
 HOLDERS = {
-    "broker", "config", "configuration", "diskless", "directories", "effective", "places",
+    "broker", "config", "configuration", "diskless", "directories", "effective", "locations",
     "settings", "sink", "sinks",
 }  # fmt: skip
 """Names of variables and attributes that hold settings; `self` does in the settings' own file."""

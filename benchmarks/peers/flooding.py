@@ -159,7 +159,7 @@ async def _flood(kind: Flood, target: Target, net: int, seconds: float) -> int:
     for task in tasks:
         task.cancel()
     found = await asyncio.gather(*tasks, return_exceptions=True)
-    broken = [one for one in found if not isinstance(one, asyncio.CancelledError)]
+    broken = [result for result in found if not isinstance(result, asyncio.CancelledError)]
     if broken:
         raise RuntimeError(f"{kind.name}: {broken[0]!r}")
     return done

@@ -37,11 +37,11 @@ class Phase(NamedTuple):
 
     def produce_ms(self, share: float) -> float:
         """The time that this share of the records did not exceed."""
-        return percentile([one.produce for one in self.taken], share) * 1000
+        return percentile([request.produce for request in self.taken], share) * 1000
 
     def fetch_ms(self, share: float) -> float:
         """The same of their fetches."""
-        return percentile([one.fetch for one in self.taken], share) * 1000
+        return percentile([request.fetch for request in self.taken], share) * 1000
 
 
 class SteadyRequests:
@@ -61,7 +61,10 @@ class SteadyRequests:
         """What was due from a moment on, once so many seconds have passed at least."""
         time.sleep(max(0.0, begun + seconds - time.monotonic()))
         ended = time.monotonic()
-        return Phase([one for one in list(self._taken) if begun <= one.due < ended], ended - begun)
+        return Phase(
+            [request for request in list(self._taken) if begun <= request.due < ended],
+            ended - begun,
+        )
 
     def stop(self) -> None:
         """End the thread."""

@@ -71,7 +71,7 @@ class Tail:
             work = [self._produce(*way, number) for number, way in enumerate(ways)]
             work += [self._consume(seen) for seen in self._seen]
             work += [self._poll(partition) for partition in range(PARTITIONS)]
-            self._tasks = [asyncio.create_task(one) for one in work]
+            self._tasks = [asyncio.create_task(coroutine) for coroutine in work]
             return "started"
         self._stopping = True
         await self._drain()

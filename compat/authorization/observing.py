@@ -43,9 +43,9 @@ def _walk(value: Any, path: Path, names: Mapping[UUID, str]) -> Iterator[tuple[P
         elif field.endswith("authorized_operations"):
             yield (*path, field), str(item)
         elif isinstance(item, tuple):
-            for one in item:
-                if hasattr(one, "__slots__") and not isinstance(one, UUID):
-                    yield from _element(one, field, path, names)
+            for element in item:
+                if hasattr(element, "__slots__") and not isinstance(element, UUID):
+                    yield from _element(element, field, path, names)
 
 
 def _element(one: Any, field: str, path: Path, names: Mapping[UUID, str]) -> Iterator[Any]:

@@ -104,7 +104,7 @@ def of_resources() -> list[World]:
     """One ACL alone, before its principal and another one: all else has none."""
     rights = [right for right, _ in _whole_rights()]
     rights += [("describe", *right[1:]) for right in rights if right[3:] == ("allow", "*")]
-    return [World(tuple(_named([()])))] + [World(tuple(_named([(), (one,)]))) for one in rights]
+    return [World(tuple(_named([()])))] + [World(tuple(_named([(), (right,)]))) for right in rights]
 
 
 def _named(rights: Iterable[Iterable[Right]]) -> list[Holder]:
@@ -116,7 +116,7 @@ def everything(kind: str) -> Right:
 
 
 def _all_else(kind: str) -> list[Right]:
-    return [everything(one) for one in KINDS if one != kind]
+    return [everything(other) for other in KINDS if other != kind]
 
 
 def _patterns(kind: str) -> tuple[str, ...]:

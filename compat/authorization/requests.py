@@ -95,8 +95,8 @@ def _records(ids: Mapping[str, UUID]) -> Iterator[Ask]:
         ],
     }  # fmt: skip
     by_id = [
-        {"topic_id": one, "partition_data": [{"index": 0, "records": batch(b"v")}]}
-        for one in (ids[TOPIC], ids[OTHER], UUID(int=99))
+        {"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch(b"v")}]}
+        for topic_id in (ids[TOPIC], ids[OTHER], UUID(int=99))
     ]
     yield Ask(name="Produce", body=two, version=12)
     yield Ask(name="Produce", body={**two, "topic_data": by_id})
@@ -134,7 +134,7 @@ def _records(ids: Mapping[str, UUID]) -> Iterator[Ask]:
 
 def _topics(ids: Mapping[str, UUID]) -> Iterator[Ask]:
     names = {
-        "topics": [{"topic_id": None, "name": one} for one in (TOPIC, OTHER, MISSING)],
+        "topics": [{"topic_id": None, "name": name} for name in (TOPIC, OTHER, MISSING)],
         "allow_auto_topic_creation": False, "include_topic_authorized_operations": True,
     }  # fmt: skip
     yield Ask(name="Metadata", body=names)
@@ -144,7 +144,9 @@ def _topics(ids: Mapping[str, UUID]) -> Iterator[Ask]:
         body={**names, "topics": topics(TOPIC), "include_cluster_authorized_operations": True},
         version=10,
     )
-    known = [{"topic_id": one, "name": None} for one in (ids[TOPIC], ids[OTHER], UUID(int=99))]
+    known = [
+        {"topic_id": topic_id, "name": None} for topic_id in (ids[TOPIC], ids[OTHER], UUID(int=99))
+    ]
     yield Ask(name="Metadata", body={**names, "topics": known})
     yield Ask(
         name="Metadata",
@@ -168,8 +170,8 @@ def _topics(ids: Mapping[str, UUID]) -> Iterator[Ask]:
     )
     yield Ask(
         name="CreatePartitions",
-        body={"topics": [{"name": one, "count": 9, "assignments": None}
-                         for one in (TOPIC, MISSING)],
+        body={"topics": [{"name": name, "count": 9, "assignments": None}
+                         for name in (TOPIC, MISSING)],
               "timeout": 10_000, "validate_only": True},
     )  # fmt: skip
     yield Ask(
@@ -182,15 +184,15 @@ def _topics(ids: Mapping[str, UUID]) -> Iterator[Ask]:
 
 
 def _groups(ids: Mapping[str, UUID]) -> Iterator[Ask]:
-    by_name = [{"name": one, "partitions": [ONE_OFFSET]} for one in (TOPIC, MISSING, OTHER)]
+    by_name = [{"name": name, "partitions": [ONE_OFFSET]} for name in (TOPIC, MISSING, OTHER)]
     known = (ids[TOPIC], ids[OTHER], UUID(int=99))
-    by_id = [{"topic_id": one, "partitions": [ONE_OFFSET]} for one in known]
+    by_id = [{"topic_id": topic_id, "partitions": [ONE_OFFSET]} for topic_id in known]
     yield Ask(name="OffsetCommit", body=offsets(GROUP, *by_name), version=9)
     yield Ask(name="OffsetCommit", body=offsets(GROUP, *by_id))
-    wanted = [{"name": one, "partition_indexes": [0]} for one in (TOPIC, MISSING, OTHER)]
+    wanted = [{"name": name, "partition_indexes": [0]} for name in (TOPIC, MISSING, OTHER)]
     yield Ask(name="OffsetFetch", body={"group_id": GROUP, "topics": wanted}, version=5)
     more = {"member_id": None, "member_epoch": -1}
-    two = [{"group_id": one, "topics": wanted, **more} for one in (GROUP, "m-none")]
+    two = [{"group_id": group, "topics": wanted, **more} for group in (GROUP, "m-none")]
     yield Ask(name="OffsetFetch", body={"groups": two, "require_stable": False}, version=9)
     all_of = [{"group_id": GROUP, "topics": None, **more}]
     yield Ask(
@@ -263,23 +265,25 @@ def _share_groups(ids: Mapping[str, UUID]) -> Iterator[Ask]:
              "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "max_records": 1,
              "batch_size": 1, "forgotten_topics_data": []}  # fmt: skip
     rows = [{"partition_index": 0, "acknowledgement_batches": []}]
-    wanted = [{"topic_id": one, "partitions": rows} for one in (ids[TOPIC], ids[OTHER])]
+    wanted = [{"topic_id": topic_id, "partitions": rows} for topic_id in (ids[TOPIC], ids[OTHER])]
     yield Ask(name="ShareFetch", body={**share, "topics": wanted})
     yield Ask(
         name="ShareAcknowledge",
         body={**share, "member_id": str(UUID(int=6)), "share_session_epoch": 1, "topics": wanted},
     )
-    named = [{"topic_name": one, "partitions": [0]} for one in (TOPIC, MISSING)]
+    named = [{"topic_name": name, "partitions": [0]} for name in (TOPIC, MISSING)]
     yield Ask(
         name="DescribeShareGroupOffsets",
-        body={"groups": [{"group_id": one, "topics": named} for one in (SHARE_GROUP, "m-none")]},
+        body={
+            "groups": [{"group_id": group, "topics": named} for group in (SHARE_GROUP, "m-none")]
+        },
     )
     starts = [
-        {"topic_name": one, "partitions": [{"partition_index": 0, "start_offset": 0}]}
-        for one in (TOPIC, MISSING)
+        {"topic_name": name, "partitions": [{"partition_index": 0, "start_offset": 0}]}
+        for name in (TOPIC, MISSING)
     ]
     yield Ask(name="AlterShareGroupOffsets", body={"group_id": SHARE_GROUP, "topics": starts})
-    gone = [{"topic_name": one} for one in (TOPIC, MISSING)]
+    gone = [{"topic_name": name} for name in (TOPIC, MISSING)]
     yield Ask(name="DeleteShareGroupOffsets", body={"group_id": SHARE_GROUP, "topics": gone})
 
 
@@ -291,7 +295,7 @@ def _transactions() -> Iterator[Ask]:
             body={"transactional_id": transactional_id, "transaction_timeout": 1000,
                   "producer_id": -1, "producer_epoch": -1},
         )  # fmt: skip
-    added = [{"name": one, "partitions": [0]} for one in (TOPIC, OTHER)]
+    added = [{"name": name, "partitions": [0]} for name in (TOPIC, OTHER)]
     yield Ask(
         name="AddPartitionsToTxn",
         version=3,

@@ -151,8 +151,8 @@ async def prepare(root: WireClient) -> Mapping[str, UUID]:
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             found = await root.call("Metadata", 12, wanted)
-            if not any(int(one.error_code) for one in found.topics):
-                return {one.name: one.topic_id for one in found.topics}
+            if not any(int(topic.error_code) for topic in found.topics):
+                return {topic.name: topic.topic_id for topic in found.topics}
             await asyncio.sleep(PAUSE_SECONDS)
 
 
@@ -162,19 +162,19 @@ async def put_in_force(root: WireClient, world: World) -> None:
     await _counted(root, 0)
     creations = [
         {
-            "resource_type": RESOURCE_TYPES.index(one.resource_type),
-            "resource_name": one.name,
-            "resource_pattern_type": PATTERN_TYPES.index(one.pattern_type),
-            "principal": one.principal,
-            "host": one.host,
-            "operation": OPERATIONS.index(one.operation),
-            "permission_type": PERMISSIONS.index(one.permission),
+            "resource_type": RESOURCE_TYPES.index(binding.resource_type),
+            "resource_name": binding.name,
+            "resource_pattern_type": PATTERN_TYPES.index(binding.pattern_type),
+            "principal": binding.principal,
+            "host": binding.host,
+            "operation": OPERATIONS.index(binding.operation),
+            "permission_type": PERMISSIONS.index(binding.permission),
         }
-        for one in world.bindings()
+        for binding in world.bindings()
     ]
     for start in range(0, len(creations), AT_ONCE):
         made = await root.call("CreateAcls", 3, {"creations": creations[start : start + AT_ONCE]})
-        assert {int(one.error_code) for one in made.results} == {0}
+        assert {int(result.error_code) for result in made.results} == {0}
     await _counted(root, len(creations))
 
 
@@ -183,6 +183,6 @@ async def _counted(root: WireClient, count: int) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             known = await root.call("DescribeAcls", 3, EVERY_ACL)
-            if sum(len(one.acls) for one in known.resources) == count:
+            if sum(len(resource.acls) for resource in known.resources) == count:
                 return
             await asyncio.sleep(PAUSE_SECONDS)

@@ -49,7 +49,7 @@ class World:
 
     def others(self, broker: PenstockProcess) -> list[int]:
         """The ids of all but one."""
-        return [self.number(one) for one in self.brokers if one is not broker]
+        return [self.number(other) for other in self.brokers if other is not broker]
 
 
 Make = Callable[[World, PenstockProcess], AbstractContextManager[None]]

@@ -176,10 +176,10 @@ class Run:
                 kind.alone or other.alone or kind.of == other.of == "the database"
             )
             drawn = [kind, other] if two else [kind]
-            drawn.sort(key=lambda one: one.of == "the database")  # last, and back first
+            drawn.sort(key=lambda kind: kind.of == "the database")  # last, and back first
             if kind.alone:
                 self._await_all_in_sync()
-            if any([one.of == "the database" for one in drawn]):
+            if any([kind_drawn.of == "the database" for kind_drawn in drawn]):
                 self._await_calm()  # without it nobody can become a leader
             brokers = dice.sample(list(self.world.brokers), 2)
             self._fault(number, list(zip(drawn, brokers, strict=False)))
@@ -242,7 +242,7 @@ class Run:
                 topics = admin.list_topics(timeout=VIEW_SECONDS).topics
             except KafkaException:
                 return []
-            return [len(row.isrs) for one in TOPICS for row in topics[one].partitions.values()]
+            return [len(row.isrs) for topic in TOPICS for row in topics[topic].partitions.values()]
 
         time.sleep(LAG_MS / 1000)  # who counts as in sync after this has had the last record
         with AdminClient({**harness(self.bootstrap), "log_level": 0}) as admin:

@@ -108,7 +108,7 @@ class Cluster:
     def leaders(self, topic: str) -> dict[int, int]:
         """The leader of each partition, -1 for none."""
         found = self.admin.list_topics(topic, timeout=WAIT_SECONDS).topics[topic]
-        return {index: one.leader for index, one in found.partitions.items()} or {0: -1}
+        return {index: metadata.leader for index, metadata in found.partitions.items()} or {0: -1}
 
     def coordinator(self, key: str, *, group: bool = False) -> int:
         """The broker that coordinates a transactional id, or a group, by its number."""
@@ -129,7 +129,7 @@ class Cluster:
 
     def ends(self, topic: str, partitions: Sequence[int], *, committed: bool) -> list[int]:
         """Where partitions end, for readers of committed records or of all."""
-        places = [TopicPartition(topic, one) for one in partitions]
+        places = [TopicPartition(topic, partition) for partition in partitions]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         found = self.admin.list_offsets(
             dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level
@@ -142,13 +142,17 @@ class Cluster:
         def found() -> object:
             try:
                 self.leaders(topic)  # librdkafka asks again with the leader's old epoch else
-                ends = [self.ends(topic, parts, committed=one) for one in (True, False)]
+                ends = [self.ends(topic, parts, committed=committed) for committed in (True, False)]
                 with administrator(self.bootstrap) as client:
                     state = client.describe_transaction(transactional_id).state
                     listed = client.list_transactions(["Ongoing", "PrepareCommit", "PrepareAbort"])
             except (KafkaException, TimeoutError) as failure:
                 return failure
-            open_ones = [one for one in listed if one.transactional_id == transactional_id]
+            open_ones = [
+                transaction
+                for transaction in listed
+                if transaction.transactional_id == transactional_id
+            ]
             if ends[0] == ends[1] and not open_ones and state.startswith(("Empty", "Complete")):
                 return None
             return f"stable ends and ends are {ends}, {transactional_id} is {state}, {open_ones}"

@@ -237,9 +237,9 @@ class Scene:
                 reader.await_ends(ends)
         offset = self._offset()
         violations = [
-            f"{who}: {one}"
+            f"{who}: {violation}"
             for who, reader in enumerate(readers)
-            for one in self.history.violations(
+            for violation in self.history.violations(
                 dict(enumerate(reader.seen.values())), offset, reader.times
             )
             + reader.refusals

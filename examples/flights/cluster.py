@@ -138,7 +138,7 @@ class BrokerCrashes(threading.Thread):
             f" {_longest_pause(deliveries):.1f} s without a delivery; all three brokers died.\n"
         )
         lines = {"acknowledged": acks, "delivered to a consumer": deliveries}
-        tables = [one for one in self._watch.read if one[0] >= acks[0][0]]
+        tables = [table for table in self._watch.read if table[0] >= acks[0][0]]
         return [_draw(folder / "cluster.png", lines, tables, self._away)]
 
 
@@ -171,9 +171,15 @@ class Deliveries(threading.Thread):
         due = [0] * PARTITIONS[data.FLIGHTS]
         settings = {"bootstrap.servers": self._addresses, "group.id": "watch", "log_level": 0}
         with Consumer(settings) as consumer:
-            consumer.assign([TopicPartition(data.FLIGHTS, one, 0) for one in range(len(due))])
+            consumer.assign(
+                [TopicPartition(data.FLIGHTS, partition, 0) for partition in range(len(due))]
+            )
             while not self._stopped.is_set():
-                came = [one for one in consumer.consume(5_000, POLL_SECONDS) if not one.error()]
+                came = [
+                    message
+                    for message in consumer.consume(5_000, POLL_SECONDS)
+                    if not message.error()
+                ]
                 for message in came:
                     partition, offset = message.partition(), message.offset()
                     self.out_of_order += offset != due[partition]

@@ -120,13 +120,13 @@ class ClassicProcess(Process):
         self._ask(event, lambda answer: self._synced(answer, topics))
 
     def _deal(self, answer: Joined) -> tuple[Assignment, ...]:
-        found: dict[str, dict[str, set[int]]] = {one.member_id: {} for one in answer.members}
+        found: dict[str, dict[str, set[int]]] = {member.member_id: {} for member in answer.members}
         turn = 0
         for name, topic in self.world.topics.items():
             readers = [
-                one.member_id
-                for one in answer.members
-                if name in decode_subscription(one.metadata).topics
+                member.member_id
+                for member in answer.members
+                if name in decode_subscription(member.metadata).topics
             ]
             for partition in topic.partitions if readers else ():
                 reader = readers[turn % len(readers)]
@@ -150,9 +150,9 @@ class ClassicProcess(Process):
         """
         self.joining = False
         same = {
-            name: one
-            for name, one in self.world.topics.items()
-            if name in topics and topics[name].topic_id == one.topic_id
+            name: topic
+            for name, topic in self.world.topics.items()
+            if name in topics and topics[name].topic_id == topic.topic_id
         }
         told = by_id(decode_assignment(answer.assignment), same)
         self.world.takes(self, fewer(told, self.owned))

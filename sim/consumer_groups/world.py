@@ -63,10 +63,10 @@ def ordered(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return ordered({field.name: getattr(value, field.name) for field in fields(value)})
     if isinstance(value, Mapping):
-        return sorted((key, ordered(one)) for key, one in value.items())
+        return sorted((key, ordered(item)) for key, item in value.items())
     if isinstance(value, frozenset):
         return sorted(value)
-    return [ordered(one) for one in value] if isinstance(value, list | tuple) else value
+    return [ordered(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def topic(name: str, count: int, number: int) -> Topic:
@@ -276,7 +276,7 @@ class World:
             self.violated(f"{self.told_epoch} was told, and the group is at epoch {epoch}")
 
     def settled(self) -> bool:
-        alive = [one for one in self.processes if one.alive]
+        alive = [process for process in self.processes if process.alive]
         if not self.members:
             return not alive
         if not self.stable or len(self.members) != len(alive):
@@ -284,15 +284,17 @@ class World:
         wanted = {
             (found.topic_id.bytes, index)
             for name, found in self.topics.items()
-            if any(name in one.topics or one.regex for one in alive)
+            if any(name in process.topics or process.regex for process in alive)
             for index in range(len(found.partitions))
         }
         owned = [
-            [(key, number) for key, numbers in one.owned.items() for number in numbers]
-            for one in alive
+            [(key, number) for key, numbers in process.owned.items() for number in numbers]
+            for process in alive
         ]
-        everything = sorted(one for some in owned for one in some)
-        alike = len({(one.topics, one.regex) for one in alive}) == 1 and not self.rolling
+        everything = sorted(entry for entries in owned for entry in entries)
+        alike = (
+            len({(process.topics, process.regex) for process in alive}) == 1 and not self.rolling
+        )
         spread = max(map(len, owned)) - min(map(len, owned))
         return everything == sorted(wanted) and (not alike or spread <= 1)
 
@@ -314,7 +316,7 @@ class World:
         if not self.faults:
             return
         draw = self.random.random()
-        alive = [one for one in self.processes if one.alive and not one.leaving]
+        alive = [process for process in self.processes if process.alive and not process.leaving]
         if draw < 0.3 and len(alive) < 6:
             self.join()
         elif draw < 0.4 and alive:
@@ -372,10 +374,14 @@ class World:
 
     def _end_of_rivals(self) -> None:
         """Of processes that run as the same instance, one remains."""
-        last = {one.instance: one for one in self.processes if one.alive}
-        for one in self.processes:
-            if one.instance is not None and one.alive and last[one.instance] is not one:
-                one.die()
+        last = {process.instance: process for process in self.processes if process.alive}
+        for process in self.processes:
+            if (
+                process.instance is not None
+                and process.alive
+                and last[process.instance] is not process
+            ):
+                process.die()
 
 
 def run(

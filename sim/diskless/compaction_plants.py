@@ -29,8 +29,8 @@ class _Late:
 
     async def get(self, key: str, start: int, size_bytes: int) -> Any:
         waits, self._waits = self._waits, []
-        for one in waits:
-            await self._inner.put(*one)
+        for wait in waits:
+            await self._inner.put(*wait)
         return await self._inner.get(key, start, size_bytes)
 
 

@@ -329,5 +329,5 @@ class Ledger:
         if left := self._store.objects.keys() - referenced:
             raise Violation(f"{sorted(left)} are left in the store")
         rows = run_now(self._plane.referenced_keys(after="", limit=ALL))
-        if left_rows := [(state, one.key) for state, one in rows if one.key not in referenced]:
+        if left_rows := [(state, row.key) for state, row in rows if row.key not in referenced]:
             raise Violation(f"{left_rows} are left in the plane")

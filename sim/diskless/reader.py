@@ -110,8 +110,8 @@ class Fetch:
         extents = self.world.plants.read(extents)
         pieces = trim(extents, self.offset, max_bytes=self.max_bytes, at_least_one=True)
         plan = merge(pieces, gap_bytes=40)
-        for index, one in enumerate(plan.ranges):
-            self._get(index, pieces, plan, one.key, one.start, one.size_bytes)
+        for index, range_ in enumerate(plan.ranges):
+            self._get(index, pieces, plan, range_.key, range_.start, range_.size_bytes)
 
     def _get(
         self, index: int, pieces: list[Piece], plan: Plan, key: str, start: int, size_bytes: int
@@ -125,7 +125,7 @@ class Fetch:
 
     def _assemble(self, pieces: list[Piece], plan: Plan) -> None:
         results: list[Result] = []
-        for piece, place in zip(pieces, plan.places, strict=True):
+        for piece, place in zip(pieces, plan.locations, strict=True):
             found = self._results[place.range_index]
             if isinstance(found, memoryview):
                 found = found[place.offset : place.offset + piece.size_bytes]

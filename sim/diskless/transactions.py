@@ -84,8 +84,8 @@ class TransactionTruth:
         if marks.last_stable_offset != stable or stable < self.stable:
             raise Violation(f"{stable} is stable, it was {self.stable}: {marks}")
         self.stable = stable
-        expected = {one for one in self.aborted if one[2] >= start}
-        if {one[:3] for one in rows if one.last_offset >= start} != expected:
+        expected = {transaction for transaction in self.aborted if transaction[2] >= start}
+        if {row[:3] for row in rows if row.last_offset >= start} != expected:
             raise Violation(f"{sorted(expected)} were aborted, and not {rows}")
 
 

@@ -181,8 +181,8 @@ class Consolidation:
         data = bytes(run.data)
         extent = Extent(
             *lease, "segment", 0, len(data), run.base_offset, run.next_offset,
-            max([one.max_timestamp for one in replaced]), -1,
-            b"".join([one.layout for one in replaced]),
+            max([extent.max_timestamp for extent in replaced]), -1,
+            b"".join([extent.layout for extent in replaced]),
         )  # fmt: skip
         swap = SegmentSwap(
             topic_id=self.key[0],

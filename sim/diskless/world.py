@@ -255,7 +255,7 @@ class World(Scheduler):
     def _left(self) -> str:
         waiting = [producer.number for producer in self.producers if not producer.quiet]
         behind = [reader.where[1] for reader in self.readers if not self._is_read(reader)]
-        open_ones = [one.identity for one in self.transactional if not one.quiet]
+        open_ones = [producer.identity for producer in self.transactional if not producer.quiet]
         return f"producers {waiting} wait, readers of {behind} are behind, {open_ones} go on"
 
     def _clear_away(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.host.credits import Credit
 from penstock.host.errors import ProtocolViolation
-from penstock.host.port import Chunks, Introduction, Pending, Settled
+from penstock.host.port import Chunks, FinalVerdict, Introduction, Pending
 from penstock.host.server_machine import Close, Deliver, Effect, Introduce, ServerState
 from penstock.wire.frames import MalformedFrame, decode
 from sim.host.link import Link
@@ -62,9 +62,9 @@ class Connection:
             world.after(world.delay_ms() + slow_ms, partial(self._introduce, effect))
         elif isinstance(effect, Deliver):
             chunks = effect.chunks
-            verdict = self.agent.sink.accept(chunks, partial(self._settled, chunks))
+            verdict = self.agent.sink.accept(chunks, partial(self._completed, chunks))
             if not isinstance(verdict, Pending):
-                self.machine.settled(chunks, verdict)
+                self.machine.completed(chunks, verdict)
         elif isinstance(effect, Close):
             self.send()
             self.close()
@@ -86,8 +86,8 @@ class Connection:
         machine.introduced(Introduction(producer_id=producer_id, partitions=counts), ring=ring)
         self.send()
 
-    def _settled(self, chunks: Chunks, verdict: Settled) -> None:
-        self.machine.settled(chunks, verdict)
+    def _completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
+        self.machine.completed(chunks, verdict)
         if not self.closed:
             self.agent.world.after(0, self._flush)
 

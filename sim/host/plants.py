@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.host.client_machine import Event
 from penstock.host.credits import Credit, CreditWindow
 from penstock.host.delivery import Delivery
-from penstock.host.port import ACCEPTED, NO_LOG_SEQUENCE, Chunks, Failed, Settled
+from penstock.host.port import ACCEPTED, NO_LOG_SEQUENCE, Chunks, Failed, FinalVerdict
 from penstock.host.producer_partitions import ProducerPartition
 from penstock.host.publication import Publication
 from penstock.host.ring_space import RingSpace
@@ -20,9 +20,9 @@ from penstock.wire.frames import Frame
 class KeepsCredit(ServerMachine):
     """An agent that forgets to restore the credit of a frame that failed."""
 
-    def settled(self, chunks: Chunks, verdict: Settled) -> None:
+    def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
         taken = self.window.taken
-        super().settled(chunks, verdict)
+        super().completed(chunks, verdict)
         if isinstance(verdict, Failed) and self.window.taken != taken:
             self.window.try_acquire(1, 0, 0)
 
@@ -30,9 +30,9 @@ class KeepsCredit(ServerMachine):
 class RestoresTwice(ServerMachine):
     """An agent that restores more than was taken."""
 
-    def settled(self, chunks: Chunks, verdict: Settled) -> None:
+    def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
         known = chunks.first_sequence in self.in_flight
-        super().settled(chunks, verdict)
+        super().completed(chunks, verdict)
         if known and self.window.taken.slots:
             self.window.restore(1, 0, 0)
 
@@ -40,17 +40,17 @@ class RestoresTwice(ServerMachine):
 class SwallowsVerdicts(ServerMachine):
     """An agent that does not say what failed."""
 
-    def settled(self, chunks: Chunks, verdict: Settled) -> None:
+    def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
         if isinstance(verdict, Failed) and verdict.reason == "saturated":
             return
-        super().settled(chunks, verdict)
+        super().completed(chunks, verdict)
 
 
 class CallsFailedAccepted(ServerMachine):
     """An agent that mixes up its verdicts."""
 
-    def settled(self, chunks: Chunks, verdict: Settled) -> None:
-        super().settled(chunks, ACCEPTED if isinstance(verdict, Failed) else verdict)
+    def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
+        super().completed(chunks, ACCEPTED if isinstance(verdict, Failed) else verdict)
 
 
 class GrantsUnderHand(ServerMachine):

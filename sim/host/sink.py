@@ -17,9 +17,9 @@ from penstock.host.port import (
     PENDING,
     ChunkFormat,
     Chunks,
+    Completion,
     Failed,
-    Settle,
-    Settled,
+    FinalVerdict,
     Verdict,
 )
 from sim.host.history import HEAD, Item
@@ -36,13 +36,13 @@ EARLIER = Failed("an earlier frame of this lane failed", retryable=True)
 class _Job:
     """A frame on its way to the log."""
 
-    __slots__ = ("chunks", "due", "failed", "item", "lane", "payload", "settle", "written")
+    __slots__ = ("chunks", "complete", "due", "failed", "item", "lane", "payload", "written")
 
-    def __init__(self, lane: _Lane, chunks: Chunks, item: Item, settle: Settle) -> None:
+    def __init__(self, lane: _Lane, chunks: Chunks, item: Item, complete: Completion) -> None:
         self.lane = lane
         self.chunks = chunks
         self.item = item
-        self.settle = settle
+        self.complete = complete
         # A payload in the ring is looked at when it is written, as the product's sink does.
         inline = isinstance(chunks.payload.obj, bytes)
         self.payload = memoryview(bytes(chunks.payload)) if inline else chunks.payload
@@ -84,7 +84,7 @@ class ModelSink:
         self.stopped = False
         self._dead = False
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         """As the port says."""
         world = self._world
         item = self._item(chunks)
@@ -106,7 +106,7 @@ class ModelSink:
             lane = self._lanes[key] = _Lane()
         if not lane.admits(chunks.log_sequence):
             return EARLIER
-        job = _Job(lane, chunks, item, settle)
+        job = _Job(lane, chunks, item, complete)
         if not lane.jobs and world.random.random() < knobs.at_once:
             self._write(job)
             return self._verdict(job)
@@ -115,7 +115,7 @@ class ModelSink:
         self._plan(lane, job)
         if self._accepts_early:
             item.accepted_by_sink = True
-            job.settle = lambda verdict: None
+            job.complete = lambda verdict: None
             return ACCEPTED
         return PENDING
 
@@ -141,13 +141,13 @@ class ModelSink:
             return
         lane.jobs.remove(job)
         self.frames -= 1
-        self._settle(job, self._verdict(job))
+        self._complete(job, self._verdict(job))
 
-    def _settle(self, job: _Job, verdict: Settled) -> None:
-        self._world.note("settle", job.item.number, type(verdict).__name__)
-        job.settle(verdict)
+    def _complete(self, job: _Job, verdict: FinalVerdict) -> None:
+        self._world.note("complete", job.item.number, type(verdict).__name__)
+        job.complete(verdict)
 
-    def _verdict(self, job: _Job) -> Settled:
+    def _verdict(self, job: _Job) -> FinalVerdict:
         if job.failed is not None:
             return job.failed
         job.item.accepted_by_sink = True

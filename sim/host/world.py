@@ -227,7 +227,7 @@ class World(Scheduler):
         alive = [producer for producer in self.producers if not producer.dead]
         if not self.run(self.now_ms + SETTLE_MS, lambda: all(p.quiet for p in alive)):
             left = {p.number: p.delivery.outstanding for p in alive}
-            raise Violation(f"not settled {SETTLE_MS} ms after healing: {left} outstanding")
+            raise Violation(f"not completed {SETTLE_MS} ms after healing: {left} outstanding")
         self._submit_last(alive)
         if not self.run(self.now_ms + FINAL_MS, lambda: all(p.quiet for p in alive)):
             raise Violation("what was submitted when all was well has not ended")

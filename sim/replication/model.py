@@ -80,12 +80,13 @@ class Model:
     def __init__(self, bounds: Bounds, plant: Plant) -> None:
         self.bounds = bounds
         self.plant = plant
-        self.terms = tuple(Terms(one, bounds.acks) for one in bounds.placements)
+        self.terms = tuple(Terms(placement, bounds.acks) for placement in bounds.placements)
         roles = [
-            tuple(one in terms.placement for terms in self.terms) for one in range(bounds.replicas)
+            tuple(replica in terms.placement for terms in self.terms)
+            for replica in range(bounds.replicas)
         ]
         self.alike = [
-            [at for at, one in enumerate(roles) if one == role] for role in sorted(set(roles))
+            [at for at, other in enumerate(roles) if other == role] for role in sorted(set(roles))
         ]
         """Replicas of which one may stand for the other."""
         self.copies = Copies(
@@ -128,7 +129,7 @@ class Model:
         replicas = list(state.replicas)
         for places in self.alike:
             for place, member in zip(
-                places, sorted([replicas[one] for one in places]), strict=True
+                places, sorted([replicas[replica] for replica in places]), strict=True
             ):
                 replicas[place] = member
         return state._replace(replicas=tuple(replicas))
@@ -514,7 +515,7 @@ class Model:
     def _other(self, state: State) -> Terms:
         """The terms that a move of now goes to."""
         opened = self.chains.values[state.chain][-1].epoch
-        return next(one for one in self.terms if one != self.said(state, opened - 1).terms)
+        return next(term for term in self.terms if term != self.said(state, opened - 1).terms)
 
     def _order(self, state: State) -> Iterator[tuple[Label, State]]:
         """Somebody wants another placement, or does not any more."""

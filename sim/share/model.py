@@ -1,11 +1,11 @@
-"""A small world: two brokers that both may lead, two members, a log of a few records, one row.
+"""A small world: two brokers that may both lead, two members, a log of a few records, one row.
 
-A broker decides in memory by the product's `SharePartition`, sends the row to the store, one save
-at a time, and tells members what it decided once that is stored; what the store refuses, because
-another broker has stored something since, is forgotten and told as an error. A broker may die at
-any time, with its save made or not. Where the group has dead letters, a broker writes those of
-what waits for them, and settles it in a second step. What members were told, and have said, is the
-truth to which everything is held.
+A broker decides in memory with the product's `SharePartition`, sends the row to the store, one save
+at a time, and responds to members once a decision is stored. If another broker has stored a newer
+row, the store rejects the save; the broker discards the decision and returns an error. A broker may
+die at any time, with its save made or not. If the group has dead letters, a broker writes those of
+waiting records, and resolves the records in a second step. The model compares every state with the
+responses that members received, and with their acknowledgements.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Violation(Exception):
 class Bounds(NamedTuple):
     """How far the world may go. `sizes` are how many records members ask for.
 
-    `letters` of one record are written at most; 0: members reject nothing.
+    `dead_letters` of one record are written at most; 0: members reject nothing.
     """
 
     time_ms: int = 4
@@ -55,13 +55,13 @@ class Bounds(NamedTuple):
     brokers: int = 2
     sizes: tuple[int, ...] = (1, 3)
     depth: int = 5
-    letters: int = 0
+    dead_letters: int = 0
 
 
 ONE_BROKER = Bounds(time_ms=3, crashes=0, brokers=1, sizes=(3,), depth=8)
 """A longer way with less on it."""
 
-LETTERS = Bounds(time_ms=2, attempts=1, sizes=(3,), depth=6, letters=2)
+DEAD_LETTERS = Bounds(time_ms=2, attempts=1, sizes=(3,), depth=6, dead_letters=2)
 """Records that are given up, by brokers that die."""
 
 
@@ -70,7 +70,7 @@ class Plant(NamedTuple):
 
     `cas`: the store refuses what was decided by an older row. `tells_early`: before it is stored.
     `keeps_refused`: a broker goes on with what was refused. `forgets_locks`: they are not stored.
-    `early_letters`: they are written of what is not stored. `settles_first`: before they are.
+    `early_dead_letters`: they are written of what is not stored. `resolves_first`: before they are.
     """
 
     what: str = ""
@@ -80,8 +80,8 @@ class Plant(NamedTuple):
     tells_early: bool = False
     keeps_refused: bool = False
     forgets_locks: bool = False
-    early_letters: bool = False
-    settles_first: bool = False
+    early_dead_letters: bool = False
+    resolves_first: bool = False
 
 
 class Answer(NamedTuple):
@@ -102,7 +102,7 @@ class View(NamedTuple):
     sent: tuple[bytes, tuple[Answer, ...]] | None = None
     gathered: tuple[Answer, ...] = ()
     written: tuple[int, ...] = ()
-    """Offsets whose dead letters are durable, and which are to be settled."""
+    """Offsets whose dead letters are durable, and which are to be resolved."""
 
 
 class Record(NamedTuple):
@@ -114,7 +114,7 @@ class Record(NamedTuple):
     attempts: int = 0
     accepted: bool = False
     may_be_accepted: bool = False
-    letters: int = 0
+    dead_letters: int = 0
 
 
 class World(NamedTuple):
@@ -149,10 +149,10 @@ def steps(world: World, plant: Plant, bounds: Bounds) -> Iterator[Step]:
                 yield f"broker {broker} dies, saved", partial(died, made, broker)
         if view is not None and world.crashes < bounds.crashes:
             yield f"broker {broker} dies", partial(died, world, broker)
-        if bounds.letters:
-            most = bounds.letters
-            yield f"broker {broker} writes", partial(write_letters, world, broker, plant, most)
-            yield f"broker {broker} settles", partial(settle_letters, world, broker, plant)
+        if bounds.dead_letters:
+            most = bounds.dead_letters
+            yield f"broker {broker} writes", partial(write_dead_letters, world, broker, plant, most)
+            yield f"broker {broker} resolves", partial(resolve_dead_letters, world, broker, plant)
         for member in MEMBERS:
             yield from requests(world, broker, member, plant, bounds)
 
@@ -167,7 +167,7 @@ def requests(
             yield name, partial(acquire, world, broker, member, most, plant)
     held = [at for at in OFFSETS if world.records[at].holder == member]
     for offsets in {tuple(held[:1]), tuple(held)} - {()}:
-        for kind in (ACCEPT, REJECT) if bounds.letters else (ACCEPT, RELEASE, RENEW):
+        for kind in (ACCEPT, REJECT) if bounds.dead_letters else (ACCEPT, RELEASE, RENEW):
             said = tuple(Acknowledged(at, at, kind) for at in offsets)
             name = f"{member} tells broker {broker} {kind.name} of {offsets}"
             yield name, partial(acknowledge, world, broker, member, said, plant)
@@ -200,7 +200,7 @@ def acquire(world: World, broker: int, member: str, most: int, plant: Plant) -> 
     got = share.acquire(
         member, found, begin=begin, records_max=most, exact=most == 1, now_ms=world.now_ms
     )
-    taken = {at for one in got for at in range(one.first, one.last + 1)}
+    taken = {at for run in got for at in range(run.first, run.last + 1)}
     records = tuple(
         record._replace(attempts=record.attempts + (at in taken))
         for at, record in zip(OFFSETS, world.records, strict=True)
@@ -235,18 +235,18 @@ def acknowledge(
     return decided(world, broker, view, share, answer, plant)
 
 
-def write_letters(world: World, broker: int, plant: Plant, most: int) -> World | None:
+def write_dead_letters(world: World, broker: int, plant: Plant, most: int) -> World | None:
     """The dead letters of all that waits, once it is stored that it does."""
     view = load(world, broker)
-    if (view.sent or view.gathered) and not plant.early_letters:
+    if (view.sent or view.gathered) and not plant.early_dead_letters:
         return None
     waiting = share_of(plant, view).awaiting_dead_letters()
-    offsets = tuple(at for one in waiting for at in range(one.first, one.last + 1))
-    if not offsets or view.written or any(world.records[at].letters >= most for at in offsets):
+    offsets = tuple(at for run in waiting for at in range(run.first, run.last + 1))
+    if not offsets or view.written or any(world.records[at].dead_letters >= most for at in offsets):
         return None
     after = seen(world, broker, view._replace(written=offsets))
-    if plant.settles_first:
-        return settle_letters(after, broker, plant)
+    if plant.resolves_first:
+        return resolve_dead_letters(after, broker, plant)
     records = list(world.records)
     for at in offsets:
         records[at] = lettered(world, at)
@@ -261,10 +261,10 @@ def lettered(world: World, at: int) -> Record:
     one = world.records[at]
     if one.accepted:
         raise Violation(f"{at} was accepted, and has a dead letter")
-    return one._replace(letters=one.letters + 1)
+    return one._replace(dead_letters=one.dead_letters + 1)
 
 
-def settle_letters(world: World, broker: int, plant: Plant) -> World | None:
+def resolve_dead_letters(world: World, broker: int, plant: Plant) -> World | None:
     view = world.views[broker]
     if view is None or not view.written:
         return None
@@ -288,11 +288,11 @@ def leave(world: World, broker: int, member: str, plant: Plant) -> World:
 
 def unheard(view: View, member: str) -> View:
     """Who has left is told nothing any more."""
-    gathered = tuple(one for one in view.gathered if one.member != member)
+    gathered = tuple(answer for answer in view.gathered if answer.member != member)
     if view.sent is None:
         return view._replace(gathered=gathered)
     row, answers = view.sent
-    left = tuple(one for one in answers if one.member != member)
+    left = tuple(answer for answer in answers if answer.member != member)
     return view._replace(gathered=gathered, sent=(row, left))
 
 
@@ -395,27 +395,27 @@ def check(world: World, plant: Plant) -> None:
     """What is stored holds nobody back, and gives up nothing that nobody has said."""
     state = decode_state("share", world.row)
     share = plant.share(limits=LIMITS, start=state.start, runs=state.runs)
-    settled = set(range(state.start))
-    settled |= {
+    resolved = set(range(state.start))
+    resolved |= {
         at
         for run in state.runs
         if run.state == RecordState.RESOLVED
         for at in range(run.first, run.last + 1)
     }
-    for at in settled:
+    for at in resolved:
         one = world.records[at]
-        if not one.may_be_accepted and not one.letters:
-            raise Violation(f"{at} is settled, not accepted and no dead letter: it is lost")
+        if not one.may_be_accepted and not one.dead_letters:
+            raise Violation(f"{at} is resolved, not accepted and no dead letter: it is lost")
     share.expire(10**6)
-    settled |= {
+    resolved |= {
         at for run in share.awaiting_dead_letters() for at in range(run.first, run.last + 1)
     }
-    for at in set(OFFSETS) - settled:
+    for at in set(OFFSETS) - resolved:
         begin = share.next_offset()
         if begin is None or begin > at:
             break
         found = [batch for batch in BATCHES if batch.last >= begin]
         got = share.acquire("c", found, begin=begin, records_max=1, exact=True, now_ms=10**6)
-        settled |= {at for one in got for at in range(one.first, one.last + 1)}
-    if left := set(OFFSETS) - settled:
+        resolved |= {at for run in got for at in range(run.first, run.last + 1)}
+    if left := set(OFFSETS) - resolved:
         raise Violation(f"nobody can acquire {sorted(left)} any more")

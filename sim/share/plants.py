@@ -12,9 +12,9 @@ from penstock.broker.share.partition import (
     SharePartition,
 )
 from penstock.broker.share.values import Acknowledge, Acknowledged, Cause, Run, Undeliverable
-from sim.share.model import LETTERS, ONE_BROKER, Bounds, Plant
+from sim.share.model import DEAD_LETTERS, ONE_BROKER, Bounds, Plant
 
-PAIRS = LETTERS._replace(crashes=0, brokers=1, depth=10)
+PAIRS = DEAD_LETTERS._replace(crashes=0, brokers=1, depth=10)
 TWO_HOLD = Bounds(time_ms=1, crashes=0, attempts=2, brokers=1, depth=8)
 
 
@@ -44,18 +44,20 @@ class ForgetsAccepts(SharePartition):
         self, member: str, said: Sequence[Acknowledged], *, now_ms: int
     ) -> list[Undeliverable]:
         forgotten = [
-            one._replace(kind=Acknowledge.RELEASE) if one.kind == Acknowledge.ACCEPT else one
-            for one in said
+            acknowledgement._replace(kind=Acknowledge.RELEASE)
+            if acknowledgement.kind == Acknowledge.ACCEPT
+            else acknowledgement
+            for acknowledgement in said
         ]
         return super().acknowledge(member, forgotten, now_ms=now_ms)
 
 
 class StartsTooFar(SharePartition):
-    """The start is put behind the first record that is settled, whatever lies before it."""
+    """The start is put behind the first record that is resolved, whatever lies before it."""
 
     def _take(self, left: list[Run], *, begin: int) -> None:
-        settled = next((index for index, run in enumerate(left) if run.state == RESOLVED), None)
-        super()._take(left if settled is None else left[settled:], begin=begin)
+        resolved = next((index for index, run in enumerate(left) if run.state == RESOLVED), None)
+        super()._take(left if resolved is None else left[resolved:], begin=begin)
 
 
 class NeverExpires(SharePartition):
@@ -80,7 +82,7 @@ class DoesNotRenew(SharePartition):
     ) -> list[Undeliverable]:
         before = list(self.runs)
         undeliverable = super().acknowledge(member, said, now_ms=now_ms)
-        if any(one.kind == Acknowledge.RENEW for one in said):
+        if any(acknowledgement.kind == Acknowledge.RENEW for acknowledgement in said):
             self._take(before, begin=self.start)
         return undeliverable
 
@@ -127,7 +129,7 @@ class GivesUpEarly(SharePartition):
         return after
 
 
-class SettlesWhatIsRejected(SharePartition):
+class ResolvesWhatIsRejected(SharePartition):
     """What is given up waits for no dead letter."""
 
     def _undeliverable(
@@ -144,8 +146,8 @@ class ForgetsWhatWaits(SharePartition):
         return []
 
 
-class SettlesNeighbours(SharePartition):
-    """One dead letter settles all that wait."""
+class ResolvesNeighbours(SharePartition):
+    """Resolves all waiting records once one dead letter is written."""
 
     def archived(self, first: int, last: int) -> int:
         return super().archived(self.start, self.end - 1)
@@ -172,7 +174,7 @@ PLANTS = {
     "acquired-by-two": Plant("an acquired record is acquired", share=GivesWhatOthersHave),
     "not-counted": Plant("the delivery count is not raised", share=DoesNotCount),
     "accepted-again": Plant("an accepted record is delivered again", share=ForgetsAccepts),
-    "start-too-far": Plant("the start lies behind what is not settled", share=StartsTooFar),
+    "start-too-far": Plant("the start lies behind what is not resolved", share=StartsTooFar),
     "no-expiry": Plant("a lock never ends", share=NeverExpires),
     "early-expiry": Plant("a lock ends early", share=ExpiresEarly),
     "no-renewal": Plant("a renewed lock ends as before", ONE_BROKER, DoesNotRenew),
@@ -183,11 +185,21 @@ PLANTS = {
     "no-compare": Plant("two leaders overwrite each other", cas=False),
     "tells-early": Plant("members are told what is not stored yet", tells_early=True),
     "keeps-refused": Plant("what was refused is stored over another's", keeps_refused=True),
-    "no-letter": Plant("a record is given up without one", LETTERS, SettlesWhatIsRejected),
-    "forgets-letters": Plant("what waits is not known any more", LETTERS, ForgetsWhatWaits),
-    "one-letter-for-all": Plant("a letter settles others' records", PAIRS, SettlesNeighbours),
-    "gives-out-what-waits": Plant("a record is delivered again", LETTERS, GivesOutWhatWaits),
-    "settles-first": Plant("a record is settled before its letter", LETTERS, settles_first=True),
-    "early-letters": Plant("a letter of what is not stored", LETTERS, early_letters=True),
+    "no-dead-letter": Plant(
+        "a record is archived without a dead letter", DEAD_LETTERS, ResolvesWhatIsRejected
+    ),
+    "forgets-dead-letters": Plant(
+        "what waits is not known any more", DEAD_LETTERS, ForgetsWhatWaits
+    ),
+    "one-dead-letter-for-all": Plant(
+        "a dead letter resolves others' records", PAIRS, ResolvesNeighbours
+    ),
+    "gives-out-what-waits": Plant("a record is delivered again", DEAD_LETTERS, GivesOutWhatWaits),
+    "resolves-first": Plant(
+        "a record is resolved before its dead letter", DEAD_LETTERS, resolves_first=True
+    ),
+    "early-dead-letters": Plant(
+        "a dead letter of a record that is not stored", DEAD_LETTERS, early_dead_letters=True
+    ),
     "forgets-locks": Plant("locks end with their broker", forgets_locks=True),
 }

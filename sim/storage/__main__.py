@@ -61,7 +61,7 @@ def main() -> int:
         return 0
     if given.plants or given.plant:
         return 0 if try_plants([given.plant] if given.plant else list(PLANTS)) else 1
-    chosen = [one for one in SCENARIOS if given.scenario in (None, one.name)]
+    chosen = [scenario for scenario in SCENARIOS if given.scenario in (None, scenario.name)]
     seeds = range(given.seed, given.seed + given.mixed)
     return 0 if explore_all(chosen, seeds, given.states) else 1
 

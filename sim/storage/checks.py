@@ -108,17 +108,17 @@ def compare(harness: Harness, found: Found, allowed: Mapping[int, Allowed]) -> N
     """What was found must be allowed, and its producers be those of it."""
     unknown = found.keys() - allowed.keys()
     require(not unknown, f"there are partitions {sorted(unknown)} that nobody made")
-    for partition, one in allowed.items():
+    for partition, state in allowed.items():
         log = found.get(partition)
         held = None if log is None else log.held
-        match = [each for each in one.logs if (None if each is None else each.held) == held]
+        match = [each for each in state.logs if (None if each is None else each.held) == held]
         require(
             bool(match),
-            f"partition {partition} is {log}; allowed: {' or '.join(map(str, one.logs))}",
+            f"partition {partition} is {log}; allowed: {' or '.join(map(str, state.logs))}",
         )
         if log is not None:
             where = TopicPartition(TOPIC, partition)
-            look_at_producers(harness.store.partitions[where], [one for one in match if one])
+            look_at_producers(harness.store.partitions[where], [log for log in match if log])
 
 
 def _go_on(harness: Harness, partition: int, before: Log, bounds: Bounds) -> None:

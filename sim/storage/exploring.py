@@ -131,4 +131,4 @@ def _recoveries(
 
 def _same(found: Log | None, allowed: Allowed) -> tuple[Log | None, ...]:
     held = None if found is None else found.held
-    return tuple(one for one in allowed.logs if (None if one is None else one.held) == held)
+    return tuple(log for log in allowed.logs if (None if log is None else log.held) == held)

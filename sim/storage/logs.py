@@ -39,11 +39,11 @@ class Log(NamedTuple):
     @property
     def held(self) -> tuple[object, ...]:
         """What can be seen of it."""
-        batches = tuple(one for one in self.batches if next_offset(one) > self.start)
+        batches = tuple(batch for batch in self.batches if next_offset(batch) > self.start)
         return self.topic_id, batches, self.start, self.end, self.promised, self.limbo
 
     def __str__(self) -> str:
-        offsets = [split_batches(one)[0].base_offset for one in self.batches]
+        offsets = [split_batches(batch)[0].base_offset for batch in self.batches]
         return (
             f"[{self.start}, {self.end}) of batches at {offsets}, promised {self.promised},"
             f" limbo {self.limbo}"
@@ -88,7 +88,7 @@ def look(log: ReplicaLog, *, closely: bool = True) -> Log:
             f" {header.partition_leader_epoch}",
         )
     begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
-    stored = sorted({one.partition_leader_epoch for one in headers} - {0})
+    stored = sorted({header.partition_leader_epoch for header in headers} - {0})
     require(begun == stored, f"{where} knows epochs {begun}, its batches have {stored}")
     if closely:
         for header in headers:
@@ -126,7 +126,7 @@ def _look_at_times(log: ReplicaLog, headers: Sequence[BatchHeader]) -> None:
     for place, segment in enumerate(log.segments):
         later = log.segments[place + 1 :]
         end = later[0].base_offset if later else log.log_end_offset
-        mine = [one for one in headers if segment.base_offset <= one.base_offset < end]
+        mine = [header for header in headers if segment.base_offset <= header.base_offset < end]
         if not segment.written_bytes or not mine:
             continue
         files.index_of(segment, interval_bytes)
@@ -136,7 +136,7 @@ def _look_at_times(log: ReplicaLog, headers: Sequence[BatchHeader]) -> None:
             f"{segment.path}: the highest timestamp is {segment.max_timestamp}, not {highest}",
         )
         for header in mine:
-            first = next(one for one in mine if one.max_timestamp >= header.max_timestamp)
+            first = next(other for other in mine if other.max_timestamp >= header.max_timestamp)
             walk = files.walk_to_time(segment, header.max_timestamp, interval_bytes)
             found = next(walk)[1]
             require(
@@ -149,21 +149,28 @@ def _look_at_times(log: ReplicaLog, headers: Sequence[BatchHeader]) -> None:
 def look_at_producers(log: ReplicaLog, held: Sequence[Log]) -> None:
     """The sequence that a log remembers must be that of its batches, of all that it ever had."""
     seen = max(
-        [one.last_sequence for one in log.producers() if one.producer_id == PRODUCER], default=-1
+        [
+            producer.last_sequence
+            for producer in log.producers()
+            if producer.producer_id == PRODUCER
+        ],
+        default=-1,
     )
     require(
-        any(_remembers(one, seen) for one in held),
+        any(_remembers(producer, seen) for producer in held),
         f"{log.topic_partition} remembers sequence {seen}, its batches say"
-        f" {[last_sequence(one.batches) for one in held]}",
+        f" {[last_sequence(producer.batches) for producer in held]}",
     )
 
 
 def _remembers(held: Log, seen: int) -> bool:
-    below = [one for one in held.batches if next_offset(one) <= held.start]
+    below = [batch for batch in held.batches if next_offset(batch) <= held.start]
     expected = max(held.carried, last_sequence(held.batches))
     return seen == expected or (expected == last_sequence(below) and seen == -1)
 
 
 def last_sequence(batches: Sequence[bytes]) -> int:
-    headers = [split_batches(one)[0] for one in batches]
-    return max([one.last_sequence for one in headers if one.producer_id == PRODUCER], default=-1)
+    headers = [split_batches(batch)[0] for batch in batches]
+    return max(
+        [header.last_sequence for header in headers if header.producer_id == PRODUCER], default=-1
+    )

@@ -70,7 +70,7 @@ class Plant:
 
 def planted(plant: Plant) -> Result:
     """Look for a violation with the bug in place."""
-    (scenario,) = [one for one in SCENARIOS if one.name == plant.scenario]
+    (scenario,) = [scenario for scenario in SCENARIOS if scenario.name == plant.scenario]
     with _replaced(plant.patches):
         for seed in count():
             result = explore(scenario, seed, states=STATES)
@@ -129,7 +129,7 @@ _WRITE_FILE = base_files.write_file
 
 def _make_unsynced(files: Files, path: str) -> None:
     unsynced = {"sync_directory": _nothing}
-    with _replaced([(base_files, name, one) for name, one in unsynced.items()]):
+    with _replaced([(base_files, name, function) for name, function in unsynced.items()]):
         _MAKE_DIRECTORIES(files, path)
 
 
@@ -148,12 +148,12 @@ _PERFORM_GROUP = Committer._perform
 
 
 def _write_direct_unsynced(files: Files, root: str, direct: Sequence[Direct], _: Any) -> None:
-    for one in direct:
-        write_all(files, one.handle.descriptor, one.position, [one.data])
+    for write in direct:
+        write_all(files, write.handle.descriptor, write.position, [write.data])
 
 
 def _write_direct_unnamed(files: Files, root: str, direct: Sequence[Direct], _: Any) -> None:
-    unnamed = [one._replace(directory=None) for one in direct]
+    unnamed = [write._replace(directory=None) for write in direct]
     segment_writing.write_direct(files, root, unnamed, None)
 
 

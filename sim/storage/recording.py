@@ -45,7 +45,9 @@ class RecordedDisk(Disk):
         if isinstance(arguments[0], int):
             path = self._calls.get(arguments[0], "?")
         else:
-            path = " to ".join(str(one) for one in arguments[:2] if isinstance(one, str))
+            path = " to ".join(
+                str(argument) for argument in arguments[:2] if isinstance(argument, str)
+            )
         if name in ("open", "lock", "create"):
             self._calls[result] = path
         if len(self.pending) != before or name.startswith("sync"):

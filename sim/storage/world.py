@@ -94,7 +94,7 @@ class World:
         for partition, notes in self.notes.items():
             acknowledged = self.acknowledged.get(partition, [])
             first = max([note for at, note in acknowledged if at <= calls], default=0)
-            logs = [one.log for one in notes[first + 1 :] if one.calls < calls]
+            logs = [note.log for note in notes[first + 1 :] if note.calls < calls]
             found[partition] = Allowed(tuple(dict.fromkeys([notes[first].log, *logs])))
         return found
 
@@ -171,8 +171,8 @@ class World:
             )  # fmt: skip
             end += count
         log.append_replica(memoryview(b"".join(run)), now_ms=self.clock.ms)
-        for one in run:
-            held = held._replace(batches=(*held.batches, one))
+        for appended in run:
+            held = held._replace(batches=(*held.batches, appended))
             self.note(partition, held)
         if commit:
             self.commit()
@@ -185,7 +185,11 @@ class World:
         known = {}
         if producer:
             sequence = max(
-                [one.last_sequence for one in log.producers() if one.producer_id == PRODUCER],
+                [
+                    producer.last_sequence
+                    for producer in log.producers()
+                    if producer.producer_id == PRODUCER
+                ],
                 default=-1,
             )
             known = {"producer_id": PRODUCER, "epoch": 0, "sequence": sequence + 1}
@@ -197,7 +201,7 @@ class World:
         held = self.now(partition)
         log = self.log(partition)
         self._fill += 1
-        last = {one.producer_id: one.last_sequence for one in log.producers()}
+        last = {producer.producer_id: producer.last_sequence for producer in log.producers()}
         data = batch(
             2, fill=self._fill, timestamp=self._stamp(), producer_id=producer_id,
             epoch=0, sequence=last.get(producer_id, -1) + 1, attributes=TRANSACTIONAL_FLAG,
@@ -265,7 +269,7 @@ class World:
 
     def truncate(self, partition: int, offset: int, *, commit: bool = True) -> None:
         held = self.now(partition)
-        kept = tuple(one for one in held.batches if next_offset(one) <= offset)
+        kept = tuple(batch for batch in held.batches if next_offset(batch) <= offset)
         calls = self.disk.count
         end = self.log(partition).truncate(offset, floor=0)
         held = held._replace(batches=kept)
@@ -331,20 +335,21 @@ class World:
         The row that says so is the control plane's; here it is a note.
         """
         log = self.log(partition)
-        for one in log.closed_segments(log.tiered_offset):
+        for segment in log.closed_segments(log.tiered_offset):
             copy = SegmentCopy(
-                log.files, one.path, position=0, end=one.size_bytes, base_offset=one.base_offset,
-                next_offset=one.next_offset, interval_bytes=CONFIG.index_interval_bytes,
+                log.files, segment.path, position=0, end=segment.size_bytes,
+                base_offset=segment.base_offset, next_offset=segment.next_offset,
+                interval_bytes=CONFIG.index_interval_bytes,
             )  # fmt: skip
             pieces = []
             while (piece := copy.piece()) is not None:
                 pieces.append(bytes(piece))
             copy.close()
-            key = f"{partition}-{one.base_offset}"
+            key = f"{partition}-{segment.base_offset}"
             self.archive = self.archive or Archive(self.disk)
             self.archive.store(key, pieces)
             self.archived.append((self.disk.count, str(ARCHIVE / key), b"".join(pieces)))
-            log.tiered_offset = one.next_offset
+            log.tiered_offset = segment.next_offset
 
     def archive_at(self, calls: int) -> dict[str, bytes]:
         """Objects that were there after so many calls, by their paths."""
@@ -410,4 +415,4 @@ Step = Callable[[World], None]
 
 
 def base_offsets(log: Log) -> list[int]:
-    return [split_batches(one)[0].base_offset for one in log.batches]
+    return [split_batches(batch)[0].base_offset for batch in log.batches]

@@ -20,7 +20,7 @@ def check(state: State) -> None:
         for tag, committed in log.outcomes().items():
             if committed is not None:
                 ends.setdefault(tag, set()).add(committed)
-    for tag, committed in state.settled:
+    for tag, committed in state.completed:
         ends.setdefault(tag, set()).add(committed)
     for tag, committed in state.told:
         if {committed} != (ends.get(tag, set()) | {committed}):
@@ -57,8 +57,8 @@ def check_rest(model: Model, state: State) -> None:
     if state.staged:
         raise Violation("offsets stay staged")
     for tag, committed in state.told:
-        for one, index in state.acknowledged:
-            if one == tag and state.logs[index].outcomes().get(tag) is not committed:
+        for acknowledged, index in state.acknowledged:
+            if acknowledged == tag and state.logs[index].outcomes().get(tag) is not committed:
                 raise Violation(f"data of {tag} in {index} are not {_text(committed)}")
 
 

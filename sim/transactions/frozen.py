@@ -26,7 +26,7 @@ class FrozenPending(NamedTuple):
     after: TransactionMetadata
     answers: tuple[Any, ...]
     retry_ms: int | None
-    settles_offsets: Any
+    completes_offsets: Any
 
 
 class FrozenCore(NamedTuple):
@@ -53,7 +53,7 @@ def freeze(core: Transactions) -> FrozenCore:
         None
         if pending is None
         else FrozenPending(
-            pending.after, tuple(pending.answers), pending.retry_ms, pending.settles_offsets
+            pending.after, tuple(pending.answers), pending.retry_ms, pending.completes_offsets
         ),
         tuple(transaction.waiting),
         frozenset(transaction.unmarked),
@@ -71,6 +71,6 @@ def thaw(kind: type[Transactions], frozen: FrozenCore, now_ms: int) -> Transacti
             pending = transaction.pending = Pending(None, frozen.pending.after)
             pending.answers, pending.sent = list(frozen.pending.answers), True
             pending.retry_ms = frozen.pending.retry_ms
-            pending.settles_offsets = frozen.pending.settles_offsets
+            pending.completes_offsets = frozen.pending.completes_offsets
         core._finish()
     return core

@@ -82,7 +82,7 @@ class Log(NamedTuple):
             if entry.tag is not None:
                 later = self.entries[index + 1 :]
                 found[entry.tag] = next(
-                    (one.commit for one in later if self._ends(one, entry)), None
+                    (other.commit for other in later if self._ends(other, entry)), None
                 )
         return found
 

@@ -72,7 +72,7 @@ Rows = tuple[tuple[str, bytes], ...]
 
 class SaveUnderWay(NamedTuple):
     rows: Rows
-    settles: str | None
+    completes: str | None
     durable: bool = False
 
 
@@ -119,7 +119,7 @@ class State(NamedTuple):
     strays: frozenset[tuple[Marker, int]] = frozenset()
     writes: frozenset[Write] = frozenset()
     staged: frozenset[tuple[ProducerIdentity, Tag]] = frozenset()
-    settled: frozenset[tuple[Tag, bool]] = frozenset()
+    completed: frozenset[tuple[Tag, bool]] = frozenset()
     told: frozenset[tuple[Tag, bool]] = frozenset()
     acknowledged: frozenset[tuple[Tag, int]] = frozenset()
     fenced: frozenset[Tag] = frozenset()
@@ -305,13 +305,13 @@ class Model:
 
     def _initialised(self, state: State, number: int, producer: ProducerIdentity) -> State:
         """Nobody else's transaction that is open now may ever be committed."""
-        ended = {tag for tag, _ in (*state.told, *state.settled)}
+        ended = {tag for tag, _ in (*state.told, *state.completed)}
         for log in state.logs:
             ended |= {tag for tag, end in log.outcomes().items() if end is not None}
         open_tags = {write.tag for write in state.writes}
         open_tags |= {
-            Tag(one, client.number)
-            for one, client in enumerate(state.clients)
+            Tag(index, client.number)
+            for index, client in enumerate(state.clients)
             if client.producer != NO_PRODUCER
         }
         others = {tag for tag in open_tags if tag.client != number}
@@ -332,7 +332,7 @@ class Model:
         )
 
     def _given(self, state: State, number: int, producer: ProducerIdentity) -> State:
-        owners = {owner for one, owner in state.identities if one == producer}
+        owners = {owner for identity, owner in state.identities if identity == producer}
         if owners - {number}:
             raise Violation(f"{producer} is given to two clients")
         if producer.producer_epoch > PRODUCER_EPOCH_MAX:
@@ -371,9 +371,9 @@ class Model:
     def _allowed(self, state: State, number: int, index: int, response: Any) -> State:
         """The coordinator has answered a partition."""
         [write] = (
-            one
-            for one in state.writes
-            if (one.client, one.partition, one.stage) == (number, index, "asked")
+            write
+            for write in state.writes
+            if (write.client, write.partition, write.stage) == (number, index, "asked")
         )
         allowed = isinstance(response, Added) or (
             isinstance(response, Verified) and not response.missing
@@ -465,7 +465,7 @@ class Model:
             yield f"the save fails{doubt}", self.report(after, failed=True)
 
     def store(self, state: State) -> State:
-        """What is under way becomes durable, and settles offsets with it."""
+        """Make the save under way durable, and complete its offsets."""
         save = state.save
         if save is None or save.durable:
             return state
@@ -479,16 +479,16 @@ class Model:
         left = dict(state.stored).keys() - dict(save.rows).keys()
         row = dict(state.stored).get(f"{GROUP_MEMBER}{GROUP}")
         if row is not None and f"{GROUP_MEMBER}{GROUP}" in left:
-            if save.settles is None:
-                raise Violation("a group leaves the transaction, and its offsets are not settled")
+            if save.completes is None:
+                raise Violation("a group leaves the transaction, and its offsets are not completed")
             producer = producer_of_group_row(row)
-            tags = {tag for one, tag in state.staged if one == producer}
-            commits = save.settles == "commit"
+            tags = {tag for staged, tag in state.staged if staged == producer}
+            commits = save.completes == "commit"
             if commits and (not save.rows or not metadata.state.commits):
                 raise Violation("offsets are committed by a save that does not decide so")
             state = state._replace(
-                staged=frozenset(one for one in state.staged if one[0] != producer),
-                settled=state.settled | {(tag, commits) for tag in tags},
+                staged=frozenset(offsets for offsets in state.staged if offsets[0] != producer),
+                completed=state.completed | {(tag, commits) for tag in tags},
             )
         return state._replace(stored=save.rows)
 
@@ -538,11 +538,11 @@ class Model:
                 if state.save is not None:
                     raise Violation("two saves of an id at a time")
                 rows = _sorted(effect.rows)
-                state = state._replace(save=SaveUnderWay(rows, effect.settles_offsets))
+                state = state._replace(save=SaveUnderWay(rows, effect.completes_offsets))
             elif isinstance(effect, WriteMarkers):
                 producer, incarnation = effect.producer, state.incarnation
                 marker = Marker(producer, effect.commit, effect.version, incarnation)
-                partitions = frozenset(one.partition for one in effect.partitions)
+                partitions = frozenset(partition.partition for partition in effect.partitions)
                 state = state._replace(writing=(marker, partitions))
         for effect in effects:
             if isinstance(effect, Reply):

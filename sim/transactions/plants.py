@@ -155,19 +155,19 @@ class EndsForAnyEpoch(Transactions):
         return super()._decide(known, event)
 
 
-class SettlesTheOtherWay(Transactions):
+class CompletesTheOtherWay(Transactions):
     def _save(self, transaction: Transaction, pending: Pending) -> None:
-        if pending.settles_offsets is not None:
-            pending.settles_offsets = "commit"
+        if pending.completes_offsets is not None:
+            pending.completes_offsets = "commit"
         super()._save(transaction, pending)
 
 
-class SettlesBeforeTheDecision(Transactions):
+class CompletesBeforeTheDecision(Transactions):
     def _save(self, transaction: Transaction, pending: Pending) -> None:
         known = transaction.metadata
         if known is not None and known.groups and pending.after.state is TransactionState.ONGOING:
             pending.after = replace(pending.after, groups=frozenset())
-            pending.settles_offsets = "commit"
+            pending.completes_offsets = "commit"
         super()._save(transaction, pending)
 
 
@@ -268,12 +268,12 @@ PLANTS = {
     ),
     "offsets-always-committed": Plant(
         what="the offsets of an aborted transaction are committed",
-        kind=SettlesTheOtherWay,
+        kind=CompletesTheOtherWay,
         bounds=Bounds(group=True),
     ),
     "offsets-before-decision": Plant(
         what="offsets are committed while their transaction is open",
-        kind=SettlesBeforeTheDecision,
+        kind=CompletesBeforeTheDecision,
         bounds=Bounds(group=True),
     ),
     "never-times-out": Plant(

@@ -55,6 +55,6 @@ def test_causes_of_failed_checks_are_asked_for_with_credentials(tmp_path: Path) 
     assert "cannot be written" in str(shown.body)
 
 
-def test_where_nobody_needs_any_and_they_would_be_refused() -> None:
+def test_wrong_credentials_are_ignored_without_authentication() -> None:
     with Broker() as broker:
         assert asked(broker, State(overrides=ALICE)) == 200

@@ -247,7 +247,7 @@ def test_a_topic_whose_measurement_never_began_is_deleted(bootstrap: str) -> Non
 
 
 @pytest.mark.long
-def test_a_broker_that_dies_is_told(data: Path) -> None:
+def test_the_death_of_the_broker_is_reported(data: Path) -> None:
     timeouts = ("-X", "delivery.timeout.ms=2000", "-X", "default.api.timeout.ms=3000")
     with started("--data-dir", str(data), *timeouts) as (process, terminal):
         wait_for(lambda: list(data.glob("*/broker/log/penstock-bench-*")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.apps.configuration import (
     Given,
     InvalidConfiguration,
-    PlaceSettings,
+    LocationSettings,
     configure,
     dotted,
     known_names,
@@ -57,7 +57,7 @@ def test_a_wrong_file_is_named_with_its_line(tmp_path: Path, text: str, match: s
         configure(file=file, environment={}, flags={})
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_mistakes_are_reported_together() -> None:
     flags = {
         "log.retention.msec": Given("1", "flag -X"),
         "node.id": Given("-1", "flag -X"),
@@ -122,7 +122,7 @@ def test_every_setting_has_a_variable(name: str) -> None:
     assert dotted(words) == name
 
 
-def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
+def test_locations_of_diskless_topics(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text(
         '[diskless.storage]\nurl = "s3://bucket/place"\noptions = ["aws_region=x"]\n'
@@ -131,9 +131,9 @@ def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
     )
     environment = {"PENSTOCK_CONTROL_URL": "postgresql://user@somewhere/metadata"}
     found = configure(file=file, environment=environment, flags={})
-    assert found.places.control_url == "postgresql://user@somewhere/metadata"
-    assert found.places.diskless_storage_url == "s3://bucket/place"
-    assert found.places.diskless_storage_options == ("aws_region=x",)
+    assert found.locations.control_url == "postgresql://user@somewhere/metadata"
+    assert found.locations.diskless_storage_url == "s3://bucket/place"
+    assert found.locations.diskless_storage_options == ("aws_region=x",)
     assert found.diskless.commit_interval_ms == 7
     assert found.fetching.cache_bytes_max == 99999999
 
@@ -141,11 +141,11 @@ def test_the_places_of_diskless_topics(tmp_path: Path) -> None:
 def test_store_options_of_a_file_and_one_by_one(tmp_path: Path) -> None:
     secrets = tmp_path / "store.options"
     secrets.write_text("# of the bucket\naws_secret_access_key = a=b==\naws_region=file\n\n")
-    places = PlaceSettings(
+    locations = LocationSettings(
         diskless_storage_options_file=str(secrets), diskless_storage_options=("aws_region=given",)
     )
-    assert store_options(places) == {"aws_secret_access_key": "a=b==", "aws_region": "given"}
-    assert store_options(PlaceSettings()) == {}
+    assert store_options(locations) == {"aws_secret_access_key": "a=b==", "aws_region": "given"}
+    assert store_options(LocationSettings()) == {}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_store_options_of_a_file_and_one_by_one(tmp_path: Path) -> None:
         ("acls", "auto", "file:///place", True, False, False),
     ],
 )
-def test_who_signs_urls_of_extents(
+def test_the_signer_of_extent_urls(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     authoriser: str,
@@ -193,9 +193,9 @@ def test_wrong_store_options_are_named_without_their_values(
     secrets = tmp_path / "store.options"
     if text is not None:
         secrets.write_text(text)
-    places = PlaceSettings(
+    locations = LocationSettings(
         diskless_storage_options_file=str(secrets), diskless_storage_options=options
     )
     with pytest.raises(InvalidConfiguration, match=match) as raised:
-        store_options(places)
+        store_options(locations)
     assert "secret" not in str(raised.value)

@@ -141,7 +141,7 @@ def test_without_a_configuration_nothing_is_said_of_one(
     assert (named["database"][0], named["ACLs"][1]) == ("ok", cause)
 
 
-def test_brokers_say_that_their_database_is_away(
+def test_brokers_report_that_their_database_is_unreachable(
     bare: Run, server: PostgresServer, tmp_path: Path
 ) -> None:
     """Without a configuration, and whatever the command."""
@@ -328,7 +328,7 @@ def test_a_configuration_that_cannot_be_is_a_finding(bare: Run, tmp_path: Path) 
     assert found["disk space"][0] in ("ok", "warn")
 
 
-def test_checks_that_hang_or_fail_hold_up_nobody() -> None:
+def test_checks_that_hang_or_fail_do_not_delay_others() -> None:
     ended = threading.Event()
 
     def hangs() -> Sequence[Finding]:

@@ -138,7 +138,7 @@ def test_reads_only_the_columns_named() -> None:
 
 
 @pytest.mark.parametrize("text", ["%x", "100%", "%"])
-def test_refuses_letters_that_mean_nothing(text: str) -> None:
+def test_refuses_unknown_field_characters(text: str) -> None:
     with pytest.raises(click.UsageError, match="means nothing"):
         parse_format(text)
 

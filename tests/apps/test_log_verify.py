@@ -123,7 +123,7 @@ def test_the_logs_of_all_processes_are_read(broker: Broker, bare: Run, tmp_path:
     assert json.loads(bare(*words).out)["partitions"] == 2
 
 
-def test_damage_is_told_batch_by_batch(broker: Broker, bare: Run, tmp_path: Path) -> None:
+def test_damage_is_reported_per_batch(broker: Broker, bare: Run, tmp_path: Path) -> None:
     broker.stop()
     file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
     data = bytearray(file.read_bytes())
@@ -140,7 +140,7 @@ def test_damage_is_told_batch_by_batch(broker: Broker, bare: Run, tmp_path: Path
     assert found[2]["place"] == f"{file}, byte {third_at}"
 
 
-def test_a_consumer_is_told_how_to_go_on(broker: Broker, bare: Run) -> None:
+def test_the_report_names_the_offset_at_which_consumers_continue(broker: Broker, bare: Run) -> None:
     stuck = bare("consume", "t", "-p", "1", "-e", "-b", broker.bootstrap)
     assert stuck.status == 1
     assert stuck.out == "value\n" * 3

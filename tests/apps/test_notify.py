@@ -22,7 +22,7 @@ def supervisor(
         yield receiver, name
 
 
-def test_a_supervisor_is_told(supervisor: tuple[socket.socket, str]) -> None:
+def test_the_supervisor_is_notified(supervisor: tuple[socket.socket, str]) -> None:
     receiver, name = supervisor
     assert notify_ready({VARIABLE: name})
     assert receiver.recv(100) == b"READY=1"
@@ -35,14 +35,12 @@ def test_without_a_supervisor_nothing_happens(environment: dict[str, str]) -> No
     assert not notify_ready(environment)
 
 
-def test_a_supervisor_that_is_gone_stops_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_supervisor_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not notify("READY=1", environment={VARIABLE: f"{tmp_path}/gone"})
     assert "READY=1" in caplog.text
 
 
-def test_a_supervisor_that_does_not_read_blocks_nobody(tmp_path: Path) -> None:
+def test_a_supervisor_that_does_not_read_is_ignored(tmp_path: Path) -> None:
     path = f"{tmp_path}/n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(path)

@@ -120,7 +120,7 @@ def test_a_line_that_no_chunk_can_hold_is_not_cut_in_two() -> None:
 
 
 @pytest.mark.parametrize("number", ["9" * 5_000, "٣", "²", "-1", "1_0", ""])
-def test_letters_without_a_place_are_left_out(number: str) -> None:
+def test_dead_letters_without_an_origin_are_ignored(number: str) -> None:
     place = {"topic": "t", "group": "g", "partition": "0", "offset": number}
     headers = [
         {"key": LETTER_PREFIX + name, "value": text.encode()} for name, text in place.items()

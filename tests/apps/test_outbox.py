@@ -244,7 +244,7 @@ def test_sweeping_until_a_signal(root: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_sweeping_goes_on_when_no_broker_answers(root: Path) -> None:
+def test_sweeping_continues_when_no_broker_responds(root: Path) -> None:
     command = [sys.executable, "-m", "penstock", "outbox", "sweep", "--root", str(root),
                "-b", "127.0.0.1:1", "-t", "nope", "-X", "default.api.timeout.ms=100",
                "--every", "50ms"]  # fmt: skip

@@ -80,7 +80,7 @@ def file(tmp_path: Path) -> Path:
         (["--sink", "other"], "there is no sink other; there are first"),
     ],
 )
-def test_bad_words_are_told(bare: Run, file: Path, words: list[str], told: str) -> None:
+def test_invalid_options_are_reported(bare: Run, file: Path, words: list[str], told: str) -> None:
     ran = bare("pipeline", "replay", str(file), "-b", "127.0.0.1:1", *words)
     assert ran.status != 0
     assert told in ran.err
@@ -177,7 +177,7 @@ def numbers(folder: Path, table: str) -> list[int]:
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_killed_backfill_goes_on_and_letters_go_back(
+def test_a_killed_backfill_continues_and_dead_letters_are_replayed(
     broker: Broker, file: Path, call: Callable[..., list[str]]
 ) -> None:
     with broker.client() as client:

@@ -112,7 +112,7 @@ def errors(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("% ")]
 
 
-def test_problems_are_told_with_their_lines(bare: Run, write: Callable[[str], Path]) -> None:
+def test_problems_are_reported_with_their_lines(bare: Run, write: Callable[[str], Path]) -> None:
     text = (
         PIPELINE.replace("{topic}", "lines")
         .replace('from = "upper"', 'from = "uper"')
@@ -137,7 +137,7 @@ def test_problems_are_told_with_their_lines(bare: Run, write: Callable[[str], Pa
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "status"])
-def test_other_commands_tell_problems_on_stderr(
+def test_other_commands_report_problems_on_stderr(
     bare: Run, write: Callable[[str], Path], command: str
 ) -> None:
     file = write("name = 3\n")

@@ -241,7 +241,7 @@ def test_a_plot_of_another_format_is_refused(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_help_tells_of_every_input() -> None:
+def test_help_lists_every_input() -> None:
     ran = call("--help")
     assert ran.exit_code == 0
     text = " ".join(ran.output.split())

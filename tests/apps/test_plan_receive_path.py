@@ -144,7 +144,7 @@ def test_the_text_for_penstock_names_its_settings(plan: Run) -> None:
     assert set(names) <= known
 
 
-def test_help_tells_of_inputs(plan: Run) -> None:
+def test_help_lists_inputs(plan: Run) -> None:
     text = " ".join(plan("--help").out.split())
     assert "--rtt US Round trip between sender and receiver, as measured. [default: 100 µs]" in text
     assert "One of unicast, multicast, mdc." in text

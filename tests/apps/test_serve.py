@@ -126,7 +126,7 @@ def test_a_directory_that_cannot_be(tmp_path: Path) -> None:
     assert "Not a directory" in said
 
 
-def test_settings_without_effect_are_told_at_the_start(tmp_path: Path) -> None:
+def test_settings_without_effect_are_logged_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
     file.write_text("log.preallocate = true\n")
     words = ("--config", str(file), *LOCAL, "-X", "request.timeout.ms=5")

@@ -94,7 +94,7 @@ def test_run_status_compact_clean(
 
 @pytest.mark.timeout(600)
 @pytest.mark.long
-def test_run_goes_on_until_it_is_told_to_end(
+def test_run_continues_until_a_signal(
     bootstrap: str, name: str, client: Client, tmp_path: Path
 ) -> None:
     write(client, name, 10)

@@ -95,7 +95,7 @@ def place(bare: Run) -> Iterator[Place]:
             yield Place(broker, store, bare)
 
 
-def test_what_lies_where_is_shown_and_what_cannot_be_copied_is_named(place: Place) -> None:
+def test_tier_offsets_and_failed_copies_are_shown(place: Place) -> None:
     assert place.rows() == []
     assert place.doctor()["tiers"][:2] == ("ok", "no topic is tiered")
     place.broker.create_topic("t", 1, TIERED)
@@ -144,7 +144,7 @@ def read_from_start(broker: Broker) -> int:
     return offset
 
 
-def test_a_store_that_stands_still_delays_who_reads_from_it_and_nobody_else(place: Place) -> None:
+def test_a_hung_store_delays_only_readers_of_the_tier(place: Place) -> None:
     place.broker.create_topic("t", 1, TIERED)
     produce(place.broker)
     until(place.settled)
@@ -164,7 +164,7 @@ def test_a_store_that_stands_still_delays_who_reads_from_it_and_nobody_else(plac
         until(place.settled)
 
 
-def test_tiered_topics_on_a_broker_that_is_not_told_of_tiers_are_named(
+def test_tiered_topics_on_a_broker_without_tiered_storage_are_reported(
     bare: Run, tmp_path: Path
 ) -> None:
     with Broker(SETTINGS, directory=tmp_path, admin=False) as broker:

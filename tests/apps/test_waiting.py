@@ -60,7 +60,7 @@ def test_a_failure_is_said_in_time_and_then_now_and_again() -> None:
     assert NOTICE_SECONDS == 30
 
 
-def test_progress_begins_anew() -> None:
+def test_progress_restarts_the_warning_interval() -> None:
     watch = silence()
     assert [watch.look(at, REFUSED, at // 3) for at in range(20)] == [None] * 20
     assert watch.look(25, REFUSED, 6) is not None

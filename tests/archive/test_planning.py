@@ -67,7 +67,7 @@ def test_ranges_of_one_object_that_are_close_become_one() -> None:
         ("o1", 9000, 100),
         ("o2", 32, 50),
     ]
-    assert [tuple(place) for place in plan.places] == [(0, 968), (2, 0), (0, 0), (1, 0)]
+    assert [tuple(place) for place in plan.locations] == [(0, 968), (2, 0), (0, 0), (1, 0)]
 
 
 def test_random_plans_cover_their_pieces() -> None:
@@ -90,7 +90,7 @@ def test_random_plans_cover_their_pieces() -> None:
             )
         ]
         plan = merge(pieces, gap_bytes=dice.randrange(1000))
-        for piece, (index, offset) in zip(pieces, plan.places, strict=True):
+        for piece, (index, offset) in zip(pieces, plan.locations, strict=True):
             found = plan.ranges[index]
             assert found.key == piece.extent.key
             assert found.start + offset == piece.start

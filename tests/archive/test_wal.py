@@ -189,7 +189,7 @@ def test_layouts_that_cannot_be_are_refused_whatever_their_checksum(at: int, val
         decode_footer(resealed(footer))
 
 
-def test_a_partition_stands_in_a_footer_once() -> None:
+def test_a_partition_is_in_a_footer_once() -> None:
     footer = encode_footer(ranges_of((ONE, 0, [(61, 1)]), (ONE, 0, [(61, 1)])))
     with pytest.raises(CorruptObject):
         decode_footer(footer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.base.buffers import POOLED_BUFFER_BYTES, ReceivePool
 
 
-def test_a_buffer_is_used_again_once_nobody_needs_it() -> None:
+def test_a_released_buffer_is_reused() -> None:
     pool = ReceivePool(1 << 30)
     first = pool.take(100_000)
     pool.received(first, 100_000)

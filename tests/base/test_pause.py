@@ -10,7 +10,7 @@ import pytest
 from penstock.base.pause import pause
 
 
-async def test_a_pause_that_is_cancelled_as_it_ends_harms_nobody() -> None:
+async def test_a_pause_cancelled_as_it_ends_has_no_effect() -> None:
     loop = asyncio.get_running_loop()
     unforeseen: list[Any] = []
     loop.set_exception_handler(lambda _, context: unforeseen.append(context))

@@ -170,7 +170,7 @@ def test_replace_changes_only_what_is_named() -> None:
         settings.replace(Sample(), {"other": "1"})
 
 
-def test_describe_tells_type_unit_and_bounds() -> None:
+def test_describe_returns_type_unit_and_bounds() -> None:
     first = next(iter(settings.describe(Sample)))
     assert (first.name, first.type_name, first.unit, first.minimum, first.maximum) == (
         "retention.ms",

@@ -16,7 +16,7 @@ def test_the_first_is_due_and_the_next_says_how_many_were_not() -> None:
     assert warnings.left_out("a", "tls", 5.0 + 2 * WARNING_SECONDS) == 1
 
 
-def test_addresses_and_kinds_are_told_apart() -> None:
+def test_warnings_are_limited_per_address_and_kind() -> None:
     warnings = AddressWarnings()
     for host, kind in (("a", "tls"), ("b", "tls"), ("a", "length")):
         assert warnings.left_out(host, kind, 0.0) == 0

@@ -192,7 +192,7 @@ SHOWS_NOTHING: dict[str, Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
-async def test_who_may_do_nothing_is_refused_by_every_api_in_every_version(
+async def test_a_principal_without_rights_is_refused_by_every_api_and_version(
     api: Api, broker: BrokerServer, client: WireClient, recording: Recording
 ) -> None:
     await client.create("t")

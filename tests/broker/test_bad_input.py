@@ -318,7 +318,7 @@ async def test_a_frame_of_many_megabytes(start_broker: StartBroker, connect: Con
     assert len(got.records) == len(sent)
 
 
-async def test_memory_for_requests_is_bounded_and_the_oldest_frame_goes_on(
+async def test_memory_for_requests_is_bounded_and_the_oldest_frame_continues(
     start_broker: StartBroker, connect: Connect
 ) -> None:
     server = await start_broker({"queued.max.request.bytes": 4 << 20})

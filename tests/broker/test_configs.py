@@ -152,7 +152,7 @@ def test_segments_for_tests_are_smaller_than_any_others() -> None:
     assert topic_config(levels(), {}).segment_bytes == 1 << 30
 
 
-def test_a_topic_that_was_promised_tiers_before_goes_on() -> None:
+def test_a_stored_remote_storage_enable_keeps_other_configs_valid() -> None:
     """Stored by a version that took it: its other configurations still hold."""
     stored = {"remote.storage.enable": "true", "retention.ms": "-1"}
     assert topic_config(levels(), stored).retention_ms == -1

@@ -46,7 +46,7 @@ async def produces(cluster: Cluster, node_id: int, value: bytes) -> str:
     return str(answer.error_code.name)
 
 
-async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Cluster) -> None:
+async def test_a_leader_cut_off_from_its_followers_is_replaced(cluster: Cluster) -> None:
     leader = await cluster.create()
     assert await produces(cluster, leader, b"before") == "none"
     copies = [cluster.log(node_id) for node_id in (1, 2, 3)]
@@ -54,14 +54,14 @@ async def test_who_is_cut_off_from_the_others_has_one_of_them_lead(cluster: Clus
     cut(cluster, leader)
     others = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await until(lambda: cluster.leader() in others)
-    heir = await cluster.led()
-    assert await produces(cluster, heir, b"meanwhile") == "none"
+    successor = await cluster.led()
+    assert await produces(cluster, successor, b"meanwhile") == "none"
     assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
-    image = cluster.brokers[heir].cluster.image
+    image = cluster.brokers[successor].cluster.image
     assert [broker.broker_id for broker in image.brokers] == [1, 2, 3], "all are registered"
     heal(cluster, leader)
     await until(lambda: cluster.log(leader).log.log_end_offset == 2)
-    assert cluster.leader() == heir
+    assert cluster.leader() == successor
 
 
 async def test_an_isolated_broker_closes_connections_of_clients(cluster: Cluster) -> None:
@@ -102,7 +102,7 @@ async def test_an_isolated_broker_closes_connections_of_clients(cluster: Cluster
     await until(lambda: any(leads(cluster, node_id) for node_id in others))
 
 
-async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
+async def test_a_broker_without_the_database_returns_the_leader_that_it_follows(
     cluster: Cluster,
 ) -> None:
     """A client that asks it alone would otherwise be sent to it for as long as that lasts."""
@@ -125,7 +125,7 @@ async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
         assert server._liveness is not None
         await server._liveness.stop()
         await until(lambda: cluster.leader() not in (0, leader))
-        heir = cluster.leader()
+        successor = cluster.leader()
 
         async def named() -> tuple[int, int]:
             (topic,) = (await client.call("Metadata", 9, {"topics": [{"name": "t"}]})).topics
@@ -133,17 +133,17 @@ async def test_who_lacks_the_database_tells_of_the_leader_that_it_follows(
             return int(row.leader_id), int(row.leader_epoch)
 
         async with asyncio.timeout(SECONDS):
-            while (await named())[0] != heir:
+            while (await named())[0] != successor:
                 await asyncio.sleep(0.01)
-        led = cluster.log(heir).leading
+        led = cluster.log(successor).leading
         assert led is not None
-        assert await named() == (heir, led.core.epoch)
+        assert await named() == (successor, led.core.epoch)
         assert await produces(cluster, leader, b"in vain") == "not_leader_or_follower"
         row = await client.produce("t", batch(b"in vain"), version=12)
-        assert row.current_leader.leader_id == heir
+        assert row.current_leader.leader_id == successor
     await server.cluster.refresh()
     (row,) = server.cluster.image.topics["t"].partitions
-    assert (row.leader, row.leader_epoch) == (heir, led.core.epoch)
+    assert (row.leader, row.leader_epoch) == (successor, led.core.epoch)
 
 
 async def test_a_successor_without_a_quorum_resigns_too(cluster: Cluster) -> None:

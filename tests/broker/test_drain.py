@@ -69,7 +69,7 @@ async def test_a_broker_is_drained_and_removed(four: Cluster) -> None:
     assert "no broker 9 was ever registered" in unknown
 
 
-async def test_who_is_off_may_be_drained(four: Cluster) -> None:
+async def test_a_stopped_broker_can_be_drained(four: Cluster) -> None:
     leader = await four.create()
     await four.produce(b"value")
     await four.stop(leader)

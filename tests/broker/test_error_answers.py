@@ -142,7 +142,7 @@ def test_every_error_of_the_project_has_a_kafka_code() -> None:
             assert error_number(kind.code) != -1, kind
 
 
-def test_what_is_not_ours_tells_the_client_nothing() -> None:
+def test_unexpected_exceptions_disclose_nothing_to_clients() -> None:
     number, message = error_of(ValueError("/secret/path"))
     assert number == -1
     assert "secret" not in message

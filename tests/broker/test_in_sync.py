@@ -58,7 +58,7 @@ def test_a_replica_that_is_always_a_little_behind_keeps_up(lag_ms: int) -> None:
     assert led.isr == (1, 2, 3)
 
 
-def test_who_had_nothing_new_between_two_looks_is_out_however_far_apart_they_are() -> None:
+def test_a_follower_without_progress_leaves_the_isr_whatever_the_interval() -> None:
     led = Led(InSync(500))
     for second in range(3):
         led.leader.append(1)
@@ -67,7 +67,7 @@ def test_who_had_nothing_new_between_two_looks_is_out_however_far_apart_they_are
     assert [change.isr for change in found] == [(1, 2)]
 
 
-def test_one_that_stands_still_goes_and_comes_back() -> None:
+def test_a_stalled_follower_leaves_the_isr_and_returns() -> None:
     led = Led(InSync(LAG_MS))
     assert led.look(0) == []
     led.leader.append(1)

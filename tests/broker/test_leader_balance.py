@@ -72,14 +72,14 @@ def test_leaders_go_back_in_small_batches(
     settings = BrokerSettings(leader_imbalance_per_broker_percentage=percentage)
     interval = settings.leader_imbalance_check_interval_seconds
     balance, now = LeaderBalance(settings, 0.0), float(interval)
-    leading = SimpleNamespace(leads=True, heir=None, may_inherit=lambda broker_id: True)
+    leading = SimpleNamespace(leads=True, successor=None, may_inherit=lambda broker_id: True)
     logs: list[Any] = [_Log(leading, row.index) for row in partitions]
     while True:
         topic = Topic(topic_id=UUID(int=1), name="t", configs={}, partitions=tuple(partitions))
         image = MetadataImage(version=1, cluster_id="c", topics={"t": topic})
         assert balance.due(now - 0.5, image, []) == {}, "it looks no earlier"
-        heirs = balance.due(now, image, zip(logs, partitions, strict=True))
-        assert len(heirs) <= BATCH_MAX
+        successors = balance.due(now, image, zip(logs, partitions, strict=True))
+        assert len(successors) <= BATCH_MAX
         over = {
             broker_id
             for broker_id in (1, 2, 3)
@@ -92,13 +92,13 @@ def test_leaders_go_back_in_small_batches(
             if row.replicas[0] in over and row.leader != row.replicas[0]
             and row.replicas[0] in row.isr and not row.move
         ]  # fmt: skip
-        assert len(heirs) == min(BATCH_MAX, len(possible))
-        if not heirs:
+        assert len(successors) == min(BATCH_MAX, len(possible))
+        if not successors:
             break
-        for log, heir in heirs.items():
+        for log, successor in successors.items():
             index = cast("_Log", log).index
-            assert heir == partitions[index].replicas[0]
-            partitions[index] = replace(partitions[index], leader=heir)
+            assert successor == partitions[index].replicas[0]
+            partitions[index] = replace(partitions[index], leader=successor)
         now += BATCH_SECONDS if len(possible) > BATCH_MAX else interval
 
 

@@ -84,7 +84,7 @@ def without_leader(log: ReplicatedLog) -> bool:
     return log.leading is None or not log.leading.leads
 
 
-async def test_a_wiped_broker_becomes_whole_while_producers_go_on(cluster: Cluster) -> None:
+async def test_a_wiped_broker_catches_up_while_producers_continue(cluster: Cluster) -> None:
     await cluster.create()
     async with producing(cluster) as acknowledged:
         first = follower(cluster)

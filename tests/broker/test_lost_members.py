@@ -68,7 +68,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> Non
 
 
 @pytest.mark.parametrize("waits_in", ["JoinGroup", "SyncGroup"])
-async def test_who_is_gone_while_it_waits_is_held_no_longer_than_its_session(
+async def test_a_member_lost_while_waiting_expires_with_its_session(
     start_broker: StartBroker,
     connect: Callable[[BrokerServer], Awaitable[WireClient]],
     waits_in: str,

@@ -290,7 +290,7 @@ async def test_all_replicas_get_what_is_acknowledged(cluster: Cluster) -> None:
     await until(lambda: len(image.topics["t"].partitions[0].isr) > 0)
 
 
-async def test_the_leader_dies_and_another_goes_on(cluster: Cluster) -> None:
+async def test_another_replica_leads_after_the_leader_dies(cluster: Cluster) -> None:
     leader = await cluster.create()
     for number in range(10):
         await cluster.produce(b"before %d" % number)

@@ -137,7 +137,7 @@ async def test_what_was_deleted_stays_so_and_its_producers_are_known(cluster: Ag
     assert await cluster.produce(b"goes on") == 6
 
 
-async def test_a_topic_of_which_all_is_deleted_goes_on_at_its_end(cluster: AgainCluster) -> None:
+async def test_a_topic_without_records_continues_at_its_end_offset(cluster: AgainCluster) -> None:
     await cluster.create_diskless()
     for number in range(3):
         await cluster.produce(b"value %d" % number)
@@ -262,7 +262,7 @@ async def left_before_commit(
     return asked
 
 
-async def test_who_was_asked_dies_before_the_commit_and_others_go_on(
+async def test_the_topic_continues_if_a_participant_dies_before_the_commit(
     cluster: AgainCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.create_diskless()
@@ -282,7 +282,7 @@ async def test_who_was_asked_dies_before_the_commit_and_others_go_on(
     await silent.stop()
 
 
-async def test_who_is_to_lead_dies_after_the_commit(
+async def test_the_designated_leader_dies_after_the_commit(
     cluster: AgainCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.create_diskless()
@@ -306,7 +306,7 @@ async def test_who_is_to_lead_dies_after_the_commit(
     await cluster.is_read(6)
 
 
-async def test_who_was_away_meanwhile_gets_what_the_others_have(cluster: AgainCluster) -> None:
+async def test_a_broker_absent_meanwhile_catches_up(cluster: AgainCluster) -> None:
     """Its old log has an earlier leader epoch, and does not become a replica."""
     leader = await cluster.create()
     away = leader % 3 + 1

@@ -66,7 +66,7 @@ async def test_a_copy_far_behind_is_sent_no_more_at_a_time_than_the_window(
     assert len(everything(log)) > 2 * WINDOW_BYTES
 
 
-async def test_appends_go_on_while_there_is_no_room_for_them(cluster: Cluster) -> None:
+async def test_appends_continue_while_send_buffers_are_full(cluster: Cluster) -> None:
     leader = await cluster.create()
     log = cluster.log(leader)
     replicated = replication(cluster, leader)
@@ -250,7 +250,7 @@ async def test_retention_deletes_what_is_committed_and_no_more(cluster: Cluster)
     assert await cluster.produce(b"new") == 4
 
 
-async def test_who_leads_by_the_image_only_knows_no_end(cluster: Cluster) -> None:
+async def test_a_leader_by_image_alone_reports_no_log_end_offset(cluster: Cluster) -> None:
     leader = await cluster.create()
     for _ in range(3):
         await cluster.produce(b"value")

@@ -126,12 +126,12 @@ async def test_a_successor_that_does_nothing_is_dropped(three: Cluster) -> None:
     leader = await three.create()
     await three.produce(b"before")
     await until(lambda: in_sync(three))
-    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
-    replicas(three, heir).replication.inherit = _nothing  # type: ignore[method-assign]
+    successor = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
+    replicas(three, successor).replication.inherit = _nothing  # type: ignore[method-assign]
     handing = asyncio.create_task(
-        replicas(three, leader).hand_over({three.log(leader): heir}, seconds=1.0)
+        replicas(three, leader).hand_over({three.log(leader): successor}, seconds=1.0)
     )
-    await until(lambda: three.log(leader).leading.heir == heir)  # type: ignore[union-attr]
+    await until(lambda: three.log(leader).leading.successor == successor)  # type: ignore[union-attr]
     client = await WireClient.connect(three.brokers[leader].kafka_address)
     for acks in (-1, 1):
         row = await client.produce("t", batch(b"to nobody"), acks=acks)
@@ -144,21 +144,21 @@ async def test_a_successor_that_does_nothing_is_dropped(three: Cluster) -> None:
 
 async def test_the_successor_has_everything_in_flight(three: Cluster) -> None:
     leader = await three.create()
-    heir = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
+    successor = next(broker_id for broker_id in (1, 2, 3) if broker_id != leader)
     await three.produce(b"before")
     await until(lambda: in_sync(three))
     client = three.clients[leader]
     sent = [asyncio.create_task(client.produce("t", batch(b"in flight")))]
     await until(lambda: three.log(leader).log.log_end_offset == 2)
-    await replicas(three, leader).hand_over({three.log(leader): heir}, seconds=10)
+    await replicas(three, leader).hand_over({three.log(leader): successor}, seconds=10)
     (row,) = await asyncio.gather(*sent)
     assert row.error_code.name == "none"
     assert row.base_offset == 1
-    assert await three.led(by=heir) == heir
+    assert await three.led(by=successor) == successor
     assert await three.produce(b"after") == 2
     former: ReplicatedLog = three.log(leader)
     await until(partial(has, former, 3))
-    assert not former.claims or former.leading.heir == heir  # type: ignore[union-attr]
+    assert not former.claims or former.leading.successor == successor  # type: ignore[union-attr]
 
 
 def _nothing(log: ReplicatedLog, epoch: int) -> None: ...

@@ -207,7 +207,7 @@ async def test_a_reassignment_waits_for_a_stopped_broker_and_is_cancelled(four: 
     await check(four, before, 3)
 
 
-async def test_who_leads_next_goes_on_with_an_order(four: Cluster) -> None:
+async def test_the_next_leader_continues_a_reassignment(four: Cluster) -> None:
     leader = await four.create()
     before = row(four).replicas
     added = next(broker_id for broker_id in (1, 2, 3, 4) if broker_id not in before)
@@ -225,7 +225,7 @@ async def test_who_leads_next_goes_on_with_an_order(four: Cluster) -> None:
     await check(four, target, 6)
 
 
-async def test_who_does_not_learn_in_time_is_waited_for(
+async def test_a_reassignment_waits_for_a_slow_learner(
     four: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A claim for other replicas falls back to those that there are, and is made again."""

@@ -118,7 +118,7 @@ async def test_clients_are_not_sent_to_an_offline_replica(racks: Cluster) -> Non
     assert described.topics[0].partitions[0].offline_replicas == (follower,)
 
 
-async def test_members_are_assigned_what_lies_in_their_rack(racks: Cluster) -> None:
+async def test_members_are_assigned_partitions_with_replicas_in_their_rack(racks: Cluster) -> None:
     await asyncio.to_thread(members_read_in_their_racks, racks)
 
 

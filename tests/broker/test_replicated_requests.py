@@ -107,14 +107,14 @@ async def test_a_former_leader_is_not_taken_for_the_leader(cluster: Cluster) -> 
     await appender.start()
     where = ProducerPartition(PRODUCER_ID, 0, "t", 0, idempotent=True)
     assert await appender.last_sequence(where) == 1
-    heir = next(node_id for node_id in cluster.brokers if node_id != leader)
+    successor = next(node_id for node_id in cluster.brokers if node_id != leader)
     replicas = cluster.brokers[leader].replicas
     assert isinstance(replicas, Replicas)
-    await replicas.hand_over({cluster.log(leader): heir}, SECONDS)
-    await cluster.led(by=heir)
+    await replicas.hand_over({cluster.log(leader): successor}, SECONDS)
+    await cluster.led(by=successor)
     await until(lambda: cluster.brokers[leader].partitions.followed("t", 0) is not None)
     assert await appender.last_sequence(where) == 1
-    assert list(appender._session.leaders_of("t", [0])) == [heir]
+    assert list(appender._session.leaders_of("t", [0])) == [successor]
     await appender.stop(0)
 
 

@@ -133,15 +133,15 @@ async def test_a_leader_that_was_opened_before_the_commit_refuses_it(
     leader = await cluster.create()
     for number in range(5):
         await cluster.produce(b"value %d" % number)
-    heir = leader % 3 + 1
+    successor = leader % 3 + 1
     offsets = []
 
     async def another_leads() -> None:
-        log = cluster.log(heir)
-        replicas = cluster.brokers[heir].replicas
+        log = cluster.log(successor)
+        replicas = cluster.brokers[successor].replicas
         assert replicas is not None
         replicas.replication.claim([log.key])
-        await cluster.led(by=heir)
+        await cluster.led(by=successor)
         offsets.append(await cluster.produce(b"acknowledged by the next leader"))
 
     before_commit(monkeypatch, another_leads)
@@ -150,7 +150,7 @@ async def test_a_leader_that_was_opened_before_the_commit_refuses_it(
     assert offsets == [5]
     assert cluster.known_as(diskless=False)
     assert await cluster.produce(b"goes on") == 6
-    assert await cluster.offsets(heir, 7) == list(range(7))
+    assert await cluster.offsets(successor, 7) == list(range(7))
 
 
 async def test_a_claim_that_comes_before_the_commit_opens_nothing_after_it(
@@ -160,11 +160,11 @@ async def test_a_claim_that_comes_before_the_commit_opens_nothing_after_it(
     leader = await cluster.create()
     for number in range(5):
         await cluster.produce(b"value %d" % number)
-    heir = leader % 3 + 1
-    replicas = cluster.brokers[heir].replicas
+    successor = leader % 3 + 1
+    replicas = cluster.brokers[successor].replicas
     assert replicas is not None
     opened = asyncio.Event()
-    control = cluster.brokers[heir].control
+    control = cluster.brokers[successor].control
     open_epochs = control.open_epochs
 
     async def late(openings: Any, **process: Any) -> Any:
@@ -174,7 +174,7 @@ async def test_a_claim_that_comes_before_the_commit_opens_nothing_after_it(
     monkeypatch.setattr(control, "open_epochs", late)
 
     async def another_claims() -> None:
-        log = cluster.log(heir)
+        log = cluster.log(successor)
         epoch = log.copy.core.promised
         replicas.replication.claim([log.key])
         await until(lambda: cluster.log(leader).copy.core.promised > epoch)

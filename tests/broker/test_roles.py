@@ -65,7 +65,7 @@ async def cluster(tmp_path: Path, postgres_url: str) -> AsyncIterator[RoleCluste
         yield made
 
 
-async def test_replicas_lie_where_they_are_to(cluster: RoleCluster) -> None:
+async def test_replicas_are_placed_on_brokers_with_the_role(cluster: RoleCluster) -> None:
     assert await cluster.create() in (2, 3, 4)
     assert {*row(cluster).replicas} == {2, 3, 4}
     assert await cluster.produce(b"value") == 0

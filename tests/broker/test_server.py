@@ -267,7 +267,7 @@ async def test_leader_epochs_are_compared(client: WireClient, epoch: int, name: 
     assert (await client.fetch("t", current_leader_epoch=epoch)).error_code.name == name
 
 
-async def test_the_newest_record_where_a_header_promises_a_later_one(client: WireClient) -> None:
+async def test_the_newest_record_where_a_header_has_a_later_maximum(client: WireClient) -> None:
     await client.create("t")
     await client.produce("t", batch(b"a", timestamp_ms=1000))
     await client.produce("t", promising(batch(b"b", b"c", timestamp_ms=2000), 5000))

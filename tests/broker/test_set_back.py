@@ -108,7 +108,7 @@ async def test_a_backup_of_yesterday_is_refused(cluster: Cluster, backup: Backup
     assert b"acknowledged" in await cluster.values(await cluster.led())
 
 
-async def test_a_copy_that_others_went_on_with_is_refused_for_good(
+async def test_a_backup_with_other_later_registrations_is_refused_permanently(
     cluster: Cluster, backup: Backup
 ) -> None:
     for node_id in (1, 2, 3):

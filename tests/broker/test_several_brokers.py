@@ -124,7 +124,7 @@ async def test_acls_and_users_of_one_broker_hold_on_the_others(start: Start) -> 
     await until(lambda: users.credential(SCRAM_SHA_256, "a") == kept)
 
 
-async def test_a_second_copy_is_not_promised(start: Start) -> None:
+async def test_replication_factor_2_is_rejected_for_local_logs(start: Start) -> None:
     """A local log has no follower, so a replication factor of 2 is rejected."""
     one, two = await start(1), await start(2)
     await until(lambda: known(one) == known(two) == [1, 2])

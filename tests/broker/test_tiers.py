@@ -263,7 +263,7 @@ def test_tiers_are_listed_from_the_version_on_that_knows_them(
     assert max(found) >= known_from
 
 
-def test_what_lies_in_the_archive_outlasts_a_kill(tmp_path: Path) -> None:
+def test_archived_records_survive_a_kill(tmp_path: Path) -> None:
     with Broker(SETTINGS, directory=tmp_path, process=True) as broker:
         broker.create_topic("t", 1, TIERED)
         sent = fill(broker)

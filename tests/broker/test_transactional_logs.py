@@ -107,7 +107,7 @@ async def abort(place: Place) -> None:
 async def test_what_a_verification_was_for_may_be_over(place: Place) -> None:
     """A marker comes while the coordinator answers: the batch would hang for ever."""
     place.verifier.meanwhile = partial(abort, place)
-    place.verifier.answers = [None, coordinator_said("transaction_abortable")]
+    place.verifier.answers = [None, coordinator_error("transaction_abortable")]
     row = await produce(place.client, sent(b"late"))
     assert (row.error_code.name, row.base_offset) == ("transaction_abortable", -1)
     end_offset = place.partition.log_end_offset
@@ -141,7 +141,7 @@ async def test_markers_that_come_again_and_again_end_in_another_try_of_the_clien
 
 async def test_what_was_refused_is_not_left_out(place: Place) -> None:
     """The batch behind one whose verification failed must not begin the transaction."""
-    place.verifier.answers = [coordinator_said("not_coordinator")]
+    place.verifier.answers = [coordinator_error("not_coordinator")]
     row = await produce(place.client, sent(b"one"))
     assert row.error_code.name == "not_enough_replicas"
     row = await produce(place.client, sent(b"two", sequence=1))
@@ -172,12 +172,12 @@ async def test_later_requests_of_a_connection_wait(place: Place) -> None:
     assert len(place.verifier.asked) == 1
 
 
-def coordinator_said(code: str) -> PenstockError:
-    class Said(InvalidError):
+def coordinator_error(code: str) -> PenstockError:
+    class CoordinatorError(InvalidError):
         """An error of the coordinator."""
 
-    Said.code = code
-    return Said(f"the coordinator said {code}")
+    CoordinatorError.code = code
+    return CoordinatorError(f"the coordinator said {code}")
 
 
 TOLD = {
@@ -196,7 +196,7 @@ TOLD = {
 @pytest.mark.parametrize("code", TOLD)
 async def test_errors_of_the_producer(place: Place, code: str) -> None:
     for version, expected in zip((10, 11, 12), TOLD[code], strict=True):
-        place.verifier.answers = [coordinator_said(code)] * 9
+        place.verifier.answers = [coordinator_error(code)] * 9
         row = await produce(place.client, sent(b"v"), version=version)
         assert row.error_code.name == expected
         assert f"the coordinator said {code}" in row.error_message
@@ -206,7 +206,7 @@ async def test_errors_of_the_producer(place: Place, code: str) -> None:
 async def test_a_coordinator_that_is_just_ending_the_last_transaction_is_asked_again(
     place: Place,
 ) -> None:
-    place.verifier.answers = [coordinator_said("concurrent_transactions")] * 3
+    place.verifier.answers = [coordinator_error("concurrent_transactions")] * 3
     row = await produce(place.client, sent(b"v"), version=12)
     assert row.error_code.name == "none"
     assert len(place.verifier.asked) == 4
@@ -252,7 +252,7 @@ async def test_verification_can_be_turned_off_for_older_clients(
     assert len(verifier.asked) == 1
 
 
-async def test_describe_producers_tells_of_transactions(place: Place) -> None:
+async def test_describe_producers_reports_open_transactions(place: Place) -> None:
     await place.client.produce("t", batch(b"before"))
     await produce(place.client, sent(b"v"))
     await end(place.partition, commit=True, producer_id=8, epoch=4, coordinator_epoch=3)

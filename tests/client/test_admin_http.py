@@ -86,7 +86,7 @@ def test_of_a_long_answer_no_more_is_read(monkeypatch: pytest.MonkeyPatch) -> No
         talker.join()
 
 
-def test_nobody_there() -> None:
+def test_no_server_listens() -> None:
     with pytest.raises(AdminUnavailable, match="cannot be reached"):
         AdminHttp("http://127.0.0.1:9").ask("GET", "/", timeout_seconds=60)
 

@@ -230,7 +230,7 @@ async def test_without_a_broker_it_does_not_start() -> None:
         await appender.producer_id()
 
 
-async def test_appends_time_out_while_the_broker_is_down_and_go_on_when_it_is_back() -> None:
+async def test_appends_time_out_while_the_broker_is_down_and_continue_afterwards() -> None:
     retry = replace(RETRY, timeout_ms=400)
     with Broker(admin=False) as broker:
         await asyncio.to_thread(broker.create_topic, "orders", 1)
@@ -338,7 +338,7 @@ async def test_an_append_waits_for_a_leader_and_then_fails() -> None:
             assert "has had no leader" in str(error)
 
 
-async def test_a_broker_that_is_too_old_is_refused_for_good() -> None:
+async def test_a_broker_that_is_too_old_is_refused_permanently() -> None:
     with silent_broker(produce_version=8) as bootstrap:
         async with running(bootstrap) as appender:
             (error,) = await results(

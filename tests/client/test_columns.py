@@ -121,7 +121,7 @@ def test_nothing_but_nulls() -> None:
     assert written(table).to_pylist() == [{"offset": 0, **row}, {"offset": 1, **row}]
 
 
-def test_a_slice_that_lies_behind_two_gibibytes() -> None:
+def test_a_slice_beyond_two_gibibytes() -> None:
     room = np.zeros((2 << 30) + 100, np.uint8)  # memory that nobody touches is not taken
     room[-4:] = 65
     ends = np.array([0, len(room) - 4, len(room) - 2, len(room)], np.int64)

@@ -77,7 +77,7 @@ def test_a_time_leads_to_the_next_record_that_is_left(client: Client, topic: str
 
 
 @pytest.mark.parametrize("topic", KINDS)
-def test_a_subscription_goes_on_from_within_a_hole(client: Client, topic: str) -> None:
+def test_a_subscription_continues_from_within_a_gap(client: Client, topic: str) -> None:
     start = HOLE
     found = client.subscribe(topic, start={0: start}, columns=("offset",), idle_timeout_ms=500)
     offsets = [at for batch in found for at in batch["offset"].to_pylist()]

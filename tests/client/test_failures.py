@@ -58,7 +58,7 @@ def test_every_record_is_stored_once_though_connections_break(cut_answers: bool)
     assert found["value"].to_pylist() == [f"value-{index:06}".encode() for index in range(ROWS)]
 
 
-def test_reading_goes_on_where_it_was_cut() -> None:
+def test_reading_continues_after_a_disconnect() -> None:
     sizes: list[int | None] = [None, *range(30_000, 300_000, 30_000)]
     with behind(sizes, cut_answers=True) as proxy, Client(proxy.address) as client:
         with Client(proxy.address) as other:
@@ -79,7 +79,7 @@ def test_a_restart_of_the_broker_costs_nothing_but_time() -> None:
         assert client.read_arrow("orders").num_rows == 2 * ROWS
 
 
-def test_nobody_there() -> None:
+def test_no_broker_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
     client = Client(f"127.0.0.1:{port}", api_timeout_ms=200)

@@ -250,7 +250,7 @@ def test_reads_the_divergence_and_the_leader() -> None:
     assert (found.parts, found.leader) == ((4, 9), (2, 6))
 
 
-def test_a_leader_of_before_is_not_believed() -> None:
+def test_a_response_of_a_former_leader_is_ignored() -> None:
     subject = core(0, None)
     assert subject.learn(0, (1, 5))
     old = subject.request(1)

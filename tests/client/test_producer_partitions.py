@@ -166,7 +166,7 @@ def test_appends_are_rejected_until_a_failure_is_complete() -> None:
     assert isinstance(subject.admit(3 * RECORDS), EarlierFailed)
 
 
-def test_without_sequences_a_lane_goes_on_at_once() -> None:
+def test_a_partition_without_sequences_continues_at_once() -> None:
     ended = Ended()
     subject = producer_partition(idempotent=False)
     add(subject, ended, 0, at=-1)

@@ -111,7 +111,7 @@ async def test_an_appender_outlives_its_session(
         await appender.stop(1)
 
 
-def test_a_connection_authenticates_anew_before_its_session_ends(
+def test_a_connection_reauthenticates_before_its_session_expires(
     broker: Broker, tmp_path: Path
 ) -> None:
     assert broker.server is not None

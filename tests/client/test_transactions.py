@@ -160,7 +160,9 @@ def test_offsets_count_with_their_transaction(
     assert client.committed(group)[source, 1].offset == 8
 
 
-def test_offsets_of_those_who_may_not_commit(producer: TransactionalProducer, topic: Topic) -> None:
+def test_offsets_that_cannot_be_committed_are_refused(
+    producer: TransactionalProducer, topic: Topic
+) -> None:
     name, group = topic(), f"group-{uuid4().hex[:8]}"
     producer.begin()
     with pytest.raises(InvalidArgument, match="= -1"):

@@ -122,7 +122,7 @@ async def test_a_commit_gives_offsets_and_extents(plane: Plane) -> None:
     assert await plane.extents(TOPIC, 2, start=0, end=9, limit=9) == [first]
 
 
-async def test_offsets_go_on_where_the_last_commit_ended(plane: Plane) -> None:
+async def test_offsets_continue_where_the_last_commit_ended(plane: Plane) -> None:
     assert bases(await put(plane, entry(0), entry(1))) == [0, 0]
     answer = await put(plane, entry(0, (60, 1)), entry(0), entry(2))
     assert bases(answer) == [5, 6, 0]

@@ -197,7 +197,7 @@ async def test_states_of_producers_are_returned(plane: Plane) -> None:
     assert (other.producer_epoch, other.last_sequence, other.txn_start_offset) == (1, -1, -1)
 
 
-async def test_who_has_a_transaction_open_is_not_forgotten(plane: Plane) -> None:
+async def test_producers_with_open_transactions_do_not_expire(plane: Plane) -> None:
     await put(plane, data(7, 0), entry(by=Sequenced(8, 0)))
     assert await plane.forget_producers(idle_ms=-1, limit=10) == 1
     assert [

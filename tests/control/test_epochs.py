@@ -201,7 +201,7 @@ async def test_a_process_that_restarted_gets_a_new_epoch(control: ControlPlane) 
     assert names(refused) == {FIRST: "StaleEpoch"}
 
 
-async def test_who_is_not_registered_claims_nothing(control: ControlPlane) -> None:
+async def test_unregistered_brokers_cannot_claim(control: ControlPlane) -> None:
     await furnish(control)
     await control.unregister_broker(broker_id=2, incarnation=PROCESSES[2])
     with pytest.raises(StaleBroker, match="not registered"):
@@ -356,7 +356,7 @@ async def test_more_topics_than_an_image_notes_may_move_at_once(control: Control
 # In-sync replicas
 
 
-async def test_the_leader_says_who_is_in_sync(control: ControlPlane) -> None:
+async def test_the_leader_sets_the_isr(control: ControlPlane) -> None:
     keys = await furnish(control)
     await open_all(control, await claim(control, keys[1:2], 2), 2)
     asked = [InSyncReplicas(*keys[0], 0, (1, 3)), InSyncReplicas(*keys[1], 1, (1, 2))]
@@ -373,7 +373,9 @@ async def test_the_leader_says_who_is_in_sync(control: ControlPlane) -> None:
     assert await control.image() is image, "what stays as it is changes nothing"
 
 
-async def test_who_does_not_lead_the_open_epoch_says_nothing(control: ControlPlane) -> None:
+async def test_brokers_that_do_not_lead_the_open_epoch_cannot_set_the_isr(
+    control: ControlPlane,
+) -> None:
     keys = await furnish(control)
     await open_all(control, await claim(control, [FIRST]))
     await register(control, 1, NEWER)
@@ -416,7 +418,9 @@ async def test_a_leader_has_another_one_claim(control: ControlPlane) -> None:
     assert (row.leader, row.leader_epoch) == (3, 1)
 
 
-async def test_only_who_leads_resigns_and_for_another_replica(control: ControlPlane) -> None:
+async def test_only_the_leader_resigns_and_only_in_favour_of_a_replica(
+    control: ControlPlane,
+) -> None:
     await furnish(control)
     image = await control.image()
     for resignation, by, why in (

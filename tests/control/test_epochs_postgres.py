@@ -171,7 +171,7 @@ async def test_a_claim_races_with_the_deletion_of_its_topic(postgres_url: str) -
             assert {found.reserved for found in (await one.highest_reserved(keys)).values()} == {0}
 
 
-async def test_others_hear_of_new_leaders(postgres_url: str) -> None:
+async def test_other_brokers_are_notified_of_new_leaders(postgres_url: str) -> None:
     received: list[int] = []
     listening = PostgresControlPlane(postgres_url)
     listening.watch(lambda: received.append(1), lambda _: None)

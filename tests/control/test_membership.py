@@ -126,7 +126,7 @@ async def test_a_coordinator_of_an_old_membership_writes_nothing(control: Contro
     assert await control.committed_offsets("g", None) == [OFFSET]
 
 
-async def test_a_coordinator_of_the_new_membership_goes_on(control: ControlPlane) -> None:
+async def test_a_coordinator_of_the_new_cluster_epoch_may_commit(control: ControlPlane) -> None:
     await register(control, 1)
     await register(control, 2)
     new = await cluster_epoch(control)

@@ -50,7 +50,7 @@ async def open_one(control: ControlPlane, number: int, **terms: object) -> str |
     return names(refused).get(FIRST)
 
 
-async def test_an_order_stands_until_a_leader_has_carried_it_out(control: ControlPlane) -> None:
+async def test_a_reassignment_is_stored_until_a_leader_completes_it(control: ControlPlane) -> None:
     await furnish(control)
     before = await row(control)
     assert (before.adding, before.removing, before.copies) == ((), (), (1, 2, 3))

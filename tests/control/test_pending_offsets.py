@@ -57,7 +57,7 @@ class Producer:
             key=self.open.transactional_id,
             expected_version=self.version,
             rows={"": b"the transaction", **rows},
-            settles_offsets=end,
+            completes_offsets=end,
         )
         saved = await self.control.save_records([change])
         assert not saved.refused
@@ -173,7 +173,7 @@ async def test_many_transactions_are_completed_at_once(control: ControlPlane) ->
                 key=producer.open.transactional_id,
                 expected_version=producer.version + (number == 2),
                 rows={"": b"decided", "group/g": None},
-                settles_offsets=end,
+                completes_offsets=end,
             )
             for (number, producer), end in zip(enumerate(producers), ends, strict=True)
         ]
@@ -426,7 +426,7 @@ async def held(url: str, *statements: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
-async def test_a_decision_waits_for_who_stages(postgres_url: str) -> None:
+async def test_a_decision_waits_for_a_staging_transaction(postgres_url: str) -> None:
     lock = "SELECT 1 FROM coordination_records WHERE member = 'group/g' FOR UPDATE"
     bring = (
         "INSERT INTO pending_offsets VALUES ('g', 't', 0, 'tx',"
@@ -444,7 +444,7 @@ async def test_a_decision_waits_for_who_stages(postgres_url: str) -> None:
         assert await unstable(plane) == set()
 
 
-async def test_who_stages_waits_for_a_decision(postgres_url: str) -> None:
+async def test_staging_waits_for_a_decision(postgres_url: str) -> None:
     decide = "DELETE FROM coordination_records WHERE member = 'group/g'"
     async with planes(postgres_url, 1) as (plane,):
         producer = Producer(plane)

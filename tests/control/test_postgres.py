@@ -284,7 +284,7 @@ async def test_an_idle_transaction_is_ended_and_repeated(
         await hanging
 
 
-async def test_a_process_that_stands_still_before_a_commit_repeats_the_change(
+async def test_a_process_suspended_before_a_commit_repeats_the_change(
     postgres_url: str,
 ) -> None:
     """The driver learns during COMMIT that PostgreSQL had ended the transaction."""

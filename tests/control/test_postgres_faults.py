@@ -255,7 +255,7 @@ async def test_a_commit_of_unknown_outcome_is_answered_when_repeated(
     assert [extent.next_offset for extent in found.extents] == [5, 10]
 
 
-async def test_commits_go_on_over_a_restart(
+async def test_commits_continue_across_a_restart(
     mortal: PostgresServer, plane: PostgresControlPlane
 ) -> None:
     """Every object is committed once, however often its commit is repeated."""

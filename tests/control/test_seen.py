@@ -32,7 +32,7 @@ def broker(epoch: int = 2, incarnation: UUID = A) -> Broker:
     return Broker(broker_id=1, host="h", port=1, rack=None, incarnation=incarnation, epoch=epoch)
 
 
-def test_what_goes_on_is_kept() -> None:
+def test_a_continued_database_is_recorded() -> None:
     assert look(None, image(), broker()) == SEEN
     assert look(SEEN, image(), broker()) == SEEN
     newer = look(SEEN, image(version=9, cluster_epoch=4), broker(3, B))
@@ -54,7 +54,7 @@ def test_what_goes_backwards_is_refused(found: MetadataImage, own: Broker, reaso
         look(SEEN, found, own)
 
 
-def test_promises_of_epochs_that_were_never_reserved_are_named() -> None:
+def test_promised_epochs_without_a_reservation_are_reported() -> None:
     reserved = {
         (A, number): Reservation(highest, 1, None, 0) for number, highest in enumerate((5, 5, 5))
     }

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.control import ControlPlane, ObjectLeaseLost, StaleEpoch, UnknownTopic
 from penstock.control.errors import NotTiered, StaleTiers
-from penstock.control.tiers.values import SUFFIXES, TierLease, TierMarks, TierSegment
+from penstock.control.tiers.values import SUFFIXES, TierBounds, TierLease, TierSegment
 
 TOPIC, PLAIN = UUID(int=7), UUID(int=8)
 KEY = (TOPIC, 0)
@@ -49,8 +49,8 @@ class Tiers:
         await self.plane.commit_tier(KEY, made, log_start_offset=start, leader_epoch=leader_epoch)
         return made
 
-    async def marks(self) -> TierMarks:
-        return (await self.plane.tier_marks([KEY]))[KEY]
+    async def bounds(self) -> TierBounds:
+        return (await self.plane.tier_bounds([KEY]))[KEY]
 
     async def states(self) -> dict[int, str]:
         rows = await self.plane.referenced_keys(after="", limit=ALL)
@@ -88,10 +88,10 @@ async def test_keys_are_reserved_below_one_stem(tiers: Tiers) -> None:
 
 
 async def test_segments_follow_each_other(tiers: Tiers) -> None:
-    assert await tiers.plane.tier_marks([KEY, (TOPIC, 1)]) == {}
+    assert await tiers.plane.tier_bounds([KEY, (TOPIC, 1)]) == {}
     first = await tiers.commit(0, 10)
     second = await tiers.commit(10, 25, aborted_bytes=34)
-    assert await tiers.marks() == TierMarks(0, 25, 200, 2, ((0, 0),), 10)
+    assert await tiers.bounds() == TierBounds(0, 25, 200, 2, ((0, 0),), 10)
     segments = tiers.plane.tier_segments
     assert await segments(KEY, 0) == [first, second]
     assert await segments(KEY, 9, limit=1) == [first]
@@ -111,7 +111,7 @@ async def test_tiers_have_the_epochs_of_their_segments(tiers: Tiers) -> None:
         lease = await tiers.lease(base, epoch)
         made = segment(lease, base, base + 10, leader_epoch=epoch)
         await tiers.plane.commit_tier(KEY, made, log_start_offset=0, leader_epoch=0)
-    assert (await tiers.marks()).epochs == ((0, 0), (3, 20), (5, 30))
+    assert (await tiers.bounds()).epochs == ((0, 0), (3, 20), (5, 30))
 
 
 async def test_a_repeated_commit_gets_the_first_answer(tiers: Tiers) -> None:
@@ -119,7 +119,7 @@ async def test_a_repeated_commit_gets_the_first_answer(tiers: Tiers) -> None:
     await tiers.commit(0, 10, lease=lease)
     await tiers.commit(10, 20)
     await tiers.commit(0, 10, lease=lease)
-    assert (await tiers.marks()).segments == 2
+    assert (await tiers.bounds()).segments == 2
 
 
 @pytest.mark.parametrize(("base", "end"), [(0, 10), (5, 15), (11, 20), (20, 30)])
@@ -129,22 +129,22 @@ async def test_a_segment_that_does_not_follow_is_refused(tiers: Tiers, base: int
     with pytest.raises(StaleTiers, match="end at 10"):
         await tiers.commit(base, end, lease=lease)
     assert (await tiers.states())[lease.object_id] == "pending"
-    assert (await tiers.marks()).tiered_offset == 10
+    assert (await tiers.bounds()).tiered_offset == 10
 
 
 async def test_the_first_segment_holds_the_start(tiers: Tiers) -> None:
     with pytest.raises(StaleTiers):
         await tiers.commit(50, 60, start=40)
     await tiers.commit(50, 60, start=55)
-    assert await tiers.marks() == TierMarks(55, 60, 100, 1, ((0, 50),))
+    assert await tiers.bounds() == TierBounds(55, 60, 100, 1, ((0, 50),))
 
 
-async def test_after_a_gap_of_deleted_records_tiers_go_on(tiers: Tiers) -> None:
+async def test_tiers_continue_after_a_gap_of_deleted_records(tiers: Tiers) -> None:
     await tiers.commit(0, 10)
     await tiers.plane.retain_tiers(KEY, leader_epoch=0, start_offset=33)
-    assert await tiers.marks() == TierMarks(33, 10, 0, 0)
+    assert await tiers.bounds() == TierBounds(33, 10, 0, 0)
     await tiers.commit(30, 40, start=33)
-    assert await tiers.marks() == TierMarks(33, 40, 100, 1, ((0, 30),))
+    assert await tiers.bounds() == TierBounds(33, 40, 100, 1, ((0, 30),))
 
 
 async def test_only_the_leader_of_a_tiered_topic_commits(tiers: Tiers) -> None:
@@ -185,11 +185,11 @@ async def test_retention_lets_go_from_the_start(tiers: Tiers) -> None:
     dropped = await retain(KEY, leader_epoch=0, max_bytes=100, limit=1)
     assert dropped is not None
     assert dropped.more
-    assert (await tiers.marks())[:4] == (20, 40, 200, 2)
+    assert (await tiers.bounds())[:4] == (20, 40, 200, 2)
     dropped = await retain(KEY, leader_epoch=0, start_offset=35, max_bytes=150)
     assert dropped is not None
     assert not dropped.more
-    assert (await tiers.marks())[:4] == (35, 40, 100, 1)
+    assert (await tiers.bounds())[:4] == (35, 40, 100, 1)
     gone = [
         object_id for made_segment in made[:3] for object_id, size in made_segment.objects() if size
     ]
@@ -198,7 +198,7 @@ async def test_retention_lets_go_from_the_start(tiers: Tiers) -> None:
     assert states[made[3].object_id] == "committed"
     dropped = await retain(KEY, leader_epoch=0, before_timestamp=1000)
     assert dropped is not None
-    assert dropped.marks[:4] == (40, 40, 0, 0)
+    assert dropped.bounds[:4] == (40, 40, 0, 0)
 
 
 async def test_a_record_without_a_time_does_not_expire(tiers: Tiers) -> None:
@@ -233,7 +233,7 @@ async def test_what_an_unclean_election_gave_up_is_cut(
         await tiers.commit(base, base + 10)
     dropped = await tiers.plane.cut_tiers(KEY, leader_epoch=0, offset=offset)
     assert dropped is not None
-    assert (await tiers.marks())[:4] == (0, end, 100 * len(left), len(left))
+    assert (await tiers.bounds())[:4] == (0, end, 100 * len(left), len(left))
     assert [
         tier_segment.next_offset for tier_segment in await tiers.plane.tier_segments(KEY, 0)
     ] == left
@@ -248,9 +248,9 @@ async def test_what_topics_leave_is_let_go(tiers: Tiers) -> None:
     assert await tiers.plane.forget_tiers() == 0
     await tiers.plane.set_topic_configs(topic_id=TOPIC, configs={}, expected=TIERED)
     assert await tiers.plane.forget_tiers(limit=2) == 2
-    assert (await tiers.marks())[:4] == (20, 30, 100, 1)
+    assert (await tiers.bounds())[:4] == (20, 30, 100, 1)
     assert [await tiers.plane.forget_tiers(limit=2) for _ in range(3)] == [2, 2, 0]
-    assert await tiers.plane.tier_marks([KEY, (TOPIC, 1)]) == {}
+    assert await tiers.plane.tier_bounds([KEY, (TOPIC, 1)]) == {}
     wanted = {
         object_id for made_segment in made for object_id, size in made_segment.objects() if size
     }
@@ -265,4 +265,4 @@ async def test_a_topic_that_is_tiered_again_starts_without_segments(tiers: Tiers
     await tiers.plane.forget_tiers()
     await tiers.plane.set_topic_configs(topic_id=TOPIC, configs=TIERED, expected={})
     await tiers.commit(7, 17, start=7)
-    assert (await tiers.marks())[:3] == (7, 17, 100)
+    assert (await tiers.bounds())[:3] == (7, 17, 100)

@@ -103,7 +103,7 @@ def test_the_unit_lets_machine_code_be_loaded() -> None:
 
 
 @pytest.mark.long
-def test_nobody_is_healthy_before_there_is_an_agent(folder: Path, image: Path) -> None:
+def test_the_health_check_fails_without_an_agent(folder: Path, image: Path) -> None:
     path = str(folder / "host.sock")
     assert health(image, path) != ""
     with socket.socket(socket.AF_UNIX) as dead:

@@ -111,7 +111,7 @@ def test_a_producer_cannot_remove_the_socket_through_it(facts: Facts, listening:
     assert listening.exists()
 
 
-def test_who_is_not_in_the_group_does_not_connect(facts: Facts, listening: Path) -> None:
+def test_users_outside_the_group_cannot_connect(facts: Facts, listening: Path) -> None:
     assert facts.producer is not None
     stranger = (facts.producer.user[0], facts.producer.user[1] + 1)
     assert "PermissionError" in as_user(stranger, CONNECT.format(path=str(listening)))

@@ -145,7 +145,7 @@ def test_the_unit_is_confined() -> None:
     ],
     ids=str,
 )
-def test_a_unit_that_is_less_confined_is_told(mistake: Mistake, tmp_path: Path) -> None:
+def test_a_unit_that_is_less_confined_is_reported(mistake: Mistake, tmp_path: Path) -> None:
     copy = plant(mistake, tmp_path)
     assert mistake.complaint in linters.systemd_security(copy / UNIT)
 

@@ -139,7 +139,7 @@ def closed(place: Place) -> Iterator[None]:
     place.logs.close()
 
 
-async def test_passes_go_on_and_the_end_is_durable(
+async def test_passes_continue_and_the_end_is_durable(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(filling, "CHUNK_BYTES", 400)

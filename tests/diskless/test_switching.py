@@ -84,7 +84,7 @@ async def stored(world: World, part: MigratedPartition) -> list[int]:
     return found
 
 
-async def test_passes_go_on_where_the_last_one_ended(
+async def test_a_pass_continues_where_the_last_one_ended(
     logs: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copying, "OBJECT_BYTES", 10_000)

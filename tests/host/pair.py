@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.host.client_machine import ClientTerms, Event
 from penstock.host.credits import Credit
 from penstock.host.delivery import Delivery
-from penstock.host.port import ACCEPTED, Chunks, Failed, Introduction, Pending, Settled
+from penstock.host.port import ACCEPTED, Chunks, Failed, FinalVerdict, Introduction, Pending
 from penstock.host.server_machine import (
     Close,
     Deliver,
@@ -27,7 +27,7 @@ SERVER_TERMS = ServerTerms(
     ring_bytes_max=1 << 20,
 )
 CLIENT_TERMS = ClientTerms()
-Verdict = Callable[[Chunks], Settled | Pending]
+Verdict = Callable[[Chunks], FinalVerdict | Pending]
 
 
 def frames_of(data: bytes, frame_bytes_max: int = 1 << 20) -> list[Frame]:
@@ -110,10 +110,10 @@ class Pair:
         self.pending.clear()
         self.delivery.disconnected(reason, self.now_ms, 0.5)
 
-    def settle(self, verdict: Settled = ACCEPTED, *, index: int = 0) -> None:
+    def complete(self, verdict: FinalVerdict = ACCEPTED, *, index: int = 0) -> None:
         """Return the verdict of a pending frame, by default the oldest."""
         assert self.server is not None
-        self.server.settled(self.pending.pop(index), verdict)
+        self.server.completed(self.pending.pop(index), verdict)
         self.server.flush()
         self.exchange()
 
@@ -152,7 +152,7 @@ class Pair:
             if isinstance(verdict, Pending):
                 self.pending.append(chunks)
             else:
-                server.settled(chunks, verdict)
+                server.completed(chunks, verdict)
 
     def _to_client(self) -> bool:
         data = b"".join(self.server.take_output()) if self.server is not None else b""

@@ -92,7 +92,7 @@ def test_an_agent_survives(frames: list[tuple[Frame, int]], begun: bool) -> None
         machine.ring = memoryview(bytearray(64))
         machine.introduced(Introduction(producer_id=1), ring=True)
     pending = []
-    for frame, settled in frames:
+    for frame, completed in frames:
         try:
             effect = machine.receive(frame)
         except (ProtocolViolation, MalformedFrame) as error:
@@ -105,8 +105,8 @@ def test_an_agent_survives(frames: list[tuple[Frame, int]], begun: bool) -> None
         elif isinstance(effect, Close):
             assert machine.state is ServerState.CLOSED
             break
-        for _ in range(min(settled, len(pending))):
-            machine.settled(pending.pop(), Failed("no", True) if settled == 1 else ACCEPTED)
+        for _ in range(min(completed, len(pending))):
+            machine.completed(pending.pop(), Failed("no", True) if completed == 1 else ACCEPTED)
         check_server(machine)
     machine.flush()
     frames_of(b"".join(machine.take_output()))

@@ -123,7 +123,7 @@ def test_a_second_hello_is_waited_for_without_a_ping() -> None:
         ({"type": FAILED, "first_sequence": 0, "count": 1}, "restored 0 chunks, 0 events, 0 bytes"),
     ],
 )
-def test_nothing_is_believed_of_an_answer_that_contradicts(
+def test_a_contradictory_answer_is_ignored_as_a_whole(
     fields: dict[str, object], message: str
 ) -> None:
     machine = started()
@@ -273,7 +273,7 @@ def test_a_refusal_for_now_says_so() -> None:
     assert events == [Disconnect("no broker", refused=True)]
 
 
-def test_a_fenced_producer_hears_of_it() -> None:
+def test_a_fenced_answer_raises_producer_fenced() -> None:
     machine = started()
     (publication,) = sent(machine, single(b"x"))
     answer = frame(

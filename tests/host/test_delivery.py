@@ -81,11 +81,11 @@ def test_a_failed_frame_waits_for_those_behind_it_and_for_the_pause() -> None:
     pair.connect()
     submit(pair, b"a", b"b")
     pair.exchange()
-    pair.settle(Failed("busy", retryable=True, retry_after_ms=100))
+    pair.complete(Failed("busy", retryable=True, retry_after_ms=100))
     submit(pair, b"c")
     pair.advance(150)
     assert payloads(pair) == [b"a", b"b"]  # b is not answered yet
-    pair.settle()
+    pair.complete()
     assert payloads(pair) == [b"a", b"b", b"a", b"c"]
 
 
@@ -117,7 +117,7 @@ def test_a_pause_does_not_wake_a_client_without_a_connection() -> None:
     assert pair.delivery.next_wake_ms(pair.now_ms + 1_000) == pair.now_ms + 5_000
 
 
-def test_refused_for_good() -> None:
+def test_a_permanent_failure_ends_the_publication() -> None:
     pair = Pair()
     pair.verdict = lambda chunks: Failed("no such topic", retryable=False)
     pair.connect()
@@ -179,7 +179,7 @@ def test_an_answer_after_the_time_is_over_frees_the_credit() -> None:
     pair.advance(1_000)
     assert isinstance(publication.error, PublishTimedOut)
     assert pair.delivery.machine.window.taken.slots == 1
-    pair.settle()
+    pair.complete()
     assert pair.delivery.machine.window.taken.slots == 0
     submit(pair, b"b", topic="t", partition=0)
     pair.exchange()
@@ -248,7 +248,7 @@ def test_what_waits_for_an_agent_that_will_never_take_it_ends_at_once() -> None:
     assert pair.delivery.outstanding == 0
 
 
-def test_a_fenced_producer_stops_for_good() -> None:
+def test_a_fenced_producer_stops_permanently() -> None:
     pair = Pair()
     pair.verdict = lambda chunks: Failed("epoch 3 has written", retryable=False, fenced=True)
     pair.connect()
@@ -294,9 +294,9 @@ def test_a_lane_begins_with_one_frame_and_has_at_most_five_batches_under_way() -
     submit(pair, *(bytes([n]) for n in range(8)), topic="t", partition=0)
     pair.exchange()
     assert numbers(pair) == [0]
-    pair.settle()
+    pair.complete()
     assert numbers(pair) == [0, 1, 2, 3, 4, 5]
-    pair.settle()
+    pair.complete()
     assert numbers(pair) == [0, 1, 2, 3, 4, 5, 6]
 
 
@@ -319,16 +319,16 @@ def started_lane(pair: Pair) -> None:
     pair.delivered.clear()
 
 
-def test_a_refused_frame_makes_a_gap_and_those_behind_it_are_numbered_anew() -> None:
+def test_frames_behind_a_refused_frame_are_renumbered() -> None:
     pair = Pair()
     started_lane(pair)
     pair.verdict = lambda chunks: PENDING
     bad, behind, last = submit(pair, b"a", b"b", b"c", topic="t", partition=0)
     pair.exchange()
     assert numbers(pair) == [1, 2, 3]
-    pair.settle(Failed("too large", retryable=False))
-    pair.settle(Failed("out of order", retryable=True))
-    pair.settle(Failed("out of order", retryable=True))
+    pair.complete(Failed("too large", retryable=False))
+    pair.complete(Failed("out of order", retryable=True))
+    pair.complete(Failed("out of order", retryable=True))
     assert isinstance(bad.error, FrameRefused)
     assert isinstance(pair.events[-1], Disconnect)
     pair.delivered.clear()
@@ -345,7 +345,7 @@ def test_a_refused_frame_makes_a_gap_and_those_behind_it_are_numbered_anew() -> 
     assert pair.delivery.epochs_raised == 1
 
 
-def test_a_frame_that_may_stand_in_the_log_keeps_its_number() -> None:
+def test_a_frame_that_may_be_in_the_log_keeps_its_sequence() -> None:
     pair = Pair(delivery_timeout_ms=1_000)
     started_lane(pair)
     pair.verdict = lambda chunks: PENDING
@@ -361,9 +361,9 @@ def test_a_frame_that_may_stand_in_the_log_keeps_its_number() -> None:
     later = submit(pair, b"c", topic="t", partition=0)[0]
     pair.exchange()
     assert pair.delivered == [(2, 2, b"b")]
-    pair.settle(ACCEPTED)  # so a was written too
+    pair.complete(ACCEPTED)  # so a was written too
     assert behind.error is None
-    pair.settle(ACCEPTED)
+    pair.complete(ACCEPTED)
     assert later.ended
     assert numbers(pair) == [2, 3]
     assert pair.delivery.epochs_raised == 0
@@ -383,7 +383,7 @@ def test_a_gap_in_one_lane_does_not_stop_another_before_the_epoch_is_raised() ->
     pair.verdict = lambda chunks: (
         ACCEPTED if chunks.partition == 1 else Failed("out of order", retryable=True)
     )
-    pair.settle(Failed("out of order", retryable=True))
+    pair.complete(Failed("out of order", retryable=True))
     waiting = submit(pair, b"c", topic="t", partition=0)[0]
     other = submit(pair, b"x", topic="t", partition=1)[0]
     pair.advance(100)
@@ -405,8 +405,8 @@ def test_the_last_epoch_is_followed_by_a_new_producer_id() -> None:
     pair.verdict = lambda chunks: PENDING
     submit(pair, b"a", b"b", topic="t", partition=0)
     pair.exchange()
-    pair.settle(Failed("bad", retryable=False))
-    pair.settle(Failed("out of order", retryable=True))
+    pair.complete(Failed("bad", retryable=False))
+    pair.complete(Failed("out of order", retryable=True))
     pair.delivered.clear()
     pair.verdict = lambda chunks: ACCEPTED
     pair.cut()
@@ -463,7 +463,7 @@ def test_without_resend_the_publish_timeout_holds() -> None:
     pair.advance(300)
     assert isinstance(publication.error, PublishTimedOut)
     assert pair.delivery.next_wake_ms(pair.now_ms) > pair.now_ms
-    pair.settle()
+    pair.complete()
     assert pair.delivery.machine.window.taken.slots == 0
 
 

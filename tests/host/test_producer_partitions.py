@@ -128,7 +128,7 @@ def test_an_acceptance_behind_a_gap_shows_that_there_was_none() -> None:
     assert numbers(sender.send(single(b"new"))) == [3]
 
 
-def test_what_follows_a_frame_that_never_was_is_numbered_anew() -> None:
+def test_frames_behind_a_refused_frame_are_renumbered() -> None:
     sender = Sender().known()
     first, second, third = sender.send(*frames(3))
     sender.back(third)
@@ -163,7 +163,7 @@ def test_a_new_producer_id_is_known_to_no_log() -> None:
     assert not Sender().known().producer_partition.blocked(single(b"x"))
 
 
-def test_who_has_ended_is_passed_over() -> None:
+def test_ended_publications_are_skipped() -> None:
     sender = Sender().known()
     first, second, third = frames(3)
     first.end(None)
@@ -172,7 +172,7 @@ def test_who_has_ended_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_who_shares_a_lane(idempotent: bool) -> None:
+def test_targets_that_share_a_producer_partition(idempotent: bool) -> None:
     producer_partitions = ProducerPartitions(idempotent=idempotent)
     targets = [("t", 0), ("t", 1), ("u", 0), ("", -1), ("t", -1), ("t", 0)]
     found = [

@@ -98,7 +98,7 @@ def test_both_sides_see_the_same_bytes(pair: tuple[socket.socket, socket.socket]
     other.close()
 
 
-def test_its_size_cannot_be_changed_by_whoever_has_it() -> None:
+def test_the_size_of_the_ring_is_sealed() -> None:
     ring = Ring.create(SIZE)
     for size in (0, SIZE - 1, SIZE + 1):
         with pytest.raises(PermissionError):
@@ -215,7 +215,7 @@ def test_bytes_without_a_descriptor(pair: tuple[socket.socket, socket.socket]) -
     assert receive_with_ring(right, 100) == (b"", None)
 
 
-def test_a_descriptor_that_nobody_asked_for_is_dropped(
+def test_an_unexpected_descriptor_is_closed(
     pair: tuple[socket.socket, socket.socket], tmp_path: Path
 ) -> None:
     left, right = pair

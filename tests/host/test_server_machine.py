@@ -52,7 +52,7 @@ def said(machine: ServerMachine) -> list[Header]:
     return [frame.header for frame in frames_of(b"".join(machine.take_output()))]
 
 
-def test_a_drain_before_the_sink_has_answered_is_told_afterwards() -> None:
+def test_a_drain_before_the_introduction_is_sent_after_it() -> None:
     machine = ServerMachine(SERVER_TERMS, now_ms=0)
     effect = machine.receive(frame(type=HELLO, version_min=1, version_max=1))
     assert isinstance(effect, Introduce)
@@ -65,7 +65,7 @@ def test_a_drain_before_the_sink_has_answered_is_told_afterwards() -> None:
     assert machine.state is ServerState.DRAINING
 
 
-def test_whoever_waits_for_the_answer_to_hello_gets_that_and_nothing_else() -> None:
+def test_an_idle_timeout_before_the_introduction_is_answered_by_hello_ack() -> None:
     machine = ServerMachine(SERVER_TERMS, now_ms=0)
     machine.receive(frame(type=HELLO, version_min=1, version_max=1))
     assert machine.tick(SERVER_TERMS.idle_timeout_ms) is not None
@@ -205,7 +205,7 @@ def test_a_violation_in_every_state(state: ServerState) -> None:
         ({"producer_id": -2}, "producer id -2: must not be negative"),
     ],
 )
-def test_who_is_refused(fields: dict[str, Any], reason: str) -> None:
+def test_refused_hellos(fields: dict[str, Any], reason: str) -> None:
     machine = ServerMachine(SERVER_TERMS, now_ms=0)
     effect = machine.receive(hello_frame(**fields))
     assert isinstance(effect, Close)
@@ -222,7 +222,7 @@ def test_a_client_of_more_versions_speaks_the_one_of_both() -> None:
     assert said(machine)[0].version == 1
 
 
-def test_a_draining_agent_takes_nobody_in() -> None:
+def test_a_draining_agent_accepts_no_producers() -> None:
     machine = ServerMachine(SERVER_TERMS, now_ms=0, draining=True)
     assert machine.receive(hello_frame()) == Close("the agent is draining")
     assert said(machine)[0].reason == "the agent is draining"
@@ -314,7 +314,7 @@ def test_a_sequence_comes_once_while_it_is_under_way() -> None:
     first = delivered(machine, b"x", first_sequence=4)
     with pytest.raises(ProtocolViolation, match="sequence 4 is under way already"):
         delivered(machine, b"x", first_sequence=4)
-    machine.settled(first, Failed("later", retryable=True))
+    machine.completed(first, Failed("later", retryable=True))
     delivered(machine, b"x", first_sequence=4)
 
 
@@ -336,7 +336,7 @@ def test_places_in_the_ring_that_are_none(position: int, size: int, message: str
         )  # fmt: skip
 
 
-def test_a_payload_in_the_ring_is_handed_over_where_it_lies() -> None:
+def test_a_payload_in_the_ring_is_not_copied() -> None:
     machine = opened()
     memory = bytearray(b"..hello...")
     machine.ring = memoryview(memory)
@@ -378,7 +378,7 @@ def test_what_the_sink_gets() -> None:
     assert plain.lengths.tolist() == [0]
 
 
-def test_chunks_with_offsets_may_lie_apart_and_in_any_order() -> None:
+def test_chunks_with_offsets_may_have_gaps_and_any_order() -> None:
     machine = opened()
     chunks = delivered(machine, b"ab.c", **TWO | {"offsets": pack("<2I", 3, 0)})
     assert not chunks.adjacent
@@ -392,7 +392,7 @@ def test_acceptances_share_a_frame() -> None:
     machine = opened()
     chunks = [delivered(machine, b"x", first_sequence=n) for n in (0, 1, 2, 5, 6)]
     for index in (0, 1, 3, 4, 2):
-        machine.settled(chunks[index], ACCEPTED_VERDICT)
+        machine.completed(chunks[index], ACCEPTED_VERDICT)
     assert machine.window.taken == NO_CREDIT
     assert said(machine) == []
     machine.flush()
@@ -407,7 +407,7 @@ def test_a_frame_of_acceptances_is_bounded() -> None:
     machine = opened(terms)
     for number in range(1_100):
         chunks = delivered(machine, b"x", first_sequence=2 * number)
-        machine.settled(chunks, ACCEPTED_VERDICT)
+        machine.completed(chunks, ACCEPTED_VERDICT)
     machine.flush()
     answers = [len(header.ranges) for header in said(machine)]
     assert answers == [2_048, 152]
@@ -417,8 +417,8 @@ def test_a_failure_says_what_it_restores_after_what_was_accepted_before() -> Non
     machine = opened()
     good = delivered(machine, b"x")
     bad = delivered(machine, b"xyz", **TWO, first_sequence=1)
-    machine.settled(good, ACCEPTED_VERDICT)
-    machine.settled(bad, Failed("w" * 600, retryable=True, retry_after_ms=9))
+    machine.completed(good, ACCEPTED_VERDICT)
+    machine.completed(bad, Failed("w" * 600, retryable=True, retry_after_ms=9))
     first, second = said(machine)
     assert list(first.ranges) == [0, 1]
     assert (second.type, second.first_sequence, second.count) == (FAILED, 1, 2)
@@ -442,7 +442,7 @@ def test_an_overdraft_is_failed_and_takes_nothing(dimension: int) -> None:
     assert (update.type, update.chunk_slots) == (CREDIT_UPDATE, 0)
     assert machine.window.available == before
     assert machine.overdrafts == 1
-    machine.settled(held, ACCEPTED_VERDICT)
+    machine.completed(held, ACCEPTED_VERDICT)
     delivered(machine, b"y", first_sequence=1)
 
 
@@ -459,13 +459,13 @@ def test_a_grant_widens_the_window_of_an_open_connection() -> None:
     assert said(machine) == []
 
 
-def test_a_verdict_after_the_end_is_heard_by_nobody() -> None:
+def test_a_verdict_after_the_end_is_ignored() -> None:
     machine = opened()
     chunks = delivered(machine, b"x")
     delivered(machine, b"y", first_sequence=1)
     assert machine.disconnected() == 2
     assert machine.window.taken == NO_CREDIT
-    machine.settled(chunks, ACCEPTED_VERDICT)
+    machine.completed(chunks, ACCEPTED_VERDICT)
     machine.flush()
     assert said(machine) == []
     assert machine.accepted_chunks == 0
@@ -477,12 +477,12 @@ def test_a_verdict_after_the_end_is_heard_by_nobody() -> None:
 def test_a_drain_takes_what_was_on_its_way() -> None:
     machine = opened()
     first = delivered(machine, b"x")
-    machine.settled(first, ACCEPTED_VERDICT)
+    machine.completed(first, ACCEPTED_VERDICT)
     machine.drain(250, "bye")
     accepted, drain = said(machine)
     assert list(accepted.ranges) == [0, 1]
     assert (drain.type, drain.deadline_ms, drain.reason) == (DRAIN, 250, "bye")
-    machine.settled(delivered(machine, b"y", first_sequence=1), ACCEPTED_VERDICT)
+    machine.completed(delivered(machine, b"y", first_sequence=1), ACCEPTED_VERDICT)
     machine.flush()
     machine.drain(10, "again")
     assert [header.type for header in said(machine)] == [ACCEPTED]
@@ -504,7 +504,7 @@ def test_silence_is_pinged_and_then_ended() -> None:
     assert [header.type for header in said(machine)] == [PING, FAILED]
 
 
-def test_nobody_is_pinged_before_hello() -> None:
+def test_no_ping_is_sent_before_hello() -> None:
     machine = ServerMachine(SERVER_TERMS, now_ms=0)
     assert machine.tick(SERVER_TERMS.idle_timeout_ms - 1) is None
     assert said(machine) == []

@@ -129,7 +129,7 @@ def test_looking_without_asking_counts_and_changes_nothing() -> None:
     assert blocks.ask(A, "reader", 1000) is Pending.LOAD
 
 
-def test_clearing_names_all_who_wait() -> None:
+def test_clearing_returns_all_waiting_callers() -> None:
     blocks = cache()
     blocks.loaded(B, CONTENT, 0)
     blocks.ask(A, "first", 0)

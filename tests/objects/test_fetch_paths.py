@@ -442,7 +442,7 @@ async def test_a_cancelled_lagging_fetch_ends_its_requests(paths: Paths) -> None
     await lonely.paths.close()
 
 
-async def test_closing_answers_all_who_wait(paths: Paths) -> None:
+async def test_closing_fails_all_waiting_requests(paths: Paths) -> None:
     busy = Paths(lagging_pool_size=1, data_pool_size=1)
     for key in "ab":
         await busy.put(key)

@@ -32,7 +32,7 @@ def test_takers_that_wait_keep_to_the_rate() -> None:
     assert taken == pytest.approx(50 + 20 * 50, abs=2)
 
 
-def test_a_clock_that_stands_still_or_goes_back_gives_no_tokens() -> None:
+def test_a_stopped_or_reversed_clock_gives_no_tokens() -> None:
     bucket = TokenBucket(1, now=5.0)
     assert bucket.take(5.0) == 0.0
     assert bucket.take(1.0) == 1.0

@@ -104,7 +104,7 @@ DATA = f"{batch_directory('p', 'b', AT_MS)}/data.bin"
 
 @pytest.mark.parametrize("level", range(1, 7))
 @pytest.mark.usefixtures("opener")
-def test_a_reader_under_whom_links_are_put_reads_nothing_else(tmp_path: Path, level: int) -> None:
+def test_symlinks_created_during_a_read_are_not_followed(tmp_path: Path, level: int) -> None:
     """The file outside has the size and the checksum of the pointer."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     inside = root / DATA
@@ -124,9 +124,7 @@ def test_a_reader_under_whom_links_are_put_reads_nothing_else(tmp_path: Path, le
 
 
 @pytest.mark.parametrize("level", range(1, 6))
-def test_a_writer_under_whom_links_are_put_writes_nothing_outside(
-    tmp_path: Path, level: int
-) -> None:
+def test_symlinks_created_during_a_write_are_not_followed(tmp_path: Path, level: int) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     place = root.joinpath(*Path(hour_directory("p", AT_MS)).parts[:level])
     place.mkdir(parents=True)
@@ -286,7 +284,7 @@ def test_nothing_is_readable_by_others_at_any_moment(tmp_path: Path) -> None:
     assert seen == {(False, 0o600), (True, 0o700)}
 
 
-def test_a_directory_goes_on_handing_its_group_down(tmp_path: Path) -> None:
+def test_a_directory_keeps_passing_on_its_group(tmp_path: Path) -> None:
     group = next((getgroup for getgroup in os.getgroups() if getgroup != os.getgid()), os.getgid())
     os.chown(tmp_path, -1, group)
     tmp_path.chmod(0o2770)

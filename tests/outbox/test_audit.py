@@ -99,7 +99,7 @@ def test_what_was_swept_is_not_missing(shelf: Shelf) -> None:
     assert [finding.path for finding in report.findings] == [lost.file_path]
 
 
-def test_what_stands_in_a_payloads_place(shelf: Shelf) -> None:
+def test_a_payload_replaced_by_a_symlink_or_directory_is_wrong(shelf: Shelf) -> None:
     linked, directory = shelf.add(b"linked"), shelf.add(b"directory")
     shelf.path(linked).unlink()
     shelf.path(linked).symlink_to("/etc/passwd")

@@ -126,7 +126,7 @@ def test_large_buffers_are_written_in_slices(
 
 
 @pytest.mark.parametrize("at_most", [1, 7, 999])
-def test_short_writes_go_on_where_they_stopped(
+def test_short_writes_are_continued(
     tmp_path: Path, open_tree: Callable[..., Tree], at_most: int
 ) -> None:
     written = open_tree(FaultyFiles(write_bytes_max=at_most)).write(plan())
@@ -344,7 +344,7 @@ def test_a_failed_sync_is_never_repeated(tmp_path: Path, open_tree: Callable[...
     assert files_of(tmp_path) == {DATA: CONTENT}
 
 
-def test_a_directory_whose_sync_failed_is_opened_anew(
+def test_a_directory_whose_sync_failed_is_reopened(
     tmp_path: Path, open_tree: Callable[..., Tree]
 ) -> None:
     synced: list[int] = []
@@ -388,7 +388,7 @@ class WithoutNoReplace(FaultyFiles):
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EPERM])
-def test_links_stand_in_for_the_rename(
+def test_files_are_linked_where_rename_without_replace_fails(
     tmp_path: Path, open_tree: Callable[..., Tree], number: int
 ) -> None:
     files = WithoutNoReplace(number)

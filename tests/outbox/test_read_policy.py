@@ -36,7 +36,7 @@ def test_an_unreadable_payload_stops_the_consumer(age_ms: int) -> None:
     assert pauses == [50, 100, 200, 400, 800, 1_600, 3_200]
 
 
-def test_a_missing_payload_is_believed_after_the_grace() -> None:
+def test_a_missing_payload_is_missing_after_the_grace_period() -> None:
     pauses, end = run(Trouble.MISSING, 0)
     assert end is DEAD_LETTER
     assert sum(pauses) == POLICY.missing_grace_ms

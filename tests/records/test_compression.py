@@ -78,7 +78,7 @@ def test_what_others_write_is_read() -> None:
     assert bytes(decompress(Codec.LZ4, linked + linked, max_bytes=limit)) == TEXT
 
 
-def test_a_size_that_lies_is_not_believed() -> None:
+def test_a_wrong_declared_size_is_rejected() -> None:
     huge = b"\xff\xff\xff\xff\x0f\x00"
     with pytest.raises(CorruptBatch, match="claims to unpack to 4294967295 bytes"):
         decompress(Codec.SNAPPY, huge, max_bytes=1 << 40)

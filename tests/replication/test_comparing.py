@@ -26,7 +26,7 @@ def test_what_only_one_of_them_has_says_nothing() -> None:
         assert not both(whole, part)
 
 
-def test_other_batches_at_an_offset_are_told() -> None:
+def test_different_batches_at_an_offset_are_reported() -> None:
     whole = bytes(FIRST) + SECOND + THIRD
     for part in (
         bytes(stamped(3, 0, 1, fill=8, producer_id=4, epoch=0, sequence=0)),

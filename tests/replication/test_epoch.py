@@ -179,17 +179,17 @@ def test_a_smaller_placement_opens_when_a_quorum_of_it_holds_all() -> None:
 
 def test_what_is_left_leads_where_that_was_chosen() -> None:
     leader = first_leader(nodes(3), acks=2)
-    assert leader.core.settle() == ()
+    assert leader.core.claim_uncleanly() == ()
     leader.append(4)
     leader.talk([1, 2, 3])
     leader.append(6)
     leader.talk([1, 2])
     assert leader.committed == 10
     alone = next_leader(leader, 2)
-    alone.perform(alone.core.settle())
+    alone.perform(alone.core.claim_uncleanly())
     alone.talk([3])
     phases = [alone.core.phase]
-    alone.perform(alone.core.settle())
+    alone.perform(alone.core.claim_uncleanly())
     assert alone.core.terms == Terms((3,), 1)
     assert alone.core.keep_placement() == (), "it has resigned already"
     alone.talk([3])
@@ -217,7 +217,7 @@ def test_epochs_are_shortened_where_what_is_left_does_not_reach_the_last() -> No
     assert second.core.chain == (Link(1, 0), Link(2, 10))
     alone = next_leader(second, 3)
     alone.talk([3])
-    alone.perform(alone.core.settle())
+    alone.perform(alone.core.claim_uncleanly())
     alone.talk([3])
     assert alone.core.chain == (Link(1, 0), Link(2, 4), Link(3, 4))
     alone.append(2)
@@ -257,7 +257,7 @@ def test_another_batch_at_the_same_offset_of_an_epoch_halts_the_copy() -> None:
     assert node.core.readable == 0
 
 
-def test_a_fenced_answer_ends_a_leadership_for_good() -> None:
+def test_a_fenced_response_ends_a_leadership() -> None:
     leader = first_leader(nodes(3), acks=2)
     leader.append(4)
     leader.talk([1, 2, 3])

@@ -143,7 +143,9 @@ async def test_rows_go_both_ways_in_order(sides: Callable[..., Side]) -> None:
     assert two.links.room_bytes(9) == 0
 
 
-async def test_who_found_no_room_is_told_when_there_is(sides: Callable[..., Side]) -> None:
+async def test_a_caller_without_room_is_notified_when_there_is_room(
+    sides: Callable[..., Side],
+) -> None:
     one, two = sides(1), sides(2)
     await joined(one, two)
     sent = 0
@@ -156,7 +158,7 @@ async def test_who_found_no_room_is_told_when_there_is(sides: Callable[..., Side
     await until(lambda: len(two.user.rows) == sent)
 
 
-async def test_a_lost_link_is_told_and_comes_back(sides: Callable[..., Side]) -> None:
+async def test_a_lost_link_is_reported_and_restored(sides: Callable[..., Side]) -> None:
     one, two = sides(1), sides(2)
     await joined(one, two)
     one.links.ready[2].close("a test")
@@ -170,7 +172,9 @@ async def test_a_lost_link_is_told_and_comes_back(sides: Callable[..., Side]) ->
 
 
 @pytest.mark.parametrize("gone", [1, 2])
-async def test_who_does_not_listen_any_more_is_told(sides: Callable[..., Side], gone: int) -> None:
+async def test_a_broker_that_stops_listening_is_reported_as_gone(
+    sides: Callable[..., Side], gone: int
+) -> None:
     one, two = sides(1), sides(2)
     await joined(one, two)
     one.links.ready[2].close("a test")  # both still listen
@@ -202,7 +206,7 @@ async def test_a_process_that_ends_may_accept_once_more(sides: Callable[..., Sid
     assert accepted == 2
 
 
-async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Side]) -> None:
+async def test_a_restarted_broker_replaces_its_former_link(sides: Callable[..., Side]) -> None:
     one, two, again = sides(1), sides(2), sides(1, 5)
     await joined(one, two)
     again.links.reach({2: two.address})
@@ -211,7 +215,7 @@ async def test_who_comes_back_takes_the_place_of_who_was(sides: Callable[..., Si
     await until(lambda: bool(two.user.rows))
 
 
-async def test_brokers_that_are_not_registered_any_more_are_heard_as_long_as_they_are_there(
+async def test_links_of_unregistered_brokers_stay_open(
     sides: Callable[..., Side],
 ) -> None:
     one, two = sides(1), sides(2)
@@ -301,7 +305,9 @@ def greeting(broker_id: int = 9, cluster: str = "c", oldest: int = 1, newest: in
         (greeting(broker_id=2), "node.id 2 is this broker's own"),
     ],
 )
-async def test_strangers_are_told_why(sides: Callable[..., Side], sent: bytes, why: str) -> None:
+async def test_refused_connections_get_the_reason(
+    sides: Callable[..., Side], sent: bytes, why: str
+) -> None:
     two = sides(2)
     two.address = await two.links.listen("127.0.0.1", 0)
     assert await answer_to(two, sent) == (Refusal(why), b"")
@@ -373,7 +379,7 @@ async def test_nonsense_ends_that_connection_alone(
 
 
 @pytest.mark.parametrize("proven", [True, False])
-async def test_who_knows_another_secret_is_refused_by_both(
+async def test_brokers_with_different_secrets_refuse_each_other(
     sides: Callable[..., Side], caplog: pytest.LogCaptureFixture, proven: bool
 ) -> None:
     secret = PeerSecret(b"another one")
@@ -467,7 +473,7 @@ async def test_a_broker_is_sent_what_it_knows(sides: Callable[..., Side], newest
     writer.close()
 
 
-async def test_who_falls_silent_is_left(sides: Callable[..., Side]) -> None:
+async def test_a_silent_link_is_closed(sides: Callable[..., Side]) -> None:
     """Cut the network: neither side is notified that the connection is lost."""
     two = sides(2, silent=0.1)
     two.address = await two.links.listen("127.0.0.1", 0)
@@ -498,7 +504,7 @@ async def test_a_link_over_which_nothing_is_said_stays(
     assert two.user.changes == [(1, True)]
 
 
-async def test_who_says_nothing_is_closed(
+async def test_a_connection_without_a_greeting_is_closed(
     sides: Callable[..., Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links_module, "GREETING_SECONDS", 0.05)
@@ -507,7 +513,7 @@ async def test_who_says_nothing_is_closed(
     assert await answer_to(two, b"") == (None, b"")
 
 
-async def test_who_is_refused_after_all_says_so_once(
+async def test_a_refusal_is_logged_once(
     sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
 ) -> None:
     dialled = 0
@@ -527,7 +533,7 @@ async def test_who_is_refused_after_all_says_so_once(
     server.close()
 
 
-async def test_who_answers_as_another_is_refused(
+async def test_a_broker_with_another_id_is_refused(
     sides: Callable[..., Side], caplog: pytest.LogCaptureFixture
 ) -> None:
     """And keeps the connection that it has."""

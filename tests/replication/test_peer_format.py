@@ -29,6 +29,7 @@ from penstock.replication.peer_format import (
     AskCopy,
     Begun,
     CopyAnswer,
+    ElectUncleanly,
     GiveTo,
     Greeting,
     HandOver,
@@ -37,7 +38,6 @@ from penstock.replication.peer_format import (
     ReadAnswer,
     Refusal,
     Row,
-    Settle,
     decode_greeting,
     decode_rows,
     encode_greeting,
@@ -63,7 +63,7 @@ PLAIN: list[st.SearchStrategy[Any]] = [
     st.builds(AskCopy, LONG, LONG),
     st.builds(GiveTo, INT, INT),
     st.builds(Begun, INT, INT, LONG, LONG),
-    st.builds(Settle, INT),
+    st.builds(ElectUncleanly, INT),
     st.builds(AskChain, INT, INT, LONG, INT),
 ]
 WITH_DATA: list[st.SearchStrategy[Any]] = [

@@ -47,7 +47,7 @@ PLACES = (st.uuids(), st.integers(0, 2**31 - 1))
 
 
 @given(SOME, *PLACES)
-def test_replicas_lie_in_as_many_racks_as_there_are(
+def test_replicas_are_spread_over_all_racks(
     some: list[tuple[int, str | None]], topic_id: UUID, partition: int
 ) -> None:
     known = [broker(*row) for row in some]
@@ -173,7 +173,7 @@ def test_the_leader_is_one_of_the_replicas(
 
 
 @pytest.mark.parametrize("factor", [0, 3])
-def test_a_factor_that_nobody_checked_is_a_bug(factor: int) -> None:
+def test_an_unchecked_replication_factor_raises_bug_error(factor: int) -> None:
     with pytest.raises(BugError, match=f"{factor} replicas"):
         place(brokers(2), TOPIC, partitions=[0], replication_factor=factor)
 
@@ -185,7 +185,7 @@ def test_weights_do_not_change() -> None:
     assert succession(known, UUID(int=7 << 90), 2**31 - 1) == (3, 7, 2, 1, 5, 6, 4)
 
 
-def test_who_stays_keeps_its_place_and_who_goes_is_replaced_in_another_rack() -> None:
+def test_staying_replicas_keep_their_position_and_others_are_replaced_in_another_rack() -> None:
     four = [broker(1, "a"), broker(2, "b"), broker(3, "a"), broker(4, "c")]
 
     def again(replicas: tuple[int, ...], factor: int, *, but: int = 0) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ def test_acknowledgements_are_repeated_for_what_is_sent_again() -> None:
     assert synced(replica) == (Ack(1, 1, 1, 15),)
 
 
-def test_what_is_missing_in_between_is_told() -> None:
+def test_a_gap_before_an_append_is_reported() -> None:
     replica = joined(end=3)
     assert replica.append(Append(1, 1, 5, 9, 0)) == (Position(1, 1, 1, 3, False),)
     assert replica.end == 3
@@ -119,7 +119,7 @@ def test_a_fence_that_was_overtaken_is_refused() -> None:
     assert replica.join(Join(3, ONE)) == (Fenced(3, 4),)
 
 
-def test_a_fence_tells_of_the_epoch_that_it_asks_for() -> None:
+def test_a_fence_response_is_for_the_requested_epoch() -> None:
     replica = Replica(1, Disk(promised=2, end=9, history=TWO))
     assert replica.fence(Fence(2, 2)) == (FenceAnswer(2, 1, 9, 0, 0),)
     assert replica.fence(Fence(2, 1)) == (FenceAnswer(2, 1, 4, 0, 0),)
@@ -191,7 +191,7 @@ def test_a_copy_that_ends_below_its_leaders_log_begins_where_that_does(disk: Dis
     assert replica.append(Append(3, 3, 5, 6, 0)) == (Write(5, 6),)
 
 
-def test_a_start_is_told_as_an_end_once_it_is_durable() -> None:
+def test_a_log_start_is_acknowledged_as_end_once_durable() -> None:
     """Else the epoch could be sealed below, when all of it is deleted."""
     replica = Replica(1, Disk(promised=2, end=3, history=ONE))
     replica.join(Join(2, TWO))
@@ -251,7 +251,7 @@ def test_a_chain_without_its_oldest_epochs() -> None:
     assert behind.join(Join(5, (*TWO, *newest)))[1] == TruncateTo(7)
 
 
-def test_whoever_lost_something_promises_before_anybody_is_answered() -> None:
+def test_a_replica_that_lost_records_persists_its_promise_before_it_responds() -> None:
     replica = Replica(7, Disk())
     assert replica.lose(reserved=5, opened=4) == (PersistPromise(5), PersistLimbo(4))
     assert replica.join(Join(4, TWO)) == (Fenced(4, 5),)

@@ -334,7 +334,7 @@ async def test_a_live_copy_is_cut_below_what_it_knew_as_committed(
     await led(3)
     leading = logs[3].leading
     assert leading is not None
-    await until(leading.settle)
+    await until(leading.claim_uncleanly)
     await until(lambda: cluster.nodes[3].leads)
     cluster.acknowledged.clear()
     apart()
@@ -373,7 +373,7 @@ class Lying(FaultyFiles):
             super()._note(name, *of)
 
 
-async def test_disks_that_lie_about_their_syncs_are_found_out(
+async def test_disks_that_do_not_sync_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "disks", Lying)

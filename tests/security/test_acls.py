@@ -359,6 +359,6 @@ def test_filters_match_what_they_name(wanted: AclFilter, found: list[int]) -> No
     assert [BOUND.index(item) for item in BOUND if wanted.matches(item)] == found
 
 
-def test_words_stand_where_the_protocol_has_their_numbers() -> None:
+def test_words_have_the_numbers_of_the_protocol() -> None:
     assert [OPERATIONS.index(thing) for thing in ("all", "read", "two_phase_commit")] == [2, 3, 15]
     assert [PERMISSIONS.index(entry) for entry in ("deny", "allow")] == [2, 3]

@@ -80,7 +80,7 @@ def test_rules(rules: str, name: str, expected: str) -> None:
     assert PrincipalMapper(rules).name(name) == expected
 
 
-def test_a_name_without_a_rule_is_nobodys() -> None:
+def test_a_name_without_a_rule_has_no_principal() -> None:
     mapper = PrincipalMapper("RULE:^CN=(a*)$/$1/")
     for name in ("CN=b", "xCN=a", "CN=a,O=b", "CN=", "CN=" + "a" * NAME_CHARACTERS_MAX):
         with pytest.raises(NobodysName):
@@ -103,7 +103,7 @@ def test_what_is_no_rule(rules: str) -> None:
     ],
     ids=["a version that there is not", "a name that is no text"],
 )
-def test_a_certificate_that_cannot_be_read_is_nobodys(old: bytes, new: bytes) -> None:
+def test_an_unreadable_certificate_has_no_principal(old: bytes, new: bytes) -> None:
     certificate = x509.load_pem_x509_certificate(authority().pem).public_bytes(Encoding.DER)
     assert old in certificate
     with pytest.raises(NobodysName, match="cannot be read"):

@@ -194,7 +194,7 @@ def test_decoys_have_the_shapes_in_their_proportion() -> None:
     assert 1350 < found[shapes[0]] < 1650
 
 
-def test_nobodys_credential_stays_the_same_and_matches_nothing() -> None:
+def test_credentials_of_unknown_users_are_constant_and_match_nothing() -> None:
     secret = b"known to brokers"
     mine = decoy(secret, SCRAM_SHA_256, "alice")
     assert mine == decoy(secret, SCRAM_SHA_256, "alice")

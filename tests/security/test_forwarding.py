@@ -29,7 +29,7 @@ async def heard(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {name: seen[name] for name in own}
 
 
-async def test_a_front_passes_on_who_has_asked() -> None:
+async def test_a_front_forwards_the_client() -> None:
     told = {name: ASKED[name] for name in ("client", "scheme", PEER_CERTIFICATE)}
     assert await heard(forwarded(ASKED, SECRET)) == told
     plain = {**ASKED, "scheme": "http", PEER_CERTIFICATE: None}
@@ -39,5 +39,5 @@ async def test_a_front_passes_on_who_has_asked() -> None:
 @pytest.mark.parametrize(
     "headers", [[], forwarded(ASKED, OTHER), forwarded(ASKED, b""), forwarded(ASKED, SECRET)[1:]]
 )
-async def test_nobody_else_is_heeded(headers: list[tuple[bytes, bytes]]) -> None:
+async def test_headers_without_the_secret_are_ignored(headers: list[tuple[bytes, bytes]]) -> None:
     assert (await heard(headers))["client"] == ("127.0.0.1", 1)

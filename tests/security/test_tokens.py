@@ -67,7 +67,7 @@ def test_no_algorithm_without_a_private_key_is_in_the_list() -> None:
 
 @pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "nOnE", ""])
 @pytest.mark.parametrize("signature", ["", "AAAA"])
-def test_nobody_signed_it(algorithm: str, signature: str) -> None:
+def test_unsigned_tokens_are_refused(algorithm: str, signature: str) -> None:
     refused(f"{encoded({'alg': algorithm})}.{encoded(claims())}.{signature}", "algorithm")
 
 

@@ -27,7 +27,7 @@ def test_nothing_that_counts_is_lost() -> None:
     assert happened.keys() >= HAPPENS
 
 
-def test_a_seed_tells_one_story() -> None:
+def test_a_seed_determines_the_run() -> None:
     assert run(3).trace.hexdigest() == run(3).trace.hexdigest()
 
 

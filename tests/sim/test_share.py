@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from sim.share.exploring import explore
-from sim.share.model import LETTERS, ONE_BROKER, Bounds
+from sim.share.model import DEAD_LETTERS, ONE_BROKER, Bounds
 from sim.share.plants import PLANTS
 
 pytestmark = pytest.mark.timeout(900)
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.mark.parametrize(
     "bounds",
-    [Bounds(crashes=0, depth=4), ONE_BROKER._replace(depth=5), LETTERS],
+    [Bounds(crashes=0, depth=4), ONE_BROKER._replace(depth=5), DEAD_LETTERS],
     ids=["two brokers", "one broker", "dead letters"],
 )
 def test_everything_holds(bounds: Bounds) -> None:
@@ -24,7 +24,7 @@ def test_everything_holds(bounds: Bounds) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     "bounds",
-    [Bounds(depth=6), ONE_BROKER, LETTERS._replace(depth=8)],
+    [Bounds(depth=6), ONE_BROKER, DEAD_LETTERS._replace(depth=8)],
     ids=["two brokers", "one broker", "dead letters"],
 )
 def test_everything_holds_further_on(bounds: Bounds) -> None:
@@ -34,8 +34,8 @@ def test_everything_holds_further_on(bounds: Bounds) -> None:
 
 
 SHY = {"not-counted", "accepted-again", "no-renewal", "releases-others", "no-limit",
-       "keeps-refused", "start-too-far", "early-expiry", "one-letter-for-all",
-       "settles-first"}  # fmt: skip
+       "keeps-refused", "start-too-far", "early-expiry", "one-dead-letter-for-all",
+       "resolves-first"}  # fmt: skip
 """Planted bugs that take some seconds of exploring."""
 
 

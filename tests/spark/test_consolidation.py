@@ -116,7 +116,7 @@ def test_a_task_that_runs_twice_writes_once(topic: Diskless) -> None:
     assert "objects are written once" in second["error"]
 
 
-def test_who_comes_second_loses(topic: Diskless) -> None:
+def test_the_second_segment_of_a_run_is_rejected(topic: Diskless) -> None:
     first, second = offered(topic), offered(topic)
     made = [json.loads(row["made"]) for row in built([first[0], second[0]])]
     assert handed_in(topic, first[0], made[0])

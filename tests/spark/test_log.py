@@ -97,7 +97,7 @@ def position(offset: int, topic_id: str = "id-a") -> Positions:
     )
 
 
-def test_who_is_ahead_of_committed_records_waits() -> None:
+def test_a_reader_ahead_of_committed_records_waits() -> None:
     opened = replace(log(), open_records=5)
     read = options(startingOffsets='{"a": {"0": 103, "1": 7}}')
     assert read.start is not None

@@ -55,7 +55,7 @@ def test_every_offset_once(ranges: dict[TopicPartition, tuple[int, int]], slots:
         assert all(low[1] == high[0] for low, high in zip(runs[at], runs[at][1:], strict=False))
 
 
-def test_slices_know_their_aborted_transactions() -> None:
+def test_slices_have_their_aborted_transactions() -> None:
     aborted = [AbortedRange(7, low, low + 150_000) for low in range(0, 1_000_000, 200_000)]
     source = FakeExtents(aborted=tuple(aborted))
     tasks = plan({AT: (100, 1_000_000)}, source, parallelism=4)

@@ -38,7 +38,7 @@ def test_one_text_whatever_the_order(places: dict[TopicPartition, Position], see
     assert json.dumps(positions(dict(items)).to_json()) == json.dumps(positions(places).to_json())
 
 
-def test_partitions_stand_in_numeric_order() -> None:
+def test_partitions_are_in_numeric_order() -> None:
     place = Position(offset=1, leader_epoch=0)
     body = positions({TopicPartition("a", number): place for number in (10, 9, 2)}).to_json()
     assert list(body["topics"]["a"]["partitions"]) == ["2", "9", "10"]

@@ -245,7 +245,7 @@ def test_deleted_records(stored: bytes) -> None:
 
 
 @pytest.mark.parametrize("gap", ["before the range's end", "over the range's end", "behind"])
-def test_offsets_that_are_gone_for_good(gap: str, stored: bytes) -> None:
+def test_offsets_that_were_deleted(gap: str, stored: bytes) -> None:
     kept = {"before the range's end": (0, 1, 4), "over the range's end": (0, 1, 7), "behind": (0,)}
     fetcher = FakeFetcher(stored, only=kept[gap])
     end = BATCH_RECORDS if gap == "behind" else 5 * BATCH_RECORDS

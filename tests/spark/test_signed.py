@@ -165,7 +165,7 @@ def test_windows_do_not_cut_ranges(topic: Signed, monkeypatch: pytest.MonkeyPatc
     ("user", "said"),
     [("bob", "403 topic_authorization_failed"), ("mallory", "401 sasl_authentication_failed")],
 )
-def test_who_may_not_read_the_topic_gets_no_urls(topic: Signed, user: str, said: str) -> None:
+def test_principals_without_read_access_get_no_urls(topic: Signed, user: str, said: str) -> None:
     with closing(topic.source(user)) as source, pytest.raises(ExtentsUnavailable, match=said):
         source.extents(TopicPartition(topic.name, 0), 0, 1)
 

@@ -290,7 +290,7 @@ def test_a_base_offset_behind_damage_that_is_none(tmp_path: Path) -> None:
     damaged_while_open(tmp_path, ".log", Blow("zeros", 0.0234375, 1), 1)
 
 
-def test_a_base_offset_that_no_index_can_tell(tmp_path: Path, written: Stored) -> None:
+def test_a_base_offset_beyond_the_range_of_the_index(tmp_path: Path, written: Stored) -> None:
     damaged_at_a_start(tmp_path, written, ".log", Blow("flip", 0.404296875, 1), 1)
 
 

@@ -99,7 +99,7 @@ def test_every_offset_leads_to_the_next_batch(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_segment_spans_more_offsets_than_its_index_can_tell(
+def test_no_segment_spans_more_offsets_than_its_index_can_hold(
     tmp_path: Path, way: Callable[[Harness], None]
 ) -> None:
     harness = Harness(tmp_path, config=LogConfig(index_interval_bytes=1, retention_ms=-1))
@@ -128,7 +128,7 @@ def test_no_segment_spans_more_offsets_than_its_index_can_tell(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_epochs_begin_where_their_leaders_say(
+def test_epochs_begin_at_the_offsets_of_the_leaders_chain(
     tmp_path: Path, way: Callable[[Harness], None]
 ) -> None:
     harness = Harness(tmp_path)

@@ -202,9 +202,7 @@ def test_the_highest_time_of_a_closed_segment_is_read_from_the_ends_of_its_index
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "torn", "too low", "too high", "of others"])
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_doubtful_ends_of_indexes_are_not_believed(
-    tmp_path: Path, damage: str, suffix: str
-) -> None:
+def test_unverified_ends_of_indexes_are_not_used(tmp_path: Path, damage: str, suffix: str) -> None:
     harness = closed_segments(tmp_path)
     log, files = harness.log(), harness.store._parts.segment_files
     path = tmp_path / "orders-0" / f"{400:020}.{suffix}"

@@ -33,7 +33,7 @@ def test_in_process() -> None:
     assert not directory.exists()
 
 
-def test_groups_do_not_wait_for_more_members_unless_told() -> None:
+def test_groups_do_not_wait_for_more_members_by_default() -> None:
     with Broker(admin=False) as broker:
         assert broker.server is not None
         assert broker.server.settings.group_initial_rebalance_delay_ms == 0
@@ -54,7 +54,7 @@ def test_restart_keeps_port_and_records() -> None:
 
 
 @pytest.mark.parametrize("process", [False, True])
-def test_nobody_else_is_given_the_port_meanwhile(process: bool) -> None:
+def test_a_stopped_broker_keeps_its_ports_reserved(process: bool) -> None:
     with Broker(process=process) as broker:
         addresses = [broker.bootstrap, broker.admin_url.removeprefix("http://")]
         if process:

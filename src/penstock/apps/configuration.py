@@ -76,7 +76,7 @@ class DirectorySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceSettings:
+class LocationSettings:
     """Locations of metadata and of the objects of diskless topics."""
 
     control_url: str = setting(
@@ -107,7 +107,7 @@ class PlaceSettings:
             return
         scheme, separator, _ = self.control_url.partition("://")
         if not separator or scheme not in CONTROL_SCHEMES:
-            # Only the scheme is told: the rest may have a password in it.
+            # Report only the scheme: the rest may contain a password.
             raise InvalidSetting(
                 "control.url",
                 f"{scheme}://…" if separator else "…",
@@ -147,7 +147,7 @@ class Configuration:
     storage: StorageSettings
     directory: Path
     directory_access: str = "owner"
-    places: PlaceSettings = field(default_factory=PlaceSettings)
+    locations: LocationSettings = field(default_factory=LocationSettings)
     diskless: DisklessSettings = field(default_factory=DisklessSettings)
     fetching: FetchSettings = field(default_factory=FetchSettings)
     tiering: TierSettings = field(default_factory=TierSettings)
@@ -166,7 +166,7 @@ _TYPES: Final[Kinds] = (
     BrokerSettings,
     StorageSettings,
     DirectorySettings,
-    PlaceSettings,
+    LocationSettings,
     DisklessSettings,
     FetchSettings,
     TierSettings,
@@ -196,7 +196,7 @@ def configure(
         storage=loaded[StorageSettings],
         directory=Path(directories.log_dirs).expanduser(),
         directory_access=directories.log_dirs_access,
-        places=loaded[PlaceSettings],
+        locations=loaded[LocationSettings],
         diskless=loaded[DisklessSettings],
         fetching=loaded[FetchSettings],
         tiering=loaded[TierSettings],

@@ -84,7 +84,7 @@ def run(configuration: Configuration) -> None:
     Raises:
         PenstockError: the broker cannot start.
     """
-    # Modules and what they define stay for good: looking through them for garbage costs a little
+    # Modules and their definitions are never freed: collecting garbage among them costs a little
     # of the start-up, and at each full collection again.
     gc.disable()
     protect(configuration.directory, configuration.directory_access)
@@ -101,7 +101,7 @@ def run(configuration: Configuration) -> None:
 
 def _check_alone(configuration: Configuration) -> None:
     """Check that one process has the whole directory, after several have shared it."""
-    if configuration.places.control_url or len(logs_below(configuration.directory)) <= 1:
+    if configuration.locations.control_url or len(logs_below(configuration.directory)) <= 1:
         return
     from penstock.apps.processes.plan import check_held
 

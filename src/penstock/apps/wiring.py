@@ -23,7 +23,7 @@ from penstock.base.urls import without_credentials
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from penstock.apps.configuration import Configuration, PlaceSettings
+    from penstock.apps.configuration import Configuration, LocationSettings
     from penstock.base.ids import TopicPartition
     from penstock.broker.audit_topic import AuditTopic
     from penstock.broker.server import BrokerServer
@@ -183,9 +183,11 @@ def _control(
     configuration: Configuration, notices: SocketNotices | None
 ) -> SqliteControlPlane | PostgresControlPlane:
     """Return the control plane of a starting broker, which waits for its database."""
-    places = configuration.places
-    seconds = places.control_start_timeout_ms / 1000
-    return control_of(places.control_url, configuration.directory, notices, start_seconds=seconds)
+    locations = configuration.locations
+    seconds = locations.control_start_timeout_ms / 1000
+    return control_of(
+        locations.control_url, configuration.directory, notices, start_seconds=seconds
+    )
 
 
 def control_of(
@@ -220,9 +222,9 @@ def _diskless(
     from penstock.diskless.service import DisklessService
     from penstock.objects import open_store, place_of
 
-    places = configuration.places
+    locations = configuration.locations
     url = store_url(configuration)
-    options = store_options(places)
+    options = store_options(locations)
     timeout_ms = configuration.diskless.put_timeout_ms
     return DisklessService(
         configuration.diskless,
@@ -236,7 +238,7 @@ def _diskless(
         store_url=without_credentials(url),
         store_place=place_of(url, options),
         url_signer=url_signer(configuration.broker, url, options),
-        needed=bool(places.diskless_storage_url),
+        needed=bool(locations.diskless_storage_url),
     )
 
 
@@ -319,22 +321,22 @@ def _check_store(configuration: Configuration) -> None:
         InvalidConfiguration: its options cannot be read.
         InvalidSetting: its URL or an option is invalid.
     """
-    places = configuration.places
-    options = store_options(places)
-    if places.diskless_storage_url:
+    locations = configuration.locations
+    options = store_options(locations)
+    if locations.diskless_storage_url:
         from penstock.objects import is_local, open_store
 
-        if not is_local(places.diskless_storage_url):
-            open_store(places.diskless_storage_url, options=options)
+        if not is_local(locations.diskless_storage_url):
+            open_store(locations.diskless_storage_url, options=options)
 
 
 def store_url(configuration: Configuration) -> str:
     """Return the URL of the diskless store: the configured one, else one below `log.dirs`."""
     directory = configuration.directory / "objects"
-    return configuration.places.diskless_storage_url or directory.absolute().as_uri()
+    return configuration.locations.diskless_storage_url or directory.absolute().as_uri()
 
 
-def store_options(places: PlaceSettings) -> dict[str, str]:
+def store_options(locations: LocationSettings) -> dict[str, str]:
     """Return the store's options: those of the file, then single ones.
 
     Raises:
@@ -343,8 +345,8 @@ def store_options(places: PlaceSettings) -> dict[str, str]:
     from penstock.apps.configuration import InvalidConfiguration
 
     lines: list[tuple[str, str]] = []
-    if places.diskless_storage_options_file:
-        path = Path(places.diskless_storage_options_file).expanduser()
+    if locations.diskless_storage_options_file:
+        path = Path(locations.diskless_storage_options_file).expanduser()
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
@@ -354,7 +356,7 @@ def store_options(places: PlaceSettings) -> dict[str, str]:
             for number, line in enumerate(text.splitlines(), 1)
             if line.strip() and not line.lstrip().startswith("#")
         ]
-    lines += [(text, "diskless.storage.options") for text in places.diskless_storage_options]
+    lines += [(text, "diskless.storage.options") for text in locations.diskless_storage_options]
     options: dict[str, str] = {}
     for line, origin in lines:
         name, equals, value = line.partition("=")

@@ -80,7 +80,7 @@ class Run:
 def results_of(pieces: Sequence[Piece], plan: Plan, answers: Sequence[Result]) -> list[Result]:
     """Return the bytes of each piece, or its error, from the results of a plan's ranges."""
     results: list[Result] = []
-    for piece, (index, offset) in zip(pieces, plan.places, strict=True):
+    for piece, (index, offset) in zip(pieces, plan.locations, strict=True):
         answer = answers[index]
         if isinstance(answer, PenstockError):
             results.append(answer)

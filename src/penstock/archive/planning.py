@@ -58,7 +58,7 @@ class Plan(NamedTuple):
     """Ranges to read, and the location of each piece in them, in the order of the pieces."""
 
     ranges: list[Range]
-    places: list[RangeLocation]
+    locations: list[RangeLocation]
 
 
 def layout_of(extent: Extent) -> list[tuple[int, int]]:
@@ -156,7 +156,7 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
     for index, piece in enumerate(pieces):
         by_key.setdefault(piece.extent.key, []).append(index)
     ranges: list[Range] = []
-    places: list[RangeLocation] = [RangeLocation(0, 0)] * len(pieces)
+    locations: list[RangeLocation] = [RangeLocation(0, 0)] * len(pieces)
     for key, indexes in by_key.items():
         indexes.sort(key=lambda index: pieces[index].start)
         for index in indexes:
@@ -168,8 +168,8 @@ def merge(pieces: Sequence[Piece], *, gap_bytes: int = MERGE_GAP_BYTES) -> Plan:
                 ranges[-1] = last._replace(size_bytes=size_bytes)
             else:
                 ranges.append(Range(key, piece.start, piece.size_bytes))
-            places[index] = RangeLocation(len(ranges) - 1, piece.start - ranges[-1].start)
-    return Plan(ranges, places)
+            locations[index] = RangeLocation(len(ranges) - 1, piece.start - ranges[-1].start)
+    return Plan(ranges, locations)
 
 
 def newest_timestamp(pieces: Iterable[Piece]) -> int:

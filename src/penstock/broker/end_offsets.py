@@ -41,52 +41,64 @@ class EndOffsets:
         self._asked: frozenset[TopicPartition] = frozenset()
         self._asked_at = -math.inf
 
-    async def recent(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def recent(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
         """Return end offsets; those of other leaders are up to `RECENT_SECONDS` old."""
-        requested = frozenset(places)
+        requested = frozenset(topic_partitions)
         elsewhere = frozenset(self._elsewhere(requested))
         now = asyncio.get_running_loop().time()
         if now - self._asked_at >= RECENT_SECONDS or not elsewhere <= self._asked:
             self._asked, self._asked_at = elsewhere, now
             self._reported = await self.of(elsewhere)
         return self._here(requested) | {
-            place: end for place, end in self._reported.items() if place in elsewhere
+            topic_partition: end
+            for topic_partition, end in self._reported.items()
+            if topic_partition in elsewhere
         }
 
-    async def of(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def of(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return end offsets, without those that no leader reports in time."""
-        requested = frozenset(places)
+        requested = frozenset(topic_partitions)
         found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
-        for place, leader in self._elsewhere(requested).items():
-            led.setdefault(leader, []).append(place)
+        for topic_partition, leader in self._elsewhere(requested).items():
+            led.setdefault(leader, []).append(topic_partition)
         for ends in await asyncio.gather(*[self._ask(*asked) for asked in led.items()]):
             found |= ends
         return found
 
-    def _here(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        ends = [(place, self._end(place)) for place in places]
-        return {place: end for place, end in ends if end is not None}
+    def _here(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        ends = [
+            (topic_partition, self._end(topic_partition)) for topic_partition in topic_partitions
+        ]
+        return {topic_partition: end for topic_partition, end in ends if end is not None}
 
-    def _elsewhere(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def _elsewhere(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the leaders of the partitions whose end offsets only other brokers have."""
-        leaders = [(place, self._leader(place)) for place in places if self._end(place) is None]
+        leaders = [
+            (topic_partition, self._leader(topic_partition))
+            for topic_partition in topic_partitions
+            if self._end(topic_partition) is None
+        ]
         return {
-            place: leader
-            for place, leader in leaders
+            topic_partition: leader
+            for topic_partition, leader in leaders
             if leader is not None and leader != self._node_id
         }
 
-    def _end(self, place: TopicPartition) -> int | None:
-        return self._partitions.high_watermark(place.topic, place.partition)
+    def _end(self, topic_partition: TopicPartition) -> int | None:
+        return self._partitions.high_watermark(topic_partition.topic, topic_partition.partition)
 
-    def _leader(self, place: TopicPartition) -> int | None:
-        topic = self._cluster.image.topics.get(place.topic)
-        if topic is None or not 0 <= place.partition < len(topic.partitions):
+    def _leader(self, topic_partition: TopicPartition) -> int | None:
+        topic = self._cluster.image.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
             return None
-        return topic.partitions[place.partition].leader
+        return topic.partitions[topic_partition.partition].leader
 
-    async def _ask(self, leader: int, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _ask(
+        self, leader: int, topic_partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         body = {
             "replica_id": -1,
             "isolation_level": 0,
@@ -97,7 +109,7 @@ class EndOffsets:
                         {"partition_index": index, "timestamp": LATEST} for index in indexes
                     ],
                 }
-                for name, indexes in by_topic(places).items()
+                for name, indexes in by_topic(topic_partitions).items()
             ],
         }
         try:

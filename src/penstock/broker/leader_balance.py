@@ -57,7 +57,7 @@ class LeaderBalance:
 
 def _can_go_back(log: ReplicatedLog, row: Partition) -> bool:
     leading, preferred = log.leading, row.replicas[0]
-    if leading is None or not leading.leads or leading.heir is not None or row.move:
+    if leading is None or not leading.leads or leading.successor is not None or row.move:
         return False
     return row.leader != preferred and preferred in row.isr and leading.may_inherit(preferred)
 

@@ -58,7 +58,7 @@ class Moves:
 
     def _go_on(self, log: ReplicatedLog, row: PartitionRow) -> None:
         leading = log.leading
-        if leading is None or not leading.leads or leading.heir is not None:
+        if leading is None or not leading.leads or leading.successor is not None:
             return
         if leading.learn(row.adding):
             self._replication.stir(log)

@@ -138,14 +138,14 @@ class PartitionRegistry:
 
     async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[ReplicaLog]:
         """Create empty logs for diskless partitions, replacing old ones; raises StorageError."""
-        places = [TopicPartition(topic.name, index) for index in indexes]
-        for count, where in enumerate(places, 1):
+        topic_partitions = [TopicPartition(topic.name, index) for index in indexes]
+        for count, where in enumerate(topic_partitions, 1):
             self._store.delete(where)
             self._filled[where] = False
             if count % LOGS_CHANGED_PER_TURN == 0:
                 await _next_turn()
         logs = []
-        for count, where in enumerate(places, 1):  # behind one checkpoint
+        for count, where in enumerate(topic_partitions, 1):  # behind one checkpoint
             logs.append(self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1))
             if count % LOGS_CHANGED_PER_TURN == 0:
                 await _next_turn()
@@ -155,9 +155,9 @@ class PartitionRegistry:
         """Record that a log is complete, so that it becomes the partition's replica."""
         self._filled[where] = True
 
-    async def drop_logs(self, places: Sequence[TopicPartition]) -> None:
+    async def drop_logs(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Delete these logs, except those that an image has taken over."""
-        left = [place for place in places if self._filled.pop(place, None) is not None]
+        left = [where for where in topic_partitions if self._filled.pop(where, None) is not None]
         for count, where in enumerate(left, 1):
             self._delete(where)
             if count % LOGS_CHANGED_PER_TURN == 0:

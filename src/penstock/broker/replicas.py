@@ -39,7 +39,7 @@ from penstock.replication.chain import Chain, Link
 from penstock.replication.effects import SealAndOpen
 from penstock.replication.epoch import Claim, Terms
 from penstock.replication.links import Links, LinkTransport
-from penstock.replication.peer_format import PartitionKey, Settle, encode_row
+from penstock.replication.peer_format import ElectUncleanly, PartitionKey, encode_row
 from penstock.replication.quorum import quorum_of
 from penstock.replication.register import Led, Reserved
 from penstock.replication.service import HAND_OVER_MS, ReplicatedLog, Replication
@@ -96,7 +96,7 @@ class Replicas:
         self.apply_leaders: Callable[[Leaders], None] = _ignored
         """Receives leaders that replicas have connected to and that the image lacks."""
         self.replication.on_refused = self._refused
-        self.replication.on_settle = self._elect_remaining
+        self.replication.on_elect_uncleanly = self._elect_remaining
         self.replication.on_stuck = self._stuck
         self._moves = Moves(self.replication, self._row)
         self._balance = LeaderBalance(parts.settings, parts.clock.monotonic())
@@ -301,7 +301,7 @@ class Replicas:
                 if row is not None:
                     before[key] = row.leader
                     self.replication.ask_to_give(
-                        key, leader=row.leader, epoch=row.leader_epoch, heir=broker_id
+                        key, leader=row.leader, epoch=row.leader_epoch, successor=broker_id
                     )
             await self._leaders_changed(before, _ASK_SECONDS)
             left = {key: chosen for key, chosen in left.items() if self._leader(key) != chosen}
@@ -425,7 +425,7 @@ class Replicas:
             ack_quorum=terms.acks,
             isr=tuple(dict.fromkeys([self._parts.node_id, *isr])),
             move=0 if core is None else core.move,
-            unclean=core is not None and core.settled,
+            unclean=core is not None and core.unclean,
         )
 
     # -- unclean elections
@@ -444,7 +444,7 @@ class Replicas:
         missing = [follower for follower in followers if followers[follower].answer is None]
         if any([image.broker(broker_id) is not None for broker_id in missing]):
             return  # it may still answer
-        if leading.settle():
+        if leading.claim_uncleanly():
             self.replication.limit(log, leading, HAND_OVER_MS)
             logger.warning(
                 "%s: unclean leader election, because brokers %s are gone; records may be lost",
@@ -473,7 +473,7 @@ class Replicas:
         self, key: PartitionKey, epoch: int, brokers: Iterable[int]
     ) -> None:
         """Request an unclean election from brokers that cannot complete a claim."""
-        asked = encode_row(key, Settle(epoch))
+        asked = encode_row(key, ElectUncleanly(epoch))
         for broker_id in brokers:
             if broker_id != self._parts.node_id:
                 self.replication.links.send(broker_id, [(asked, (), 0)])

@@ -137,7 +137,7 @@ class Queue:
         if self._closed:
             raise InvalidArgument(f"the queue of group {self._member.group!r} has been closed")
 
-    # The group, and who leads
+    # The group, and its leaders
 
     def _wait_ms(self) -> float:
         """Return how long brokers may hold a fetch: to the next heartbeat, less with several

@@ -24,7 +24,7 @@ HEADER_BYTES: Final = 5
 TOO_SHORT: Final = f"shorter than the {HEADER_BYTES} bytes of the confluent framing"
 NO_MAGIC: Final = "does not start with the magic byte 0 of the confluent framing"
 PLACES: Final = ("", "message indexes: ")
-"""The first places of every format: the value as a whole, and the indexes in its header."""
+"""Labels of the first positions of every format: the whole value, and the indexes in its header."""
 WORDS: Final = (
     "", "ends too early", "a number of more than 64 bits", TOO_SHORT, NO_MAGIC,
     "the value is of another message",

@@ -39,19 +39,19 @@ class Values:
         """
         count = len(values)
         _, offsets, held = values.buffers()
-        places = np.zeros(1, np.int32)
+        bounds = np.zeros(1, np.int32)
         if count:
-            places = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1]
+            bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1]
         data = np.frombuffer(held, np.uint8) if held is not None else np.zeros(0, np.uint8)
-        if places[-1] - places[0] > BATCH_BYTES_MAX:
+        if bounds[-1] - bounds[0] > BATCH_BYTES_MAX:
             raise InvalidError(
-                f"a batch of {places[-1] - places[0]} bytes of values is more than"
+                f"a batch of {bounds[-1] - bounds[0]} bytes of values is more than"
                 f" {BATCH_BYTES_MAX}: lower spark.sql.execution.arrow.maxRecordsPerBatch"
             )
         problems = np.zeros(count, np.int64)
         if values.null_count:
             problems[values.is_null().to_numpy(zero_copy_only=False)] = ABSENT
-        starts, ends = places[:-1].astype(np.int64), places[1:].astype(np.int64)
+        starts, ends = bounds[:-1].astype(np.int64), bounds[1:].astype(np.int64)
         return cls(data=data, starts=starts, ends=ends, problems=problems)
 
     def __len__(self) -> int:

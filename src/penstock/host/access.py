@@ -1,7 +1,7 @@
 """Rules: which producer may publish to which topics of an agent, in the form of their file.
 
     [[rule]]
-    uid = 1000                          # of the producer's process, as the kernel says
+    uid = 1000                          # of the producer's process, from the kernel
     gid = 1000                          # its effective group; both, where both are given
     principal = "User:app"
     topics = ["orders", "metrics.*"]    # a name, or what names begin with

@@ -415,20 +415,20 @@ class ClientMachine:
     def _on_accepted(self, header: Header, now_ms: float) -> list[Event]:
         done: list[Publication] = []
         try:
-            self._settle_ranges(header.ranges, done)
+            self._complete_ranges(header.ranges, done)
         except ProtocolViolation:
-            # Who contradicts itself is not believed at all: they are lost with the connection.
+            # Ignore a contradictory answer as a whole: its frames are lost with the connection.
             self.in_flight.update((publication.first_sequence, publication) for publication in done)
             raise
         return [Ended(done, None)] if done else []
 
-    def _settle_ranges(self, ranges: Sequence[int], done: list[Publication]) -> None:
+    def _complete_ranges(self, ranges: Sequence[int], done: list[Publication]) -> None:
         if len(ranges) % 2:
             raise ProtocolViolation(f"{len(ranges)} numbers are no ranges")
         for index in range(0, len(ranges), 2):
             sequence, end = ranges[index], ranges[index] + ranges[index + 1]
             while sequence < end:
-                publication = self._settle(sequence)
+                publication = self._complete(sequence)
                 sequence += publication.count
                 done.append(publication)
             if sequence > end:
@@ -443,12 +443,12 @@ class ClientMachine:
             raise ProtocolViolation(
                 f"the agent restored {restored} for a frame of {publication.footprint}"
             )
-        publication = self._settle(header.first_sequence)
+        publication = self._complete(header.first_sequence)
         if header.retry_after_ms:
             self.not_before_ms = now_ms + header.retry_after_ms
         return [Ended([publication], _failure(header))]
 
-    def _settle(self, sequence: int) -> Publication:
+    def _complete(self, sequence: int) -> Publication:
         publication = self.in_flight.pop(sequence, None)
         if publication is None:
             raise ProtocolViolation(f"the agent answered sequence {sequence}: not under way")

@@ -420,7 +420,7 @@ class Delivery:
     def _may_raise_epoch(self) -> bool:
         return (
             self._producer_partitions.stuck
-            and self._producer_partitions.settled
+            and self._producer_partitions.all_answered
             and not self.machine.in_flight
         )
 

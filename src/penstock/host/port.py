@@ -2,7 +2,7 @@
 
 A frame of chunks is handed over as one `Chunks` and gets one verdict. `accept` returns at once,
 never blocks and never raises for back-pressure. A verdict of `ACCEPTED` is a promise, and every
-sink says what it promises; one that can only promise after I/O returns `PENDING` and settles the
+sink says what it promises; one that can only promise after I/O returns `PENDING` and completes the
 frame later. (The source's sinks only accept or fail. An agent that accepted what it had merely
 queued would lose accepted chunks when it is killed.)
 
@@ -61,9 +61,9 @@ class Failed:
 
 ACCEPTED: Final = Accepted()
 PENDING: Final = Pending()
-Settled = Accepted | Failed
+FinalVerdict = Accepted | Failed
 Verdict = Accepted | Failed | Pending
-Settle = Callable[[Settled], None]
+Completion = Callable[[FinalVerdict], None]
 
 
 class Chunks:
@@ -80,8 +80,20 @@ class Chunks:
     """
 
     __slots__ = (
-        "_kept", "_lengths", "_offsets", "count", "event_count", "first_sequence", "format",
-        "keeper", "lease", "log_sequence", "partition", "payload", "producer_epoch", "producer_id",
+        "_kept",
+        "_lengths",
+        "_offsets",
+        "count",
+        "event_count",
+        "first_sequence",
+        "format",
+        "lease",
+        "log_sequence",
+        "on_keep",
+        "partition",
+        "payload",
+        "producer_epoch",
+        "producer_id",
         "topic",
     )  # fmt: skip
 
@@ -101,7 +113,7 @@ class Chunks:
         log_sequence: int = NO_LOG_SEQUENCE,
         format: ChunkFormat = ChunkFormat.OPAQUE,  # noqa: A002
         lease: Lease | None = None,
-        keeper: Callable[[Chunks], None] | None = None,
+        on_keep: Callable[[Chunks], None] | None = None,
     ) -> None:
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -115,7 +127,7 @@ class Chunks:
         self.log_sequence = log_sequence
         self.format = format
         self.lease = lease
-        self.keeper = keeper
+        self.on_keep = on_keep
         """Makes `payload` outlive the call where it lies in a buffer that is received into."""
         self._offsets = offsets
         self._kept = False
@@ -140,8 +152,8 @@ class Chunks:
 
     def keep(self) -> None:
         """Let `payload` stay valid until `release`."""
-        if self.keeper is not None:
-            self.keeper(self)
+        if self.on_keep is not None:
+            self.on_keep(self)
         elif self.lease is not None:
             self.lease.retain()
         self._kept = True
@@ -210,7 +222,7 @@ class ChunkSink(Protocol):
         """
         ...
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         """Accept a frame's chunks; the callback is called exactly once, later, after `PENDING`
         only."""
         ...

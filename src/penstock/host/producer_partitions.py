@@ -239,7 +239,7 @@ class ProducerPartitions:
         return any(producer_partition.stuck for producer_partition in self.broken)
 
     @property
-    def settled(self) -> bool:
+    def all_answered(self) -> bool:
         """Whether nothing that was numbered is without an answer."""
         return not any(
             producer_partition.batches for producer_partition in self._producer_partitions.values()

@@ -27,7 +27,7 @@ class RingSpace:
         self.taken_bytes = 0
         self._next = 0
         self._order: deque[_Place] = deque()
-        self._places: dict[int, _Place] = {}
+        self._by_position: dict[int, _Place] = {}
 
     def take(self, size_bytes: int) -> int | None:
         """The position of `size_bytes` free bytes, or None when there are not as many."""
@@ -36,7 +36,7 @@ class RingSpace:
         position, taken = self._place(size_bytes)
         place = _Place(size_bytes, taken)
         self._order.append(place)
-        self._places[position] = place
+        self._by_position[position] = place
         self.taken_bytes += taken
         self._next = (position + size_bytes) % self.size_bytes
         return position
@@ -55,7 +55,7 @@ class RingSpace:
 
     def give_back(self, position: int) -> None:
         """The payload at `position` is not needed any more."""
-        place = self._places.pop(position, None)
+        place = self._by_position.pop(position, None)
         if place is None:
             return
         place.free = True

@@ -33,8 +33,8 @@ from penstock.host.port import (
     ChunkFormat,
     Chunks,
     Failed,
+    FinalVerdict,
     Introduction,
-    Settled,
 )
 from penstock.wire.frames import (
     ACCEPTED,
@@ -229,7 +229,7 @@ class ServerMachine:
         self.state = ServerState.CLOSED
         return Close(reason)
 
-    def settled(self, chunks: Chunks, verdict: Settled) -> None:
+    def completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
         """A frame's verdict: its credit comes back, and its answer goes into the output.
 
         Nothing happens for a frame of a connection that has ended.

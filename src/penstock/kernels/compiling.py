@@ -96,10 +96,12 @@ def compile_all() -> Path:
 
 @lru_cache(maxsize=1)
 def folder() -> Path:
-    places = folders(FOLDER_VARIABLE, _HERE, "kernels")
+    candidates = folders(FOLDER_VARIABLE, _HERE, "kernels")
     if CHECKED:
-        places = tuple(place / "checked" for place in places)
-    return next((place for place in places if _has_code(place) or can_write(place)), places[-1])
+        candidates = tuple(place / "checked" for place in candidates)
+    return next(
+        (place for place in candidates if _has_code(place) or can_write(place)), candidates[-1]
+    )
 
 
 def _has_code(path: Path) -> bool:

@@ -97,13 +97,13 @@ def big_endian(data: Any, at: Any, size: Any) -> Any:
 
 @kernel(f"int64({READ}, int64, int64, int64, boolean, int64[:, ::1], int64[::1])")
 def find_batches(
-    data: Any, places: Any, start: Any, end: Any, control: bool, table: Any, state: Any
+    data: Any, capacity: Any, start: Any, end: Any, control: bool, table: Any, state: Any
 ) -> Any:
     """Fill `table` with the whole batches that have records in [start, end); return how many.
 
     Counts those that `table` has no row for, too. `state[PLACE]` is the end of the whole batches,
-    or, if `state[BATCH]` is 1, the position of an invalid header. The walk ends after `places`
-    batches: the count is then `places + 1`.
+    or, if `state[BATCH]` is 1, the position of an invalid header. The walk ends after `capacity`
+    batches: the count is then `capacity + 1`.
     """
     position, found, seen = 0, 0, 0
     state[BATCH] = 0
@@ -122,7 +122,7 @@ def find_batches(
         if size > data.size - position:
             break
         seen += 1
-        if seen > places:
+        if seen > capacity:
             return seen
         attributes = big_endian(data, position + 21, 2)
         wanted = base_offset < end and base_offset + last_delta >= start
@@ -221,7 +221,7 @@ def _put_view(
 )
 def _put(
     data: Any, at: Any, length: Any, wanted: Any, buffer: Any, column: Any, row: Any,
-    views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
+    views: Any, bounds: Any, positions: Any, values: Any, valid: Any, state: Any,
 ) -> None:  # fmt: skip
     if length < 0:
         state[NULL_KEYS + column] += 1
@@ -237,7 +237,7 @@ def _put(
         if column:
             append_bytes(values, bound, data, at, length)
         else:
-            places[0, row] = at
+            positions[0, row] = at
         bounds[column, row + 1] = bound + length
 
 
@@ -246,7 +246,7 @@ def _put(
     inlined=True,
 )
 def _put_headers(
-    data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, places: Any, state: Any
+    data: Any, at: Any, end: Any, count: Any, row: Any, bounds: Any, positions: Any, state: Any
 ) -> Any:
     """Put the position of a row's headers, if there is room for it; return a problem or 0."""
     if bounds.size:
@@ -254,7 +254,7 @@ def _put_headers(
     if count == 0:
         return 0
     if bounds.size:
-        places[1, row] = at
+        positions[1, row] = at
     return _walk_headers(data, at, end, count, state)
 
 
@@ -342,7 +342,8 @@ _OUTPUT: Final = (
 )
 def _read_record(
     data: Any, batch: Any, record: Any, at: Any, wanted: Any, start: Any, end: Any, buffer: Any,
-    row: Any, longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
+    row: Any, longs: Any, views: Any, bounds: Any, positions: Any, values: Any, valid: Any,
+    state: Any,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Read the record at a position into a row; return a problem, its end, the next row."""
     section_end, base_offset, last_delta, base_timestamp, max_timestamp, append_time = batch
@@ -360,18 +361,18 @@ def _read_record(
     if offset < start or offset >= end:
         return 0, record_end, row
     if wanted & HEADERS:
-        problem = _put_headers(data, headers_at, record_end, headers, row, bounds, places, state)
+        problem = _put_headers(data, headers_at, record_end, headers, row, bounds, positions, state)
     if wanted & OFFSET:
         longs[0, row] = offset
     if wanted & TIMESTAMP:
         longs[1, row] = max_timestamp if append_time else base_timestamp + timestamp
     _put(
-        data, key_at, key_length, wanted, buffer, 0, row, views, bounds, places, values, valid,
+        data, key_at, key_length, wanted, buffer, 0, row, views, bounds, positions, values, valid,
         state,
     )  # fmt: skip
     _put(
-        data, value_at, value_length, wanted, buffer, 1, row, views, bounds, places, values, valid,
-        state,
+        data, value_at, value_length, wanted, buffer, 1, row, views, bounds, positions, values,
+        valid, state,
     )  # fmt: skip
     return problem, record_end, row + 1
 
@@ -381,19 +382,19 @@ def _read_record(
 )
 def read_records(
     data: Any, table: Any, low: Any, high: Any, wanted: Any, start: Any, end: Any, buffer: Any,
-    longs: Any, views: Any, bounds: Any, places: Any, values: Any, valid: Any, state: Any,
+    longs: Any, views: Any, bounds: Any, positions: Any, values: Any, valid: Any, state: Any,
 ) -> Any:  # fmt: skip
     """Read the records of the batches `low` to `high`, which are in `data`, behind those before.
 
     Those with an offset in [start, end) are kept. Returns 0, or the problem. Written, each if
     requested and with room for all records:
 
-        longs   offset and timestamp
-        views   key and value, as an element that names `buffer`
-        bounds  of keys, values and lists of headers among all; the first of each is 0
-        places  positions of keys and headers in `data`, of records that have some
-        values  bytes of values, with room for all; some may be written behind the last
-        valid   bitmaps of keys and values, all set before; or without any room
+        longs      offset and timestamp
+        views      key and value, as an element that names `buffer`
+        bounds     of keys, values and lists of headers among all; the first of each is 0
+        positions  of keys and headers in `data`, for records that have some
+        values     bytes of values, with room for all; some may be written behind the last
+        valid      bitmaps of keys and values, all set before; or without any room
     """
     row = state[RECORDS]
     for batch in range(low, high):
@@ -406,7 +407,7 @@ def read_records(
         for record in range(table[batch, COUNT]):
             problem, at, row = _read_record(
                 data, header, record, at, wanted, start, end, buffer, row,
-                longs, views, bounds, places, values, valid, state,
+                longs, views, bounds, positions, values, valid, state,
             )  # fmt: skip
             if problem:
                 state[RECORD] = record
@@ -422,12 +423,12 @@ def read_records(
 
 
 @kernel(f"void(uint8[::1], {_INTS}, {READ}, {_INTS}, int64, int64)")
-def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any) -> None:
-    """Copy the bytes at `places` to the positions in `bounds`, of the rows `low` to `high`."""
+def gather(target: Any, bounds: Any, data: Any, positions: Any, low: Any, high: Any) -> None:
+    """Copy the bytes at `positions` to the positions in `bounds`, of the rows `low` to `high`."""
     bound = np.int64(bounds[low])
     for row in range(low, high):
         after = np.int64(bounds[row + 1])
-        append_bytes(target, bound, data, places[row], after - bound)
+        append_bytes(target, bound, data, positions[row], after - bound)
         bound = after
 
 
@@ -436,7 +437,7 @@ def gather(target: Any, bounds: Any, data: Any, places: Any, low: Any, high: Any
     " uint8[::1])"
 )
 def copy_headers(
-    data: Any, places: Any, lists: Any, low: Any, high: Any, bounds: Any, keys: Any, values: Any,
+    data: Any, positions: Any, lists: Any, low: Any, high: Any, bounds: Any, keys: Any, values: Any,
     valid: Any,
 ) -> Any:  # fmt: skip
     """Copy the headers of the rows `low` to `high`, which `read_records` found; return the null
@@ -448,7 +449,7 @@ def copy_headers(
     nulls, first = 0, np.int64(lists[low])
     key_bound, value_bound = np.int64(bounds[0, first]), np.int64(bounds[1, first])
     for row in range(low, high):
-        at = np.int64(places[row])
+        at = np.int64(positions[row])
         for index in range(lists[row], lists[row + 1]):
             length, at = _read_varint(data, at, data.size, _INT)
             append_bytes(keys, key_bound, data, at, length)

@@ -172,7 +172,7 @@ class LocalPartition(ReplicaState):
     def unfence(self) -> None:
         self.log.fence = None
 
-    def when_settled(self, done: Done) -> None:
+    def when_committed(self, done: Done) -> None:
         """Call `done` when everything appended so far is committed, or with an error."""
         self._commits.appends.append((done, NO_APPEND))
         self._commits.schedule()

@@ -157,7 +157,7 @@ class ReplicatedPartition(LocalPartition):
         if self.replicated.leading is not None:
             self.replicated.leading.fence = None
 
-    def when_settled(self, done: Done) -> None:
+    def when_committed(self, done: Done) -> None:
         """Call `done` when everything appended so far is durable here and on a quorum."""
 
         def durable(outcome: Outcome) -> None:
@@ -169,7 +169,7 @@ class ReplicatedPartition(LocalPartition):
             else:
                 leading.answer_at(leading.core.end, done, NO_APPEND)
 
-        super().when_settled(durable)
+        super().when_committed(durable)
 
     async def producers(self) -> list[ProducerState]:
         """Return the producers, once their appends so far are committed.
@@ -180,7 +180,7 @@ class ReplicatedPartition(LocalPartition):
         """
         self.check_in_sync()
         committed: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self.when_settled(
+        self.when_committed(
             lambda outcome: None if committed.done() else committed.set_result(outcome)
         )
         outcome = await committed

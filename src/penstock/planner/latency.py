@@ -143,8 +143,8 @@ def _combined(pairs: Floats) -> Distribution:
     flat = pairs.ravel()
     order = np.argsort(flat)
     below = np.cumsum(_PAIR_WEIGHTS[order])
-    places = np.minimum(np.searchsorted(below, _SHARES), len(flat) - 1)
-    return Distribution(flat[order[places]])
+    indexes = np.minimum(np.searchsorted(below, _SHARES), len(flat) - 1)
+    return Distribution(flat[order[indexes]])
 
 
 def waiting(interval_ms: float, arrivals_per_interval: float) -> Distribution:

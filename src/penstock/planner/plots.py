@@ -53,8 +53,8 @@ def _draw_chart(axes: Any, chart: Chart) -> None:
     for index, curve in enumerate(chart.curves):
         if chart.kind == "bar":
             width = 0.8 / len(chart.curves)
-            places = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
-            axes.bar(places, curve.y, width=width, label=curve.label)
+            bar_positions = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
+            axes.bar(bar_positions, curve.y, width=width, label=curve.label)
             axes.set_xticks(
                 range(len(curve.x)), [str(at) for at in curve.x], rotation=20, ha="right"
             )

@@ -172,7 +172,7 @@ class _Search:
     def spread_over_racks(self) -> None:
         """No two replicas of a partition are in one rack while another one has none."""
         for place in sorted(self.now, key=self._smallest_first):
-            for broker in reversed(self.now[place]):  # who leads stays, if it can
+            for broker in reversed(self.now[place]):  # the leader stays, if it can
                 replicas = self.now[place]
                 others = [self._rack(other) for other in replicas if other != broker]
                 free = {self.racks[it] for it in self.targets} - {*others, self._rack(broker)}

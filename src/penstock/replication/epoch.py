@@ -157,11 +157,11 @@ class Epoch:
         "move",
         "phase",
         "quorum",
-        "settled",
         "start",
         "streams",
         "target",
         "terms",
+        "unclean",
     )
 
     def __init__(self, claim: Claim) -> None:
@@ -173,7 +173,7 @@ class Epoch:
         """The newest epoch of the chain: the one to be sealed, then this one; 0 before any."""
         self.terms = claim.terms
         self.move = claim.move
-        self.settled = False
+        self.unclean = False
         """Whether what only replicas hold that did not answer is given up."""
         before = claim.before or claim.terms
         self.quorum = before.quorum
@@ -205,7 +205,7 @@ class Epoch:
         """Begin with the first event. Only a partition's first epoch has no replicas to ask."""
         return NOTHING if self.chain else self._seal()
 
-    # -- what replicas say
+    # -- messages of replicas
 
     def fence_answered(self, replica: int, answer: FenceAnswer) -> Effects:
         """Handle a replica's promise and its report of what it holds."""
@@ -234,7 +234,7 @@ class Epoch:
         follower.mark = 0
         follower.asks_end = position.asks_end
         follower.next = min(position.end, self.end)
-        return self._give_up() if self.settled and self.phase is Phase.FOUND else NOTHING
+        return self._give_up() if self.unclean and self.phase is Phase.FOUND else NOTHING
 
     def not_joined(self, replica: int, answer: JoinFirst) -> Effects:
         """A replica has restarted, or never got the join."""
@@ -254,7 +254,7 @@ class Epoch:
         moved = durable > self.mark or self.phase is Phase.FOUND
         return self._advance() if moved else NOTHING
 
-    # -- what the shell says
+    # -- events of the shell
 
     def append(self, offsets: int) -> int:
         """The base offset of a batch of so many offsets, which is the log's new end before it.
@@ -311,7 +311,7 @@ class Epoch:
         learners = [self.streams[stream] for stream in self.streams if stream not in self.followers]
         return all([learner.joined and learner.durable >= self.mark for learner in learners])
 
-    def settle(self) -> Effects:
+    def claim_uncleanly(self) -> Effects:
         """Use only the replicas that have answered: an unclean election.
 
         Records that only other replicas hold are lost, even acknowledged ones of sealed epochs. The
@@ -323,14 +323,14 @@ class Epoch:
         )
         if self.phase is not Phase.CLAIMED or not answered:
             return NOTHING
-        self.settled, self.move = True, 0
+        self.unclean, self.move = True, 0
         self.terms = Terms(answered, len(answered) // 2 + 1)
         return self._find_end()
 
     def keep_placement(self) -> Effects:
         """Claim for the placement of the epoch to be sealed after all."""
         claims = self.phase in (Phase.CLAIMED, Phase.FOUND)
-        if not claims or self.settled or not self.moves:
+        if not claims or self.unclean or not self.moves:
             return NOTHING
         self.terms = Terms(tuple(self.followers), self.quorum.acks)
         self.move = 0
@@ -408,12 +408,12 @@ class Epoch:
 
     def _find_end(self) -> Effects:
         answers = [(r, f.answer) for r, f in self.followers.items() if f.answer is not None]
-        if not self.settled and len(answers) - len(self.doubtful) < self.quorum.fences:
+        if not self.unclean and len(answers) - len(self.doubtful) < self.quorum.fences:
             return NOTHING
         ends = {replica: answer.end for replica, answer in answers}
         end = max(self.start, *ends.values())
         known = max(self.start, *(answer.mark for _, answer in answers))
-        if end < known and not self.settled:  # what is committed has a replica that says nothing
+        if end < known and not self.unclean:  # a replica with committed records is missing
             return NOTHING
         self.end, self.mark = end, min(known, end)
         self.phase = Phase.FOUND
@@ -434,7 +434,7 @@ class Epoch:
             return NOTHING
         reached = self.quorum.reached([follower.durable for follower in self.followers.values()])
         if self.phase is Phase.FOUND:
-            done = self.settled or max(reached, self.mark) >= self.end
+            done = self.unclean or max(reached, self.mark) >= self.end
             return self._seal() if done and self._is_handed_on() else NOTHING
         if reached <= self.mark:
             return NOTHING
@@ -454,7 +454,7 @@ class Epoch:
 
     def _is_handed_on(self) -> bool:
         """Whether a quorum of the replicas to come holds all of the log."""
-        if not self.moves and not self.settled:
+        if not self.moves and not self.unclean:
             return True
         ends = [self.streams[replica].durable for replica in self.terms.placement]
         return self.terms.quorum.reached(ends) >= self.end

@@ -103,8 +103,21 @@ class Leadership:
     """Claim of one partition, from its reservation on."""
 
     __slots__ = (
-        "_begun", "_heir_told", "_holder", "_log", "_pending", "_reading", "_said", "_shell",
-        "_told_waits", "_unread", "_waits", "core", "fence", "heir", "until_ms",
+        "_begun",
+        "_holder",
+        "_log",
+        "_pending",
+        "_reading",
+        "_said",
+        "_shell",
+        "_successor_notified",
+        "_told_waits",
+        "_unread",
+        "_waits",
+        "core",
+        "fence",
+        "successor",
+        "until_ms",
     )  # fmt: skip
 
     def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
@@ -121,11 +134,11 @@ class Leadership:
         """Whether a read is under way, or has failed and waits until things are said again."""
         self.fence: PenstockError | None = None
         """Set by the owner while nothing may be appended or deleted in this epoch."""
-        self.heir: int | None = None
+        self.successor: int | None = None
         """Who is to claim the partition next."""
         self.until_ms = 0
-        """How long the heir, or a claim for other replicas, may take."""
-        self._heir_told = False
+        """How long the successor, or a claim for other replicas, may take."""
+        self._successor_notified = False
         self._waits: tuple[list[int], list[int]] | None = None
         self._told_waits: tuple[list[int], list[int]] | None = None
 
@@ -139,7 +152,7 @@ class Leadership:
         Not before its own copy has all of what was found, and goes by the epoch that is open.
         """
         core, log = self.core, self._log
-        if not self.leads or self.heir is not None:
+        if not self.leads or self.successor is not None:
             return False
         if copy.authority != core.epoch or copy.epoch != core.epoch:
             return False
@@ -233,24 +246,24 @@ class Leadership:
         others = [follower for follower in self.core.followers if follower != shell.broker_id]
         return [other for other in others if self.has_up_to(other, offset) and shell.reaches(other)]
 
-    def hand_over(self, heir: int) -> None:
+    def hand_over(self, successor: int) -> None:
         """Append no more, and let another replica claim."""
-        self.heir, self._heir_told = heir, False
+        self.successor, self._successor_notified = successor, False
 
     def keep(self) -> None:
         """Continue to lead if the successor did not claim in time and no other broker leads."""
-        self.heir = None
+        self.successor = None
 
-    def _notify_successor(self, heir: int) -> None:
+    def _notify_successor(self, successor: int) -> None:
         core = self.core
-        follower = core.followers.get(heir)
-        if self._heir_told or not self.leads or follower is None:
+        follower = core.followers.get(successor)
+        if self._successor_notified or not self.leads or follower is None:
             return
-        if heir == self._shell.broker_id and not core.has_learnt():
+        if successor == self._shell.broker_id and not core.has_learnt():
             return
         if core.mark == core.end == follower.durable:
-            self._heir_told = True
-            self._shell.tell(heir, HandOver(core.epoch))
+            self._successor_notified = True
+            self._shell.tell(successor, HandOver(core.epoch))
 
     # -- other replicas
 
@@ -281,14 +294,14 @@ class Leadership:
             )  # fmt: skip
             self._perform(self.core.keep_placement())
 
-    def settle(self) -> bool:
+    def claim_uncleanly(self) -> bool:
         """Lead with the replicas that have answered alone; whether this claim may do so now."""
         core = self.core
         if core.phase is not Phase.CLAIMED or not any(
             [follower.answer is not None for follower in core.followers.values()]
         ):
             return False
-        self._perform(core.settle())
+        self._perform(core.claim_uncleanly())
         return True
 
     # -- replicas
@@ -311,8 +324,8 @@ class Leadership:
             replica for replica in replicas if replica == own or self._shell.reaches(replica)
         ]
         short = [replica for replica in reached if self._fill(replica)]
-        if self.heir is not None:
-            self._notify_successor(self.heir)
+        if self.successor is not None:
+            self._notify_successor(self.successor)
         return short
 
     def _fill(self, replica: int) -> bool:
@@ -354,7 +367,7 @@ class Leadership:
         room = min(shell.room_bytes(replica), CHUNK_BYTES)
         if not room:
             return True
-        base = max(wanted.base, self._log.log_start_offset)  # which may lie within the batch
+        base = max(wanted.base, self._log.log_start_offset)  # may be within the batch
         read = self._log.read(base, max_bytes=room, end_offset=wanted.next, appended=True)
         if not read.size_bytes:
             return False
@@ -419,7 +432,7 @@ class Leadership:
             if message.authority == core.epoch:
                 self._begun[replica] = message
             return
-        if isinstance(message, AskChain):  # it is told again when the chain is another
+        if isinstance(message, AskChain):  # repeated when the chain differs
             if message.authority == core.epoch and len(core.chain) < LINKS_MAX:
                 self._shell.ask_older(core.chain[0].epoch)
             return
@@ -472,7 +485,7 @@ class Leadership:
             core.rewind(replica)
             self._reading = False
         learner = replica in core.streams and replica not in core.followers
-        if replica == self.heir or (learner and self.heir == self._shell.broker_id):
+        if replica == self.successor or (learner and self.successor == self._shell.broker_id):
             self.until_ms = 0
 
     # -- outcomes
@@ -481,7 +494,7 @@ class Leadership:
         """The compare-and-set of `seal_and_open` has succeeded."""
         self._said.clear()
         self._perform(self.core.opened())
-        if self.core.settled:
+        if self.core.unclean:
             logger.error(
                 "%s: records that only lost replicas have are lost, from offset %d of epoch %d on",
                 self._log.topic_partition, self.core.start, self.core.chain[-2].epoch,

@@ -395,11 +395,11 @@ class Link(asyncio.BufferedProtocol):
             return
         sizes = [(row, data_bytes) for row, _, data_bytes in rows]
         pieces: list[Buffer] = []
-        for places in gather(sizes, frame_bytes_max=self._frame_bytes_max):
-            header = b"".join([rows[place][0] for place in places])
-            pieces.append(encode_parts(header, sum([rows[place][2] for place in places])))
-            for place in places:
-                pieces += rows[place][1]
+        for indexes in gather(sizes, frame_bytes_max=self._frame_bytes_max):
+            header = b"".join([rows[index][0] for index in indexes])
+            pieces.append(encode_parts(header, sum([rows[index][2] for index in indexes])))
+            for index in indexes:
+                pieces += rows[index][1]
         self._transport.writelines(pieces)
 
     def close(self, reason: str) -> None:
@@ -428,7 +428,7 @@ class Link(asyncio.BufferedProtocol):
             self._timer.cancel()
         if not self.greeted.done():
             self.greeted.set_exception(LinkRefused(str(error or "closed without a greeting")))
-            self.greeted.exception()  # seen, where nobody waits
+            self.greeted.exception()  # retrieved, so that asyncio does not log it
         if not self.lost.done():
             self.lost.set_result(None)
         self._links.closed(self)
@@ -560,7 +560,7 @@ class Link(asyncio.BufferedProtocol):
         """The other side has greeted, and refuses this one all the same."""
         why = f"it says: {said.reason}" if isinstance(said, Refusal) else "it greets again"
         self.lost.set_exception(LinkRefused(why))
-        self.lost.exception()  # seen, where nobody waits
+        self.lost.exception()  # retrieved, so that asyncio does not log it
         self.close(why)
 
     def _refuse(self, why: str) -> None:

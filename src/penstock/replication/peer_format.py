@@ -25,7 +25,7 @@ A row begins with
    13 GiveTo        authority i32, successor i32
    14 LogStart      authority i32, epoch i32, base i64, bytes of producers u32
    15 AskChain      authority i32, epoch i32, incarnation i64, newest i32
-   16 Settle        authority i32
+   16 ElectUncleanly authority i32
    17 Begun         authority i32, epoch i32, incarnation i64, base i64
    18 AskCopy       base i64, next i64
    19 CopyAnswer    base i64, next i64, bytes of batches u32
@@ -91,7 +91,7 @@ class GiveTo(NamedTuple):
     successor: int
 
 
-class Settle(NamedTuple):
+class ElectUncleanly(NamedTuple):
     """A claimant that cannot lead after epoch `authority` should use the replicas that have
     answered."""
 
@@ -165,7 +165,7 @@ _KINDS: Final[dict[int, tuple[type[Any], Struct]]] = {
     13: (GiveTo, Struct(">ii")),
     14: (LogStart, Struct(">iiq")),
     15: (AskChain, Struct(">iiqi")),
-    16: (Settle, Struct(">i")),
+    16: (ElectUncleanly, Struct(">i")),
     17: (Begun, Struct(">iiqq")),
     18: (AskCopy, Struct(">qq")),
     19: (CopyAnswer, Struct(">qq")),
@@ -181,7 +181,7 @@ _NOTHING: Final = memoryview(b"")
 
 OfEpochs = (
     Fence | FenceAnswer | Fenced | Join | Position | JoinFirst | AskChain | Append | Ack | LogStart
-    | LogEnd | Read | ReadAnswer | HandOver | GiveTo | Settle | Begun
+    | LogEnd | Read | ReadAnswer | HandOver | GiveTo | ElectUncleanly | Begun
 )  # fmt: skip
 """What is said on behalf of an epoch: by the cores, for reading what is to be written back, and for
 a leadership that is given away."""
@@ -339,16 +339,16 @@ def gather(rows: Iterable[tuple[bytes, int]], *, frame_bytes_max: int) -> Iterat
 
     A row that is too large for any frame gets a frame of its own; the caller prevents such rows.
     """
-    places: list[int] = []
+    indexes: list[int] = []
     header = payload = 0
-    for place, (row, data_bytes) in enumerate(rows):
+    for index, (row, data_bytes) in enumerate(rows):
         over = header + len(row) > HEADER_BYTES_MAX
         over = over or header + len(row) + payload + data_bytes > frame_bytes_max
-        if places and over:
-            yield places
-            places, header, payload = [], 0, 0
-        places.append(place)
+        if indexes and over:
+            yield indexes
+            indexes, header, payload = [], 0, 0
+        indexes.append(index)
         header += len(row)
         payload += data_bytes
-    if places:
-        yield places
+    if indexes:
+        yield indexes

@@ -182,7 +182,7 @@ class Replica:
         self.promised = max(self.promised, reserved)
         return (PersistPromise(self.promised), PersistLimbo(self.limbo))
 
-    # -- what the leader's side says
+    # -- messages of the leader
 
     def fence(self, fence: Fence) -> Effects:
         """Promise; the answer leaves with the sync that covers all that was written before."""
@@ -199,12 +199,12 @@ class Replica:
         if join.epoch < self.epoch_of_end or (
             join.authority == self.authority and join.epoch < self.epoch
         ):
-            return NOTHING  # of before its sender opened its epoch: it would cut what came since
+            return NOTHING  # sent before its epoch was opened: would cut newer records
         if join.chain[0].start and self.history and self.epoch_of_end < join.chain[0].epoch:
-            newest = self.epoch_of_end  # older epochs say where this log parts from the chain
+            newest = self.epoch_of_end  # older epochs show where this log diverges
             return (AskChain(join.authority, join.epoch, self.incarnation, newest),)
         if self.history and parts_at(self.history, self.end, join.chain) < self.base:
-            return self.differs()  # what was given up begins below all that is here
+            return self.differs()  # discarded records begin below this log
         effects = self._promise(join.authority)
         self.authority, self.epoch, self.chain = join.authority, join.epoch, join.chain
         keep = self._confirmed(join.chain)
@@ -268,7 +268,7 @@ class Replica:
             self.synced_writes = writes
         if mark > self.kept_mark:
             self.kept_mark = mark
-        if cuts == self.cuts and end > self.durable:  # what was cut is for the next one to tell
+        if cuts == self.cuts and end > self.durable:  # the next sync reports cut records
             self.durable = end
         return self._leave_limbo() + self._answers() if self.limbo else self._answers()
 
@@ -303,7 +303,7 @@ class Replica:
     def _promise(self, authority: int) -> Effects:
         if authority <= self.promised:
             return NOTHING
-        if self.authority and self.end > self.acked:  # the former leader is still owed this
+        if self.authority and self.end > self.acked:  # not yet acknowledged to the former leader
             self.owed = Ack(self.authority, self.epoch, self.incarnation, self.end)
             self.owed_after = self.writes
         self.authority = self.epoch = 0

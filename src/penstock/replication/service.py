@@ -1,10 +1,8 @@
-"""The replicated partitions of one broker: copies, leaderships, and the links that join them.
+"""Replicated partitions of one broker: replicas, leaderships, and the links between brokers.
 
-What one turn of the event loop brings, from producers and from other brokers, is answered at its
-end: what replicas need goes out first, in one frame per broker as far as it fits, then everything
-that was written is made durable by one sync of the store, and what waited for it leaves.
-
-Claims and openings go to the control plane in batches: all that a turn asks for is one call.
+At the end of an event-loop turn, messages for replicas are sent, in one frame per broker where
+possible; then one sync of the store makes all writes durable, and their answers are sent. All
+claims and openings of a turn go to the control plane in one call.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from penstock.replication.leadership import Leadership
 from penstock.replication.links import Outgoing
 from penstock.replication.messages import Join
 from penstock.replication.peer_format import (
+    ElectUncleanly,
     GiveTo,
     HandOver,
     PartitionKey,
     ReadAnswer,
     Row,
     Said,
-    Settle,
     encode_row,
     joined,
 )
@@ -54,7 +52,7 @@ logger = logging.getLogger(__name__)
 _LIVES_BITS: Final = 32
 """So many lives of copies may begin between two starts of a broker, as a power of two."""
 HAND_OVER_MS: Final = 3_000
-"""What an heir, or whose claim has stopped a leader, has until that one looks who is to lead."""
+"""Time limit of a successor's claim, and of a claim that stopped a leader."""
 _ALL: Final = -1
 
 
@@ -79,7 +77,7 @@ class ReplicatedLog:
         leading = self.leading
         if self.claiming or leading is None:
             return self.claiming
-        return leading.core.phase is not Phase.STOPPED or leading.heir is not None
+        return leading.core.phase is not Phase.STOPPED or leading.successor is not None
 
     # -- what the partition's owner asks
 
@@ -186,8 +184,8 @@ class ReplicatedLog:
             self._service.inherit(self, message.authority)
         elif isinstance(message, GiveTo):
             self._service.give(self, message)
-        elif isinstance(message, Settle):
-            self._service.on_settle(self)
+        elif isinstance(message, ElectUncleanly):
+            self._service.on_elect_uncleanly(self)
         elif self.leading is not None:
             if isinstance(message, ReadAnswer):
                 self.leading.read_answered(sender, message, data)
@@ -238,17 +236,17 @@ class Replication:
         self.may_be_gone: Callable[[], bool] = lambda: False
         """Whether others may have taken this broker for dead."""
         self.on_refused: Callable[[int], None] = _nothing
-        """Told of a broker whose process is gone, as far as its address says."""
-        self.on_settle: Callable[[ReplicatedLog], None] = _nothing
-        """Told of a partition of which somebody wants a leader at the price of records."""
+        """Receives a broker whose address refuses connections."""
+        self.on_elect_uncleanly: Callable[[ReplicatedLog], None] = _nothing
+        """Receives a partition whose unclean election was requested."""
         self.on_stuck: Callable[[ReplicatedLog], None] = _nothing
-        """Told of a claim of which nothing has come in its time."""
+        """Receives a partition whose claim exceeded its time limit."""
         self.joined: dict[ReplicatedLog, None] = {}  # streams, since they were last looked at
         self._stirred: dict[ReplicatedLog, None] = {}
         self._limited: dict[ReplicatedLog, None] = {}  # whose claim, or leader to come, has a limit
         self._touched: dict[ReplicatedLog, None] = {}
         self._waiting: dict[ReplicatedLog, None] = {}  # whose replicas are to answer
-        self._resting: dict[ReplicatedLog, None] = {}  # whose copies begin anew with `say_again`
+        self._resting: dict[ReplicatedLog, None] = {}  # replicas restart in `say_again`
         self._scheduled = False
         self._outgoing: dict[int, list[Outgoing]] = {}
         self._outgoing_bytes: dict[int, int] = {}
@@ -309,8 +307,8 @@ class Replication:
             return
         if gone.leading is not None:
             gone.leading.lost()
-        places = self.joined, self._stirred, self._waiting, self._limited, self._resting
-        for logs in (*places, *self._short.values()):
+        collections = self.joined, self._stirred, self._waiting, self._limited, self._resting
+        for logs in (*collections, *self._short.values()):
             logs.pop(gone, None)
         self._silent.drop(gone)
 
@@ -346,10 +344,12 @@ class Replication:
             if log.leading is not None and log.leading.say_again():
                 self.stir(log)
 
-    def hand_over(self, log: ReplicatedLog, heir: int, *, limit_ms: int = HAND_OVER_MS) -> None:
-        """Have another replica claim what this broker leads; it has so long for it."""
+    def hand_over(
+        self, log: ReplicatedLog, successor: int, *, limit_ms: int = HAND_OVER_MS
+    ) -> None:
+        """Ask a replica to claim a partition that this broker leads, within a time limit."""
         if log.leading is not None:
-            log.leading.hand_over(heir)
+            log.leading.hand_over(successor)
             self.limit(log, log.leading, limit_ms)
             self.stir(log)
 
@@ -364,9 +364,9 @@ class Replication:
         touched, self._touched = self._touched, {}
         return touched
 
-    def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, heir: int) -> None:
-        """Ask who leads a partition in an epoch to hand it over, if it can. No copy is needed."""
-        asked = GiveTo(epoch, heir)
+    def ask_to_give(self, key: PartitionKey, *, leader: int, epoch: int, successor: int) -> None:
+        """Ask a partition's leader to hand it over. This broker needs no replica of it."""
+        asked = GiveTo(epoch, successor)
         if leader != self.broker_id:
             self.links.send(leader, [(encode_row(key, asked), (), 0)])
         elif key in self.logs:
@@ -375,9 +375,9 @@ class Replication:
     def give(self, log: ReplicatedLog, asked: GiveTo) -> None:
         """Handle another broker's request to let a certain broker lead."""
         leading = log.leading
-        if leading is None or leading.heir is not None or leading.core.epoch != asked.authority:
+        if leading is None or leading.successor is not None:
             return
-        if leading.may_inherit(asked.successor):
+        if leading.core.epoch == asked.authority and leading.may_inherit(asked.successor):
             self.hand_over(log, asked.successor)
 
     def inherit(self, log: ReplicatedLog, epoch: int) -> None:
@@ -393,12 +393,12 @@ class Replication:
             if leading is not None and leading.until_ms > now_ms:
                 continue
             del self._limited[log]
-            if leading is None or (leading.leads and leading.heir is None):
+            if leading is None or (leading.leads and leading.successor is None):
                 continue
-            if leading.heir is not None or leading.core.phase is Phase.STOPPED:
+            if leading.successor is not None or leading.core.phase is Phase.STOPPED:
                 leading.keep()
                 found.append(log)
-            elif leading.core.settled:
+            elif leading.core.unclean:
                 logger.error("%s: what is left does not get all of it", log.log.topic_partition)
                 leading.lost()
                 found.append(log)
@@ -440,7 +440,7 @@ class Replication:
                 self._short.setdefault(broker_id, {})[one] = None
             if one.leading.asks:
                 self._waiting[one] = None
-            one.leading.may_append(one.copy.core)  # clients are told the epoch before any append
+            one.leading.may_append(one.copy.core)  # clients get the epoch first
         except PenstockError as error:
             logger.error("%s: replicas get nothing: %s", one.log.topic_partition, error)
             one.mend(error)
@@ -482,26 +482,26 @@ class Replication:
             self._give_away(log)
         self._send()
 
-    def pass_on(self, key: PartitionKey, heir: int, epoch: int) -> None:
-        """Have another broker claim what the image says is led here, in an epoch, and is not."""
+    def pass_on(self, key: PartitionKey, successor: int, epoch: int) -> None:
+        """Ask another broker to claim a partition that the image names this broker leader of."""
         told = HandOver(max(epoch, self.known_epoch(key)))
-        self.links.send(heir, [(encode_row(key, told), (), 0)])
+        self.links.send(successor, [(encode_row(key, told), (), 0)])
 
-    def _give_away(self, one: ReplicatedLog) -> None:
-        """Have another broker lead where this one's log takes no appends, or has lost some."""
-        leading = one.leading
+    def _give_away(self, log: ReplicatedLog) -> None:
+        """Hand over the leadership of a log that rejects appends or has lost some."""
+        leading = log.leading
         if leading is None or not leading.leads:
             return
-        broken, lacks = one.copy.broken, one.log.log_end_offset < leading.core.end
-        heirs = [heir for heir in leading.core.followers if leading.may_inherit(heir)]
-        if broken or lacks or heirs:
+        broken, lacks = log.copy.broken, log.log.log_end_offset < leading.core.end
+        successors = list(filter(leading.may_inherit, leading.core.followers))
+        if broken or lacks or successors:
             leading.lost()
-        if heirs:
-            self.hand_over(one, heirs[0])  # who claims in time; then it is for all to look who may
-            self.tell(one, heirs[0], HandOver(leading.core.epoch), (), 0)
+        if successors:
+            self.hand_over(log, successors[0])
+            self.tell(log, successors[0], HandOver(leading.core.epoch), (), 0)
         elif lacks and not broken:
-            self.claim([one.key])
-        self.stir(one)
+            self.claim([log.key])
+        self.stir(log)
 
     def tell(
         self,

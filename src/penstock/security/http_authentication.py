@@ -196,7 +196,10 @@ class Authentication(Generic[K]):
         tokens = identities.tokens
         if tokens is None:
             raise NotAuthenticated("signed tokens are not configured")
-        from penstock.security.tokens import InvalidToken, UnknownKey  # there, as who verifies is
+        from penstock.security.tokens import (
+            InvalidToken,
+            UnknownKey,
+        )  # imported where the verifier is
 
         try:
             try:

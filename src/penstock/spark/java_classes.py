@@ -33,7 +33,7 @@ _SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"
 
 def with_archive(options: str) -> str:
     """Return Java's options with the archive, if it exists and they name none themselves."""
-    found = next((path for path in _places() if path.exists()), None)
+    found = next((path for path in _candidates() if path.exists()), None)
     if found is None or any(own in options for own in _OWN):
         return options
     return f"-XX:SharedArchiveFile={found} {options}".strip()
@@ -50,13 +50,13 @@ def destination() -> Path:
     Raises:
         OSError: no folder is writable.
     """
-    places = _places()
-    place = next((path for path in places if can_write(path.parent)), places[-1])
+    candidates = _candidates()
+    place = next((path for path in candidates if can_write(path.parent)), candidates[-1])
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 
 
-def _places() -> list[Path]:
+def _candidates() -> list[Path]:
     found = folders(FOLDER_VARIABLE, Path(__file__).parent, "java")
     return [folder / f"{_classes()}.jsa" for folder in found]
 

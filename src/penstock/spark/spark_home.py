@@ -49,11 +49,13 @@ def spark_home() -> Path:
 @lru_cache(maxsize=1)
 def _unpacked(package: Path) -> Path | None:
     name = hashlib.sha256(f"{package} {pyspark.__version__}".encode()).hexdigest()[:16]
-    places = [folder / name for folder in folders(FOLDER_VARIABLE, Path(__file__).parent, "spark")]
-    found = next((place for place in places if place.exists()), None)
+    candidates = [
+        folder / name for folder in folders(FOLDER_VARIABLE, Path(__file__).parent, "spark")
+    ]
+    found = next((place for place in candidates if place.exists()), None)
     if found is not None:
         return found
-    place = next((place for place in places if can_write(place.parent)), None)
+    place = next((place for place in candidates if can_write(place.parent)), None)
     if place is None:
         return None
     made = Path(mkdtemp(dir=place.parent))

@@ -133,5 +133,5 @@ def _has_records(read: Read) -> bool:
     if read.size_bytes % HEADER_BYTES:
         return True
     data = memoryview(b"".join(read.buffers))
-    places = range(0, len(data), HEADER_BYTES)
-    return any(decode_header(data, at).size_bytes > HEADER_BYTES for at in places)
+    positions = range(0, len(data), HEADER_BYTES)
+    return any(decode_header(data, at).size_bytes > HEADER_BYTES for at in positions)

@@ -259,7 +259,7 @@ class _Loading:
             segments.sort(key=attrgetter("base_offset"))
         start = point.log_start_offset
         if start < min(segments[0].base_offset, point.recovery_offset):
-            segments.insert(0, Segment(self.directory, start))  # reads say that it is gone
+            segments.insert(0, Segment(self.directory, start))  # reads report the missing records
         return segments
 
     def _segment(self, base_offset: int) -> Segment:

@@ -38,7 +38,7 @@ except ProcessEnded as error:
 """
 
 
-def test_pauses_grow_and_who_does_not_stop_is_killed(tmp_path: Path) -> None:
+def test_pauses_grow_and_a_child_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "told")],
         stdout=subprocess.PIPE,

@@ -106,7 +106,7 @@ def test_it_has_no_way_around_tls(guarded: Guarded) -> None:
         guarded.ask(another, "/livez")
 
 
-def test_brokers_know_whence_it_is_asked_and_hear_it_from_nobody_else(guarded: Guarded) -> None:
+def test_brokers_get_the_client_address_from_the_front_alone(guarded: Guarded) -> None:
     connection = HTTPSConnection(
         guarded.address, context=guarded.alice().tls, timeout=TIMEOUT_SECONDS,
         source_address=(ELSEWHERE, 0),

@@ -95,7 +95,7 @@ def test_a_route_without_a_row_does_not_come_up(
         build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
 
 
-def test_open_routes_tell_of_health_alone() -> None:
+def test_unauthenticated_routes_return_only_health() -> None:
     opened = {path for (_, path), needs in NEEDS.items() if not needs.operation}
     assert opened == {"/health", "/livez", "/readyz"}
 

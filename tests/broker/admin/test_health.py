@@ -150,7 +150,9 @@ def test_too_little_space_is_reported_with_both_numbers(tmp_path: Path) -> None:
         check_disk(str(tmp_path), free * 2)
 
 
-async def test_causes_are_shown_to_those_who_may_describe_the_cluster(guarded: Guarded) -> None:
+async def test_causes_are_shown_to_principals_that_may_describe_the_cluster(
+    guarded: Guarded,
+) -> None:
     guarded.broker.stopping.set()
     for path in ("/readyz", "/health"):
         guarded.authoriser.replace([])

@@ -211,7 +211,7 @@ def test_groups_queues_and_sinks_name_the_topics_that_the_asker_may_describe(
     assert group["lag_records"] == group["offsets"][0]["lag_records"]
 
 
-def test_who_may_write_nothing_stages_nothing(guarded: Guarded) -> None:
+def test_a_principal_without_write_access_stages_nothing(guarded: Guarded) -> None:
     assert guarded.ask("PUT", "/v1/staging/x", b"x" * 100, user="bob").status == 403
     assert guarded.ask("GET", "/v1/staging", user="bob").status == 403
 

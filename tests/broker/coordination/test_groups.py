@@ -203,7 +203,7 @@ async def test_members_continue_after_a_restart(broker: BrokerServer) -> None:
     assert group.members[0].member_assignment == b"mine"
 
 
-async def test_a_record_that_cannot_be_read_harms_no_other(broker: BrokerServer) -> None:
+async def test_an_unreadable_record_affects_no_other_group(broker: BrokerServer) -> None:
     await broker.control.save_records(
         [RecordChange(kind="group", key="broken", expected_version=0, rows={"": b"?", "m": b"?"})]
     )

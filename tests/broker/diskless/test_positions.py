@@ -219,7 +219,7 @@ async def test_old_records_go_by_retention(cluster: Cluster, create: Create) -> 
     assert broker.partitions.partition("t", 0).log_start_offset == 1
 
 
-async def test_the_newest_record_where_a_header_promises_a_later_one(
+async def test_the_newest_record_where_a_header_has_a_later_maximum(
     client: WireClient, create: Create
 ) -> None:
     await create("t")

@@ -22,7 +22,7 @@ from tests.broker.test_transactional_logs import (
     Transactions,
     by_confluent,
     by_python,
-    coordinator_said,
+    coordinator_error,
     list_offset,
 )
 from tests.broker.transactions import (
@@ -175,7 +175,7 @@ async def test_what_a_verification_was_for_may_be_over(place: Place) -> None:
 
 
 async def test_what_was_refused_is_not_left_out(place: Place) -> None:
-    place.verifier.answers = [coordinator_said("not_coordinator")]
+    place.verifier.answers = [coordinator_error("not_coordinator")]
     row = await produce(place.client, sent(b"one"))
     assert row.error_code.name == "not_enough_replicas"
     row = await produce(place.client, sent(b"two", sequence=1))
@@ -189,7 +189,7 @@ async def test_where_the_end_is_not_known_nothing_is_verified(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unknown(keys: Any) -> Any:
-        raise coordinator_said("unknown_server_error")
+        raise coordinator_error("unknown_server_error")
 
     monkeypatch.setattr(place.broker.control, "watermarks", unknown)
     row = await produce(place.client, sent(b"v"))

@@ -196,7 +196,7 @@ async def test_a_change_without_effect_is_made_with_a_warning(
     assert "topic a: setting preallocate" in caplog.text
 
 
-async def test_a_promise_that_cannot_be_kept_is_refused(broker: BrokerServer) -> None:
+async def test_remote_storage_enable_is_refused_without_a_tier(broker: BrokerServer) -> None:
     await create(broker, creation("a"))
     outcome = await alter(broker, (TOPIC, "a", [("remote.storage.enable", SET, "true")]))
     assert outcome == ["invalid_config"]

@@ -240,7 +240,7 @@ def test_a_group_has_times_of_its_own(broker: RunningBroker, admin: AdminClient)
     assert broker.call(heartbeat_intervals) == (70, 100)
 
 
-def test_members_go_on_after_a_restart_of_the_broker(broker: RunningBroker, topic: str) -> None:
+def test_members_continue_after_a_broker_restart(broker: RunningBroker, topic: str) -> None:
     fill(broker, topic, range(12))
     with members_of(broker) as members:
         members.join(topic)

@@ -32,7 +32,7 @@ async def save(broker: BrokerServer, group: bytes | None, end: OffsetsEnd | None
         key="tx",
         expected_version=known[0].version if known else 0,
         rows={"": b"the transaction", GROUP_MEMBER + "g": group},
-        settles_offsets=end,
+        completes_offsets=end,
     )
     assert not (await broker.control.save_records([change])).refused
 

@@ -82,7 +82,7 @@ async def test_says_which_configurations_have_no_effect(
         assert said[3] is None
 
 
-async def test_others_get_their_turns_while_many_partitions_come_and_go(
+async def test_creating_and_deleting_many_partitions_does_not_block_the_event_loop(
     broker: BrokerServer,
 ) -> None:
     turns = 0

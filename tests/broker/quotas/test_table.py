@@ -82,7 +82,7 @@ def test_quotas_of_other_entities_do_not_apply() -> None:
         ({"client-id": None}, [("u", "c"), ("v", "c")], [("u", "d"), ("u", "")]),
     ],
 )
-def test_who_shares_a_quota(
+def test_clients_of_an_entity_share_a_quota(
     entity: Mapping[str, str | None],
     shared: list[tuple[str, str]],
     apart: list[tuple[str, str]],

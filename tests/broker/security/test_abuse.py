@@ -198,7 +198,7 @@ async def a_huge_key_set(server: BrokerServer, tmp_path: Path) -> None:
     assert tokens is not None
     tokens._tried = None
     (tmp_path / "jwks.json").write_bytes(b'{"keys": [' + b" " * (8 << 20))
-    await server.security_service.entrance.reload()
+    await server.security_service.listener_group.reload()
     assert tokens.loads.failed == 1
     assert tokens._keys.keys
 
@@ -242,7 +242,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_others_go_on(
+async def test_authenticated_clients_continue_during_an_attack(
     server: BrokerServer, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_server, "HANDSHAKE_SECONDS", 1.0)
@@ -287,7 +287,7 @@ async def test_an_address_that_fails_too_often_is_closed_for_a_while(
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-async def test_who_has_left_before_is_given_no_handshake(
+async def test_closed_connections_get_no_handshake(
     start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, reset: bool
 ) -> None:
     server = await secured(start_broker, tmp_path, max_failed_authentications_per_ip=3)

@@ -36,7 +36,7 @@ def accepted(principal: Principal, expires_ms: int | None = None) -> Accepted:
 
 
 @pytest.mark.parametrize("brokers_only", [False, True])
-def test_who_has_the_brokers_secret_is_a_broker_for_good(brokers_only: bool) -> None:
+def test_a_connection_with_the_brokers_secret_needs_no_reauthentication(brokers_only: bool) -> None:
     made = agreed("SCRAM-SHA-256", brokers_only=brokers_only)
     assert made.accept(accepted(BROKER), 11.0, 0, 60_000) == (0, PEER)
     assert (made.principal, made.expires) == (PEER, inf)

@@ -446,7 +446,7 @@ def test_is_refused(battle: Battle, name: str) -> None:
     battle.results[name].result()
 
 
-def test_a_user_goes_on(battle: Battle) -> None:
+def test_a_client_continues_during_the_attack(battle: Battle) -> None:
     took = sorted(battle.user.took)
     assert len(took) > 50
     assert took[-1] < CLOSED_SECONDS

@@ -65,7 +65,7 @@ async def gone(server: BrokerServer) -> None:
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL"])
 @pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
-async def test_who_authenticates_may_do_everything(
+async def test_authenticated_principals_may_do_everything(
     start_broker: StartBroker, tmp_path: Path, listener: str, mechanism: str
 ) -> None:
     server = await secured(start_broker, tmp_path)
@@ -216,7 +216,9 @@ async def test_listeners_without_sasl_have_none(start_broker: StartBroker, tmp_p
     await gone(server)
 
 
-async def test_a_token_lets_in_until_it_ends(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_a_token_authenticates_until_it_expires(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     key = signing_key()
     (tmp_path / "jwks.json").write_bytes(key_set(k1=key))
     server = await secured(
@@ -389,13 +391,13 @@ async def test_new_certificates_are_for_new_connections(
     assert shown(old) == "broker"
     keystore(tmp_path, "renewed")
     (tmp_path / "renewed.keystore.pem").replace(path)
-    assert await server.security_service.entrance.reload() == []
+    assert await server.security_service.listener_group.reload() == []
     new = await open_to(server, "SSL", tmp_path)
     assert shown(new) == "renewed"
     await old.find("orders")
 
     path.write_bytes(b"no certificate")
-    failures = await server.security_service.entrance.reload()
+    failures = await server.security_service.listener_group.reload()
     assert len(failures) == 2  # both listeners that have it
     assert "no certificates in PEM" in failures[0]
     newest = await open_to(server, "SASL_SSL", tmp_path)
@@ -412,7 +414,7 @@ async def test_new_certificates_are_for_new_connections(
 async def test_users_of_a_file_come_and_go(start_broker: StartBroker, tmp_path: Path) -> None:
     server = await secured(start_broker, tmp_path)
     users_file(tmp_path, "bob")
-    await server.security_service.entrance.reload()
+    await server.security_service.listener_group.reload()
     client = await open_to(server, "SASL_PLAINTEXT", tmp_path)
     assert (await authenticate(client, "PLAIN")).error_code == AUTHENTICATION_FAILED
     await client.close()

@@ -42,7 +42,7 @@ async def create(
     assert not answer.topics[0].error_code, answer
 
 
-async def letters(client: WireClient, count: int, partition: int = 0) -> list[dict[str, Any]]:
+async def dead_letters(client: WireClient, count: int, partition: int = 0) -> list[dict[str, Any]]:
     """Wait for so many dead letters of a partition and return them."""
     async with asyncio.timeout(60):
         while True:
@@ -78,7 +78,7 @@ async def test_rejected_records_are_copied_and_then_resolved(
     one = await join("one", **CONFIGS)
     assert await one.acquire(place) == [(0, 4, 1)]
     assert await one.say(place, 0, 4, ACCEPT, REJECT, RELEASE, REJECT, ACCEPT) == 0
-    found = await letters(client, 2, partition=1)
+    found = await dead_letters(client, 2, partition=1)
     assert [letter["value"] for letter in found] == [b"b", b"d"]
     told = headers(found[0])
     assert told.pop("timestamp").isdigit()
@@ -103,7 +103,7 @@ async def test_what_is_delivered_too_often_is_copied(
     assert await one.say(place, 0, 0, RELEASE) == 0
     assert await one.acquire(place, max_records=1, share_acquire_mode=1) == [(0, 0, 2)]
     assert await one.say(place, 0, 0, RELEASE) == 0
-    [letter] = await letters(client, 1)
+    [letter] = await dead_letters(client, 1)
     told = headers(letter)
     assert told["message"] == "Offset delivery count exceeded the threshold."
     assert (letter["value"], told["delivery.count"]) == (b"a", "2")
@@ -134,7 +134,7 @@ async def test_records_that_cannot_be_copied_wait_and_are_reported(
         body = {"resources": [resource], "validate_only": False}
         answer = await client.call("IncrementalAlterConfigs", 1, body)
         assert not answer.responses[0].error_code
-    assert [letter["value"] for letter in await letters(client, 5)] == [
+    assert [letter["value"] for letter in await dead_letters(client, 5)] == [
         b"a",
         b"b",
         b"c",
@@ -169,7 +169,7 @@ async def test_records_of_the_dead_letter_topic_are_not_copied_into_it(
     assert await one.acquire(letter_place) == [(0, 0, 1)]
     assert await one.say(letter_place, 0, 0, REJECT) == 0
     await until(lambda: broker.share.dead_letters.unwanted == 1)
-    assert len(await letters(client, 1)) == 1
+    assert len(await dead_letters(client, 1)) == 1
 
 
 async def test_the_topic_is_created_where_that_is_allowed(
@@ -184,7 +184,7 @@ async def test_the_topic_is_created_where_that_is_allowed(
     place = await one.topic("t"), 0
     await one.acquire(place)
     assert await one.say(place, 0, 0, REJECT) == 0
-    assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
+    assert [letter["value"] for letter in await dead_letters(client, 1)] == [b"a"]
 
 
 async def test_waiting_dead_letters_are_written_without_further_fetches(
@@ -199,7 +199,7 @@ async def test_waiting_dead_letters_are_written_without_further_fetches(
     await until(lambda: not broker.share.dead_letters.waiting)
     assert not len(broker.share.shares), "as after a start"
     await broker.share.resume()
-    assert [letter["value"] for letter in await letters(client, 1)] == [b"a"]
+    assert [letter["value"] for letter in await dead_letters(client, 1)] == [b"a"]
 
 
 async def test_records_that_are_deleted_meanwhile_are_counted(
@@ -212,7 +212,7 @@ async def test_records_that_are_deleted_meanwhile_are_counted(
     topics = [{"name": "t", "partitions": [{"partition_index": 1, "offset": 3}]}]
     await client.call("DeleteRecords", 2, {"topics": topics, "timeout": 5000})
     await create(client, TOPIC, ALLOWED)
-    assert [letter["value"] for letter in await letters(client, 2)] == [b"d", b"e"]
+    assert [letter["value"] for letter in await dead_letters(client, 2)] == [b"d", b"e"]
     assert broker.share.shares.deleted == 3
     text = {sample.metric.name: sample.value for sample in broker.share.samples()}
     assert text["penstock_share_dead_letters_waiting_partitions"] in (0, 1)

@@ -159,7 +159,7 @@ def test_acknowledgements_are_applied_all_or_none() -> None:
     assert share.runs == before
 
 
-def test_what_lies_before_the_start_is_not_looked_at() -> None:
+def test_records_before_the_start_offset_are_ignored() -> None:
     share = partition()
     acquire(share, most=10)
     assert share.log_begins(7)
@@ -230,10 +230,10 @@ class Agrees(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.has_letters(False)
+        self.has_dead_letters(False)
 
     @initialize(dead_letters=st.booleans())
-    def has_letters(self, dead_letters: bool) -> None:
+    def choose_limits(self, dead_letters: bool) -> None:
         limits = ShareLimits(
             delivery_count_limit=3,
             lock_duration_ms=10,

@@ -177,7 +177,7 @@ async def test_requests_come_in_their_order(place: Place, join: Join) -> None:
     assert answer.error_code.name == "invalid_share_session_epoch"
 
 
-async def test_errors_stand_with_their_partitions(place: Place, join: Join) -> None:
+async def test_errors_are_returned_per_partition(place: Place, join: Join) -> None:
     one = await join("one")
     gone, missing = (uuid4(), 0), (place[0], 7)
     answer = await one.fetch(gone, missing, place, max_wait=HOUR_MS)

@@ -116,7 +116,7 @@ def accept(shares: Shares, stored: StoredShare, member: str, first: int, last: i
     stored.share.acknowledge(member, acknowledgements, now_ms=shares.now_ms())
 
 
-def test_keys_name_their_places() -> None:
+def test_keys_name_group_topic_and_partition() -> None:
     place = ("a/b c/", UUID(int=3), 12)
     assert place_of(share_key(*place)) == place
 

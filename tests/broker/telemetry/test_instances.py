@@ -108,7 +108,7 @@ def test_other_subscriptions_are_another_number_at_once() -> None:
     push(known, 3, asked.subscription_id)
 
 
-def test_a_client_goes_on_at_another_broker() -> None:
+def test_a_client_continues_at_another_broker() -> None:
     number = instances(WANTED).ask(ONE, CLIENT, 0).subscription_id
     push(instances(WANTED), 50, number)
     assert -(2**31) <= number < 2**31

@@ -88,7 +88,7 @@ async def test_only_what_is_old_decided_and_dirty_enough_is_taken(
     assert await bed.plane.clean_offset(*KEY) == 4
 
 
-async def test_a_pass_ends_where_its_map_is_full_and_the_next_goes_on(
+async def test_a_pass_ends_where_its_map_is_full_and_the_next_continues(
     bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     keys = [b"key %d" % number for number in range(5_000)]
@@ -185,7 +185,7 @@ async def test_a_crash_between_any_two_steps_loses_nothing(clock: FakeClock) -> 
     assert doomed > 12
 
 
-async def test_faults_of_the_store_end_a_round_and_the_next_goes_on(
+async def test_store_faults_end_a_round_and_the_next_round_continues(
     bed: Bed, clock: FakeClock, ledger: Ledger
 ) -> None:
     for fault in ("fails", "lands", "truncated", "late"):

@@ -179,7 +179,7 @@ def test_a_pass_begins_where_the_last_one_ended() -> None:
     assert {partition.kind for partition in log.partitions[KEYS[0]]} == {"segment"}
 
 
-def test_what_failed_is_tried_again_and_what_follows_goes_on() -> None:
+def test_failed_runs_are_retried_and_later_runs_continue() -> None:
     log = Log()
     log.partitions = {KEYS[0]: extents("w" * 25), KEYS[1]: extents("www")}
     log.run(["done", "failed"])

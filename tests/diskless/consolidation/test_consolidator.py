@@ -223,7 +223,7 @@ async def fresh(clock: FakeClock) -> Bed:
     return Bed(await furnished(MemoryControlPlane(clock=clock)), MemoryStore(clock=clock))
 
 
-async def test_faults_of_the_store_end_a_pass_and_the_next_goes_on(
+async def test_store_faults_end_a_pass_and_the_next_pass_continues(
     bed: Bed, clock: FakeClock
 ) -> None:
     before = await filled(bed)

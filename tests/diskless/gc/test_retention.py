@@ -63,7 +63,7 @@ def test_an_empty_partition_is_left_alone() -> None:
     assert core.calls([item], [Watermarks(0, 0, 0)], 10) == []
 
 
-def test_what_lies_below_a_start_that_moved_goes_once() -> None:
+def test_records_below_a_moved_start_are_deleted_once() -> None:
     core = RetentionCore(interval_ms=1000)
     item = target()
     moved = Watermarks(100, 100, 5000)

@@ -30,7 +30,7 @@ async def populated(**settings: Any) -> World:
     return world
 
 
-def test_a_pass_goes_step_by_step_and_goes_on_while_there_is_more() -> None:
+def test_a_pass_runs_in_steps_until_nothing_is_left() -> None:
     core = Sweep(objects_max=2, rounds_max=3)
     assert core.begin() == MarkForDeletion(2)
     assert core.condemned([MarkedObject(1, "a", 10), MarkedObject(2, "b", 5)]) == DeleteObjects(

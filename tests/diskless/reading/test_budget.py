@@ -41,7 +41,7 @@ async def test_a_demand_above_the_whole_budget_is_granted_alone() -> None:
     assert budget.used_bytes == 1
 
 
-async def test_who_goes_away_while_waiting_takes_nothing() -> None:
+async def test_a_waiting_request_that_is_cancelled_takes_no_budget() -> None:
     budget = ByteBudget(100)
     await budget.take(100)
     waits, behind = (asyncio.create_task(budget.take(50)) for _ in range(2))
@@ -53,7 +53,7 @@ async def test_who_goes_away_while_waiting_takes_nothing() -> None:
     assert budget.used_bytes == 50
 
 
-async def test_who_goes_away_just_when_it_is_granted_gives_back() -> None:
+async def test_a_request_cancelled_when_granted_returns_its_budget() -> None:
     budget = ByteBudget(100)
     await budget.take(100)
     waits = asyncio.create_task(budget.take(50))

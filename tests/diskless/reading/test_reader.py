@@ -263,7 +263,7 @@ async def test_an_unavailable_plane_causes_an_error_that_consumers_know(
     assert raised.value.code == "kafka_storage_error"
 
 
-async def test_one_load_serves_all_who_want_the_same(bed: ReaderBed) -> None:
+async def test_one_load_serves_all_requests_of_the_same_batches(bed: ReaderBed) -> None:
     await bed.write([Sent(count=3)])
     bed.paths.gate.clear()
     for _ in range(5):

@@ -269,7 +269,7 @@ def test_what_the_store_refuses_is_answered_at_once() -> None:
     assert driver.core.counters.objects_failed == 1
 
 
-def test_an_object_that_cannot_be_written_in_time_is_given_up() -> None:
+def test_an_object_that_cannot_be_written_in_time_fails() -> None:
     driver = Driver(write_timeout_ms=5000, put_timeout_ms=600_000)
     sent, put = driver.write()
     driver.pass_ms(4989)
@@ -330,7 +330,7 @@ def test_a_permanent_rejection_by_the_plane_is_answered_at_once(error: PenstockE
     assert driver.core.idle
 
 
-def test_a_commit_that_is_unknown_to_the_end_is_given_up_and_its_late_answer_ignored() -> None:
+def test_a_commit_without_an_outcome_fails_and_its_late_response_is_ignored() -> None:
     driver = Driver(write_timeout_ms=5000)
     sent, _, commit = driver.committing()
     driver.pass_ms(5000)

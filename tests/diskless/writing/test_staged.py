@@ -106,7 +106,7 @@ async def test_a_put_that_fails_is_made_again_under_a_new_key() -> None:
     await written(world, commit)
 
 
-async def test_a_store_that_goes_on_failing_ends_it() -> None:
+async def test_a_store_that_keeps_failing_ends_the_upload() -> None:
     world = await furnished()
     world.store.script.extend(["fails"] * STAGED_PUT_ATTEMPTS_MAX)
     async with objects(world) as staged:

@@ -16,7 +16,15 @@ from functools import partial
 import uvloop
 
 from penstock.base.settings import load
-from penstock.host.port import ACCEPTED, PENDING, Chunks, ChunkSink, Introduction, Settle, Verdict
+from penstock.host.port import (
+    ACCEPTED,
+    PENDING,
+    Chunks,
+    ChunkSink,
+    Completion,
+    Introduction,
+    Verdict,
+)
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
 from penstock.host.sinks.log import LogSink, LogSinkOptions
@@ -31,9 +39,9 @@ class SlowSink(NullSink):
         known = await super().introduce(producer_id, topics)
         return Introduction(producer_id=known.producer_id, partitions=dict.fromkeys(topics, 4))
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         delay = float(os.environ.get("SLOW", "0"))
-        asyncio.get_running_loop().call_later(delay, partial(settle, ACCEPTED))
+        asyncio.get_running_loop().call_later(delay, partial(complete, ACCEPTED))
         return PENDING
 
 

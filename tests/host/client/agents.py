@@ -19,7 +19,15 @@ from typing import Any
 import uvloop
 
 from penstock.base.settings import load
-from penstock.host.port import ACCEPTED, PENDING, Chunks, ChunkSink, Settle, Settled, Verdict
+from penstock.host.port import (
+    ACCEPTED,
+    PENDING,
+    Chunks,
+    ChunkSink,
+    Completion,
+    FinalVerdict,
+    Verdict,
+)
 from penstock.host.server.agent import HostAgent
 from penstock.host.server.settings import HostSettings
 from penstock.host.sinks.memory import MemorySink, StoredFrame
@@ -46,9 +54,9 @@ class GateSink(MemorySink):
         super().__init__(bytes_max=1 << 30)
         self.open = open_
         self.partitions = 4
-        self.answer: Settled | None = None
+        self.answer: FinalVerdict | None = None
         """Instead of what the memory sink says, once."""
-        self._waiting: list[tuple[Settle, Verdict]] = []
+        self._waiting: list[tuple[Completion, Verdict]] = []
 
     async def introduce(self, producer_id: int, topics: Any) -> Any:
         from penstock.host.port import Introduction
@@ -58,21 +66,21 @@ class GateSink(MemorySink):
             producer_id=known.producer_id, partitions=dict.fromkeys(topics, self.partitions)
         )
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         if self.answer is not None:
             answer, self.answer = self.answer, None
             return answer
-        verdict = super().accept(chunks, settle)
+        verdict = super().accept(chunks, complete)
         if self.open or verdict is not ACCEPTED:
             return verdict
-        self._waiting.append((settle, ACCEPTED))
+        self._waiting.append((complete, ACCEPTED))
         return PENDING
 
     def release(self) -> None:
         self.open = True
         waiting, self._waiting = self._waiting, []
-        for settle, _ in waiting:
-            settle(ACCEPTED)
+        for complete, _ in waiting:
+            complete(ACCEPTED)
 
     async def stop(self, deadline_seconds: float) -> None:
         self.release()

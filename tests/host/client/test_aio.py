@@ -231,7 +231,7 @@ def test_draining(run: Run, path: str) -> None:
         run(work)
 
 
-def test_failed_for_now_and_for_good(run: Run, path: str) -> None:
+def test_retriable_and_permanent_failures(run: Run, path: str) -> None:
     async def work() -> None:
         async with AsyncHostClient(path) as client:
             sink.answer = Failed("not now", retryable=True, retry_after_ms=20)
@@ -296,7 +296,7 @@ def test_a_fenced_producer_stops(run: Run, path: str) -> None:
         run(work)
 
 
-def test_a_hello_that_is_refused_for_good(run: Run, path: str) -> None:
+def test_a_hello_that_is_refused_permanently(run: Run, path: str) -> None:
     async def work() -> None:
         async with AsyncHostClient(path, resend=False, connect_timeout_ms=CONNECT_MS) as client:
             refusal = asyncio.to_thread(agent.welcome, accepted=False, reason="never")

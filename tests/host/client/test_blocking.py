@@ -161,7 +161,7 @@ def test_callbacks_may_publish_and_may_fail(path: str, caplog: pytest.LogCapture
     assert "of the caller's own" in caplog.text
 
 
-def test_a_callback_may_wait_unless_nobody_would_bring_the_answer(path: str) -> None:
+def test_a_callback_may_wait_if_a_thread_receives_the_answer(path: str) -> None:
     """The background thread runs callbacks when no other thread waits; it also connects.
 
     So with a connection it waits as the leader. The second agent ends the connection in one breath

@@ -125,7 +125,7 @@ def test_an_agent_that_does_not_read_holds_the_publisher(path: str) -> None:
             future.result(20)
 
 
-def test_without_blocking_the_keeper_sends_what_waits(path: str) -> None:
+def test_the_background_thread_sends_waiting_frames(path: str) -> None:
     payload = bytes(1 << 20)
     with (
         PlayedAgent(path) as agent,
@@ -166,7 +166,7 @@ def test_the_delivery_timeout_counts_from_publish(path: str) -> None:
         assert time.monotonic() - started > 0.07
 
 
-def test_failed_for_now_and_for_good(path: str) -> None:
+def test_retriable_and_permanent_failures(path: str) -> None:
     with ThreadAgent(path, GateSink()) as agent, HostClient(path) as client:
         sink = agent.sink
         assert isinstance(sink, GateSink)
@@ -203,7 +203,7 @@ def test_a_slow_agent(path: str) -> None:
 def test_close_delivers_and_then_refuses(path: str) -> None:
     with ThreadAgent(path) as agent:
         client = HostClient(path)
-        keeper = keeper_of(client)
+        on_keep = keeper_of(client)
         futures = [client.publish(b"%d" % n) for n in range(50)]
         client.close()
         client.close()
@@ -220,10 +220,10 @@ def test_close_delivers_and_then_refuses(path: str) -> None:
         ):
             with pytest.raises(ClientClosed):
                 attempt()
-    assert not keeper.is_alive()
+    assert not on_keep.is_alive()
 
 
-def test_close_gives_up_at_its_timeout(path: str) -> None:
+def test_close_returns_at_its_timeout(path: str) -> None:
     client = HostClient(path)
     future = client.publish(b"x")
     started = time.monotonic()
@@ -233,7 +233,7 @@ def test_close_gives_up_at_its_timeout(path: str) -> None:
         future.result(0)
 
 
-def test_close_ends_those_who_wait(path: str) -> None:
+def test_close_ends_waiting_callers(path: str) -> None:
     with PlayedAgent(path) as agent:
         client = HostClient(path)
         agent.welcome()
@@ -272,14 +272,14 @@ def test_flush_returns_also_when_what_was_published_has_failed(path: str) -> Non
 def test_a_client_that_is_dropped_says_so(path: str) -> None:
     with ThreadAgent(path) as agent:
         client = HostClient(path)
-        keeper = keeper_of(client)
+        on_keep = keeper_of(client)
         client.send(b"x", timeout=20)
         kept = [client]
         del client
         with pytest.warns(ResourceWarning, match="unclosed <HostClient"):
             kept.clear()
         gc.collect()
-        wait_for(lambda: not keeper.is_alive())
+        wait_for(lambda: not on_keep.is_alive())
         wait_for(lambda: not agent.agent.connections)
 
 

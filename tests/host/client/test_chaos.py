@@ -103,7 +103,7 @@ class Worker(threading.Thread):
         (3, {"buffer_frames": 50, "socket_buffer_bytes": 4096, "checksum": True}),
     ],
 )
-def test_nobody_waits_for_ever(
+def test_no_caller_waits_forever(
     path: str, seed: int, options: dict[str, Any], switching: None
 ) -> None:
     dice = random.Random(seed)

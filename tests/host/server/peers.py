@@ -16,9 +16,9 @@ from penstock.host.port import (
     ACCEPTED,
     PENDING,
     Chunks,
+    Completion,
+    FinalVerdict,
     Introduction,
-    Settle,
-    Settled,
     Verdict,
 )
 from penstock.host.server.agent import PLAIN_HTTP, HostAgent
@@ -41,7 +41,7 @@ class GateSink:
         self.open = open_
         self.verdict: Verdict = ACCEPTED
         self.accepted: list[bytes] = []
-        self.pending: list[tuple[Chunks, Settle]] = []
+        self.pending: list[tuple[Chunks, Completion]] = []
         self.stopped_after: float | None = None
         self.topics: list[tuple[str, ...]] = []
         self.introduction: asyncio.Event | None = None
@@ -77,22 +77,22 @@ class GateSink:
             producer_id = self._next_id
         return Introduction(producer_id=producer_id, partitions={name: 3 for name in topics})
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         if self.open:
             if self.verdict is ACCEPTED:
                 self._keep(chunks)
             return self.verdict
         chunks.keep()
-        self.pending.append((chunks, settle))
+        self.pending.append((chunks, complete))
         return PENDING
 
-    def release(self, verdict: Settled = ACCEPTED) -> None:
+    def release(self, verdict: FinalVerdict = ACCEPTED) -> None:
         pending, self.pending = self.pending, []
-        for chunks, settle in pending:
+        for chunks, complete in pending:
             if verdict is ACCEPTED:
                 self._keep(chunks)
             chunks.release()
-            settle(verdict)
+            complete(verdict)
 
     def _keep(self, chunks: Chunks) -> None:
         for at, size in zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True):

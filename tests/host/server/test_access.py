@@ -160,7 +160,7 @@ async def stranger(agent: HostAgent, *words: str) -> AsyncIterator[asyncio.Strea
         assert await process.wait() == 0
 
 
-async def test_a_stranger_is_told_so_before_it_says_anything(tmp_path: Path) -> None:
+async def test_a_producer_without_a_rule_is_refused_before_hello(tmp_path: Path) -> None:
     rules = rule('"*"', uid=STRANGER - 1)
     async with guarded(tmp_path / "rules", rules, socket_mode="0666") as (agent, noted):
         granted = agent.connections.budget.granted_bytes
@@ -200,7 +200,7 @@ async def test_rules_are_read_again(tmp_path: Path) -> None:
         await one.expect(ACCEPTED, ranges=[3, 1])
 
 
-async def test_who_has_lost_its_rule_is_closed(tmp_path: Path) -> None:
+async def test_a_connection_whose_rule_is_removed_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "rules"
     async with guarded(path, rule('"orders"', uid=STRANGER), socket_mode="0666") as (agent, _):
         async with stranger(agent, "publish") as said:
@@ -316,7 +316,7 @@ async def test_http_without_good_credentials(
     assert PASSWORD not in repr(event)
 
 
-async def test_who_observes_does_not_publish(tmp_path: Path) -> None:
+async def test_observers_cannot_publish(tmp_path: Path) -> None:
     options: dict[str, Any] = {"http_listener": LOCAL}
     token = {"authorization": f"bearer {TOKEN}"}
     async with guarded(tmp_path / "rules", http_rules(), **options) as (agent, noted):

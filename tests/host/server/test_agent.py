@@ -104,7 +104,7 @@ async def test_an_agent_with_a_sink_that_cannot_start() -> None:
             pass
 
 
-async def test_a_second_agent_is_refused_and_harms_nobody() -> None:
+async def test_a_second_agent_is_refused_without_effect_on_the_first() -> None:
     async with serving() as agent, peer(agent) as one:
         sink = GateSink()
         second = HostAgent(HostSettings(socket_path=agent.settings.socket_path), sink)
@@ -144,7 +144,7 @@ async def test_takeover_while_the_old_agent_still_serves() -> None:
     assert new_sink.accepted == [b"new", b"newer"]
 
 
-async def test_one_connection_too_many_is_told_so() -> None:
+async def test_a_connection_above_the_limit_is_refused_with_the_reason() -> None:
     async with serving(connections_max=2) as agent:
         async with peer(agent), peer(agent) as second:
             third = Peer(agent.settings.socket_path)
@@ -220,7 +220,7 @@ async def test_a_producer_beyond_its_credit() -> None:
         assert agent.connections.totals.overdrafts == 1
 
 
-async def test_who_leaves_frames_behind_frees_its_credit() -> None:
+async def test_a_producer_that_disconnects_frees_its_credit() -> None:
     sink = GateSink(open_=False)
     async with serving(sink) as agent:
         async with peer(agent) as one:
@@ -257,7 +257,7 @@ async def test_a_silent_producer_is_pinged_then_closed() -> None:
         assert header.type == ACCEPTED
 
 
-async def test_nobody_is_silent_while_the_agent_itself_is_held_up() -> None:
+async def test_producers_do_not_time_out_while_the_agent_is_suspended() -> None:
     clock = JumpingClock()
     async with serving(clock=clock) as agent, peer(agent) as one:
 
@@ -312,7 +312,7 @@ async def test_a_sink_that_refuses_a_producer() -> None:
             await one.expect(ACCEPTED)
 
 
-async def test_who_leaves_before_it_is_introduced() -> None:
+async def test_a_producer_that_disconnects_before_its_introduction() -> None:
     sink = GateSink()
     sink.introduction = asyncio.Event()
     async with serving(sink) as agent:
@@ -361,7 +361,7 @@ async def test_draining_in_good_order() -> None:
     assert len(sink.accepted) == 3
 
 
-async def test_who_comes_before_the_path_is_left_goes_to_the_next_agent() -> None:
+async def test_connections_during_a_drain_are_served_by_the_next_agent() -> None:
     """The directory's lock keeps the path there for a while after DRAIN, and no agent accepts."""
     old_sink, new_sink = GateSink(), GateSink()
     async with serving(old_sink) as old:
@@ -395,7 +395,7 @@ async def test_the_deadline_of_a_drain_ends_it() -> None:
         await until(lambda: sink.pending)
         stopping = asyncio.create_task(agent.stop())
         await busy.expect(DRAIN)
-        await busy.expect(ACCEPTED, ranges=[0, 1])  # settled by the sink's stop, and still said
+        await busy.expect(ACCEPTED, ranges=[0, 1])  # completed by the sink's stop, and still said
         assert await busy.ended() == []
         await stopping
 

@@ -174,7 +174,7 @@ async def test_a_length_over_the_limit_takes_no_memory(folder: Path) -> None:
         assert process.peak_bytes - before < 4 * MIB
 
 
-async def test_lengths_that_are_promised_take_no_memory(folder: Path) -> None:
+async def test_declared_lengths_allocate_no_memory(folder: Path) -> None:
     """A hundred producers announce 8 MiB each and send a little of it."""
     path = str(folder / "host.sock")
     with agent_process(path) as process:

@@ -176,9 +176,9 @@ async def test_a_body_accepted_in_part() -> None:
         browser = await Browser.open(agent)
         await browser.send("POST", "/v1/ingest", b"1\n" * 5000, {"content-type": LINES})
         await until(lambda: len(sink.pending) == 2)
-        (first, settle), sink.pending = sink.pending[0], sink.pending[1:]
+        (first, complete), sink.pending = sink.pending[0], sink.pending[1:]
         first.release()
-        settle(Failed("later", retryable=True))
+        complete(Failed("later", retryable=True))
         sink.release()
         answer = await browser.answer()
         assert answer.status == 429

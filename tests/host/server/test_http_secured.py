@@ -16,7 +16,7 @@ from penstock.host.server.agent import HostAgent
 from penstock.host.server.http import NAME, OCTETS
 from penstock.host.server.settings import HttpSecuritySettings
 from penstock.security.files import UnusableFile
-from penstock.security.listeners import entrance
+from penstock.security.listeners import listener_group
 from penstock.security.tls import TlsFiles, TlsOptions, client_context
 from tests.host.server.peers import GateSink, serving, until
 from tests.host.server.test_access import PASSWORD, TOKEN, basic, guarded, http_rules
@@ -134,7 +134,7 @@ async def test_certificates_of_clients(tmp_path: Path) -> None:
     ]
 
 
-async def test_who_shows_no_certificate_where_one_is_required(tmp_path: Path) -> None:
+async def test_a_client_without_a_required_certificate_is_refused(tmp_path: Path) -> None:
     security = encrypted(tmp_path, ssl_client_auth="required")
     async with serving(http_listener=LOCAL, http_security=security) as agent:
         assert (await publish(agent, client(tmp_path, "carol"))).status == 200
@@ -142,10 +142,8 @@ async def test_who_shows_no_certificate_where_one_is_required(tmp_path: Path) ->
             await publish(agent, client(tmp_path))
 
 
-async def test_certificates_are_loaded_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(entrance, "LOOK_SECONDS", 0.01)
+async def test_certificates_are_reloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_group, "LOOK_SECONDS", 0.01)
     security, tls = encrypted(tmp_path), client(tmp_path)
     async with serving(http_listener=LOCAL, http_security=security) as agent:
         assert agent.http is not None
@@ -167,7 +165,7 @@ async def test_certificates_are_loaded_anew(
 
         first = await shown()
         path = Path(keystore(tmp_path, "agent"))
-        files = agent.http.entrance.listeners[NAME].tls
+        files = agent.http.listener_group.listeners[NAME].tls
         assert files is not None
         await until(lambda: files.reloads)
         second = await shown()
@@ -192,7 +190,7 @@ async def test_handshakes_that_fail_are_counted_and_bounded(tmp_path: Path) -> N
         assert agent.http is not None
         values = {
             sample.metric.name: (sample.value, *sample.labels)
-            for sample in agent.http.entrance.samples()
+            for sample in agent.http.listener_group.samples()
         }
     assert values["penstock_tls_handshakes_failed_total"] == (2, NAME)
     assert values["penstock_unauthenticated_connections_refused_total"] == (

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.host.port import Chunks, Settle, Verdict
+from penstock.host.port import Chunks, Completion, Verdict
 from penstock.host.server.http import LINES, OCTETS
 from tests.formats.drawn import EXAMPLES
 from tests.host.server.peers import GateSink, serving
@@ -51,9 +51,9 @@ class PlacesSink(GateSink):
         super().__init__()
         self.places: list[tuple[str, int]] = []
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         self.places.append((chunks.topic, chunks.partition))
-        return super().accept(chunks, settle)
+        return super().accept(chunks, complete)
 
 
 def in_turn(examples: st.SearchStrategy[Any], sink: GateSink, check: Any) -> None:

@@ -240,7 +240,7 @@ def test_an_inode_is_not_given_again_while_its_listener_is_open(path: str) -> No
     first.close()
 
 
-def test_a_file_that_somebody_removed(path: str) -> None:
+def test_a_removed_socket_file(path: str) -> None:
     with closing(claim(path)) as file:
         os.unlink(path)
         assert not file.ours

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.base.buffers import ReceivePool
 from penstock.client import Client
-from penstock.host.port import ChunkFormat, Chunks, ChunkSink, Pending, Settled
+from penstock.host.port import ChunkFormat, Chunks, ChunkSink, FinalVerdict, Pending
 from penstock.records.columnar import encode_batches
 
 WAIT_SECONDS = 60
@@ -72,26 +72,26 @@ class Fate:
     """Verdict of a frame; a second one is recorded and reported by `of`."""
 
     def __init__(self, sink: ChunkSink, chunks: Chunks) -> None:
-        self.verdicts: list[Settled] = []
+        self.verdicts: list[FinalVerdict] = []
         self._event = asyncio.Event()
-        verdict = sink.accept(chunks, self._settle)
+        verdict = sink.accept(chunks, self._complete)
         self.pending = isinstance(verdict, Pending)
         assert not self.verdicts, "verdict before accept returned"
         if not isinstance(verdict, Pending):
-            self._settle(verdict)
+            self._complete(verdict)
 
-    def _settle(self, verdict: Settled) -> None:
+    def _complete(self, verdict: FinalVerdict) -> None:
         self.verdicts.append(verdict)
         self._event.set()
 
-    async def of(self) -> Settled:
+    async def of(self) -> FinalVerdict:
         async with asyncio.timeout(WAIT_SECONDS):
             await self._event.wait()
         (verdict,) = self.verdicts
         return verdict
 
 
-async def fates(sink: ChunkSink, frames: Iterable[Chunks]) -> list[Settled]:
+async def fates(sink: ChunkSink, frames: Iterable[Chunks]) -> list[FinalVerdict]:
     """Hand frames over one after another, and wait for all verdicts."""
     handed = [Fate(sink, chunks) for chunks in frames]
     return [await fate.of() for fate in handed]

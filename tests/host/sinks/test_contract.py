@@ -71,7 +71,7 @@ async def test_names_itself_and_the_largest_frame(build: Build) -> None:
         assert subject.sink.retained_bytes == 0
 
 
-async def test_introduces_strangers_by_a_new_id_each_and_leaves_known_ones_theirs(
+async def test_new_producers_get_new_ids_and_known_producers_keep_theirs(
     build: Build,
 ) -> None:
     async with build() as subject:

@@ -217,7 +217,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_a_bad_batch_is_refused_for_good_before_anything_is_sent(
+async def test_an_invalid_batch_is_refused_permanently_before_anything_is_sent(
     name: str, log_broker: Broker, topic: Topic
 ) -> None:
     content, reason = BAD[name]
@@ -267,7 +267,7 @@ async def test_events_and_records_must_be_as_many(log_broker: Broker, topic: Top
         ({"producer_epoch": -1, "log_sequence": 0}, "cannot be idempotent"),
     ],
 )
-async def test_a_frame_that_leads_nowhere_is_refused_for_good(
+async def test_a_frame_without_a_destination_is_refused_permanently(
     fields: dict[str, Any], reason: str, log_broker: Broker, topic: Topic
 ) -> None:
     verdict = await refused(log_broker, frame([b"x"], **{"topic": topic(), **fields}))
@@ -276,7 +276,7 @@ async def test_a_frame_that_leads_nowhere_is_refused_for_good(
 
 
 @pytest.mark.parametrize("records", [False, True], ids=["opaque", "record batch"])
-async def test_too_large_is_refused_for_good_here_and_by_the_topic(
+async def test_too_large_frames_are_refused_permanently(
     records: bool, log_broker: Broker, topic: Topic
 ) -> None:
     value = bytes(1_048_588)
@@ -398,9 +398,7 @@ def test_the_queue_has_room_for_the_largest_frame() -> None:
         LogSink(LogSinkOptions(bootstrap="127.0.0.1:1", retained_bytes_max=1000))
 
 
-async def test_what_lies_in_the_payload_after_the_verdict_does_not_matter(
-    log_broker: Broker, topic: Topic
-) -> None:
+async def test_payload_bytes_may_change_after_the_verdict(log_broker: Broker, topic: Topic) -> None:
     name, count = topic(), 30
     payload = bytearray(batch([b"x" * 50_000]))
     async with log_sink(log_broker.bootstrap) as sink:

@@ -51,7 +51,7 @@ async def test_sends_frames_back_while_it_is_full(limits: dict[str, Any]) -> Non
     assert sink.drain() == []
 
 
-async def test_where_nobody_drains_it_a_frame_without_room_is_refused_for_good() -> None:
+async def test_without_a_drain_a_frame_without_room_is_refused_permanently() -> None:
     sink = MemorySink(bytes_max=25, drained=False)
     *_, last = await fates(sink, [frame([bytes(10)], first_sequence=at) for at in range(3)])
     assert isinstance(last, Failed)

@@ -57,7 +57,7 @@ async def test_a_partition_id_of_the_sinks_own_takes_all_topics() -> None:
     assert {partition for partition, _ in sender.payloads} == {"site-1"}
 
 
-async def test_a_frame_without_a_topic_is_refused_for_good() -> None:
+async def test_a_frame_without_a_topic_is_refused_permanently() -> None:
     sink = OutboxSink(Sender())
     (verdict,) = await fates(sink, [frame([b"x"], topic="")])
     assert isinstance(verdict, Failed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.tiers.values import TierMarks, TiersDropped, TierSegment
+from penstock.control.tiers.values import TierBounds, TiersDropped, TierSegment
 from penstock.partitions.tiering.core import (
     Ask,
     Copy,
@@ -42,9 +42,9 @@ def look(*bounds: int, **fields: Any) -> Look:
     return Look(**whole)
 
 
-def knowing(marks: TierMarks | None, epoch: int = 0) -> TierCore:
+def knowing(bounds: TierBounds | None, epoch: int = 0) -> TierCore:
     core = TierCore()
-    core.learned(marks, epoch)
+    core.learned(bounds, epoch)
     return core
 
 
@@ -63,23 +63,23 @@ def test_unknown_tiers_are_requested_and_again_in_a_new_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("marks", "stable", "start", "base"),
+    ("bounds", "stable", "start", "base"),
     [
         (None, 40, 0, 0),
         (None, 40, 15, 10),
         (None, 9, 0, None),
-        (TierMarks(0, 10, 100, 1, ((0, 0),)), 20, 0, 10),
-        (TierMarks(0, 10, 100, 1, ((0, 0),)), 19, 0, None),
-        (TierMarks(0, 14, 100, 1, ((0, 0),)), 40, 0, 14),
-        (TierMarks(0, 30, 300, 3, ((0, 0),)), 40, 0, None),
-        (TierMarks(25, 10, 0, 0), 40, 25, 20),
-        (TierMarks(25, 22, 0, 0), 40, 25, 22),
+        (TierBounds(0, 10, 100, 1, ((0, 0),)), 20, 0, 10),
+        (TierBounds(0, 10, 100, 1, ((0, 0),)), 19, 0, None),
+        (TierBounds(0, 14, 100, 1, ((0, 0),)), 40, 0, 14),
+        (TierBounds(0, 30, 300, 3, ((0, 0),)), 40, 0, None),
+        (TierBounds(25, 10, 0, 0), 40, 25, 20),
+        (TierBounds(25, 22, 0, 0), 40, 25, 22),
     ],
 )
 def test_the_first_that_is_committed_and_not_archived_is_copied(
-    marks: TierMarks | None, stable: int, start: int, base: int | None
+    bounds: TierBounds | None, stable: int, start: int, base: int | None
 ) -> None:
-    found = step(knowing(marks), look(0, 10, 20, 30, stable=stable, start_offset=start))
+    found = step(knowing(bounds), look(0, 10, 20, 30, stable=stable, start_offset=start))
     assert (found.base_offset if isinstance(found, Copy) else found) == base
 
 
@@ -122,36 +122,36 @@ def test_a_new_leader_cuts_tiers_beyond_its_log(
     end: int,
     cut: int | None,
 ) -> None:
-    core = knowing(TierMarks(0, 30, 300, 3, tiers), 4)
+    core = knowing(TierBounds(0, 30, 300, 3, tiers), 4)
     seen = look(
         30, 40, leader_epoch=4, epochs=log, local_start=local_start, end_offset=end, stable=0
     )
     found = step(core, seen)
     assert (found.offset if isinstance(found, Cut) else found) == cut
     if isinstance(found, Cut):
-        core.dropped(found, TiersDropped(TierMarks(0, found.offset, 9, 1), 1, 9, False), NOW_MS)
+        core.dropped(found, TiersDropped(TierBounds(0, found.offset, 9, 1), 1, 9, False), NOW_MS)
         assert core.tiered_offset == found.offset
         assert step(core, seen) is None
 
 
 def test_retention_looks_at_size_and_age_now_and_then() -> None:
-    marks = TierMarks(0, 30, 300, 3, ((0, 0),))
+    bounds = TierBounds(0, 30, 300, 3, ((0, 0),))
     policy = POLICY._replace(retention_bytes=450)
-    assert step(knowing(marks), look(30, 40), policy) == Copy(closed(30, 40)[0], 30)
+    assert step(knowing(bounds), look(30, 40), policy) == Copy(closed(30, 40)[0], 30)
     policy = POLICY._replace(retention_bytes=300, copies=False)
-    core = knowing(marks)
+    core = knowing(bounds)
     found = step(core, look(30, 40), policy)
     assert found == Retain(None, 150)
     assert isinstance(found, Retain)
-    core.dropped(found, TiersDropped(marks, 0, 0, True), NOW_MS)
+    core.dropped(found, TiersDropped(bounds, 0, 0, True), NOW_MS)
     assert step(core, look(30, 40), policy) == found
-    core.dropped(found, TiersDropped(marks, 0, 0, False), NOW_MS)
+    core.dropped(found, TiersDropped(bounds, 0, 0, False), NOW_MS)
     assert step(core, look(30, 40), policy) is None
     assert step(core, look(30, 40), policy, NOW_MS + 1000) == found
     old = POLICY._replace(retention_ms=600_000, copies=False)
-    assert step(knowing(marks), look(30, 40), old) == Retain(400_000, None)
-    assert step(knowing(marks), look(30, 40), old._replace(expires=False)) is None
-    assert step(knowing(TierMarks(30, 30, 0, 0)), look(30, 40), old) is None
+    assert step(knowing(bounds), look(30, 40), old) == Retain(400_000, None)
+    assert step(knowing(bounds), look(30, 40), old._replace(expires=False)) is None
+    assert step(knowing(TierBounds(30, 30, 0, 0)), look(30, 40), old) is None
 
 
 def test_an_old_open_segment_is_closed_so_that_it_may_expire() -> None:
@@ -169,17 +169,17 @@ def test_copies_and_deletions_update_the_epochs() -> None:
         segment = TierSegment(
             number * 10, number * 10 + 10, epoch, 1, 1, "s", 100, 0, 0, 34 * (number == 1), 0
         )
-        core.copied(TierMarks(0, segment.next_offset, 100, 1), segment)
-    assert core.marks == TierMarks(0, 30, 100, 1, ((0, 0), (2, 20)), 10)
-    core.trimmed(TiersDropped(TierMarks(15, 30, 100, 1), 1, 100, False))
-    assert core.marks == TierMarks(15, 30, 100, 1, ((0, 15), (2, 20)), 10)
+        core.copied(TierBounds(0, segment.next_offset, 100, 1), segment)
+    assert core.bounds == TierBounds(0, 30, 100, 1, ((0, 0), (2, 20)), 10)
+    core.trimmed(TiersDropped(TierBounds(15, 30, 100, 1), 1, 100, False))
+    assert core.bounds == TierBounds(15, 30, 100, 1, ((0, 15), (2, 20)), 10)
     core.trimmed(None)
-    assert core.marks is None
+    assert core.bounds is None
 
 
 def test_a_lag_grows_when_more_waits_at_the_end_of_several_looks_and_something_at_each() -> None:
     def grows(*segments: int) -> bool:
-        core = knowing(TierMarks(0, 0, 0, 0, ()))
+        core = knowing(TierBounds(0, 0, 0, 0, ()))
         for number, count in enumerate(segments):
             now_ms = NOW_MS + number * POLICY.interval_ms
             for again in range(3):  # one look has several steps

@@ -136,7 +136,7 @@ def test_usual_combinations(given: Workload, name: str) -> None:
     assert plan_choice(given).figure(name).label == "usual together"
 
 
-def test_thresholds_stand_in_the_reasons() -> None:
+def test_reasons_contain_the_thresholds() -> None:
     plan = plan_choice(workload(60_000, consumers=3))
     assert plan.title == "what carries it: distributed log"
     fan_out = plan.figure("log_fan_out")

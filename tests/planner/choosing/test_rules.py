@@ -72,7 +72,7 @@ def test_every_input_matters_to_a_rule() -> None:
         assert question.thresholds, question.info.name
 
 
-def test_questions_tell_their_thresholds() -> None:
+def test_questions_contain_their_thresholds() -> None:
     (rate,) = [question for question in questions() if question.info.name == "rate"]
     assert "rate > 50,000 messages/s: speaks for distributed log" in rate.thresholds
     assert "rate > 50,000 messages/s: rules out queue" in rate.thresholds

@@ -79,7 +79,7 @@ def test_nulls_sizes_and_times() -> None:
     assert sorted(result.keys.to_pylist()) == [b"", b"a"]
 
 
-def test_a_burst_tells_no_rate() -> None:
+def test_a_burst_gives_no_rate() -> None:
     found = Census(1, (1,), 10)
     found.add(batch([b"a", b"b"], times=[0, 59_999]))
     assert found.result().records_per_second is None

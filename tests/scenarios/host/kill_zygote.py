@@ -6,8 +6,8 @@ reads a command a line on its standard input, as JSON, and answers `{"pid": …}
 it says `{"exit": pid, "status": …}`, which is -9 for one that was killed. Children die with it.
 
 The agents and producers are the real ones, on uvloop and with threads, over real sockets. The
-agent's sink appends each payload to a file, and settles it in a later turn of the loop: what it has
-accepted is in the file whatever kills the process.
+agent's sink appends each payload to a file, and completes it in a later turn of the loop: accepted
+payloads are in the file, however the process is killed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from penstock.host.port import (
     PENDING,
     ChunkFormat,
     Chunks,
+    Completion,
     Introduction,
-    Settle,
     Verdict,
 )
 from penstock.host.server.agent import HostAgent
@@ -49,7 +49,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class FileSink:
-    """Appends each chunk, with its length before it, to a file, then settles."""
+    """Appends each chunk, with its length before it, to a file, then completes it."""
 
     name = "file"
     stands_on = ""
@@ -58,7 +58,7 @@ class FileSink:
     def __init__(self, path: str, fuse: Fuse | None = None) -> None:
         self._path = path
         self._fuse = fuse or Fuse(-1)
-        self._pending: list[tuple[Chunks, Settle]] = []
+        self._pending: list[tuple[Chunks, Completion]] = []
 
     @property
     def retained_bytes(self) -> int:
@@ -68,7 +68,7 @@ class FileSink:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     async def stop(self, deadline_seconds: float) -> None:
-        self._settle()
+        self._complete()
         os.close(self._fd)
 
     async def check(self) -> None:
@@ -80,17 +80,17 @@ class FileSink:
             producer_id = int.from_bytes(os.urandom(7))
         return Introduction(producer_id=producer_id, partitions=dict.fromkeys(topics, 1))
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         assert chunks.format is ChunkFormat.OPAQUE
         chunks.keep()
         if not self._pending:
-            asyncio.get_running_loop().call_soon(self._settle)
-        self._pending.append((chunks, settle))
+            asyncio.get_running_loop().call_soon(self._complete)
+        self._pending.append((chunks, complete))
         return PENDING
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         pending, self._pending = self._pending, []
-        for chunks, settle in pending:
+        for chunks, complete in pending:
             for at, size in zip(chunks.offsets.tolist(), chunks.lengths.tolist(), strict=True):
                 record = size.to_bytes(LENGTH_BYTES) + bytes(chunks.payload[at : at + size])
                 half = len(record) // 2
@@ -100,7 +100,7 @@ class FileSink:
                         part = part[os.write(self._fd, part) :]
             self._fuse.step()
             chunks.release()
-            settle(ACCEPTED)
+            complete(ACCEPTED)
 
 
 class Fuse:

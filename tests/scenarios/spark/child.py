@@ -97,7 +97,7 @@ def _around_batches(job_class: Any) -> None:
         plain(job, batch, batch_id)
         reach(RETURNED.name)
         if deadly.take(CHECKPOINTED.name) is not None:
-            written = job.places.checkpoint(job.plan.name) / "commits" / str(batch_id)
+            written = job.paths.checkpoint(job.plan.name) / "commits" / str(batch_id)
             threading.Thread(target=_when_there, args=(written,), daemon=True).start()
 
     job_class.__call__ = called

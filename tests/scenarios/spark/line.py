@@ -205,7 +205,7 @@ class Line:
     def ask(self, body: dict[str, Any]) -> None:
         """Put a request to release into the box."""
         number = f"{len(self.kills):06d}-{next(self._releases):06d}"
-        ReleaseBox(self.places().releases(QUERY)).ask(number, body)
+        ReleaseBox(self.paths().releases(QUERY)).ask(number, body)
 
     def write_file(self, *, once: bool = False, known: bool = False) -> None:
         """Write the pipeline's file; with `known` no record is parked any more.
@@ -223,14 +223,14 @@ class Line:
             )
         )
 
-    def places(self) -> PipelinePaths:
+    def paths(self) -> PipelinePaths:
         return PipelinePaths(
             load(self.file, bootstrap=self.broker.bootstrap, admin=self.broker.admin_url)
         )
 
     def held(self) -> int:
         """Return the number of held records after a batch."""
-        last = Journal(self.places().journal(QUERY)).last()
+        last = Journal(self.paths().journal(QUERY)).last()
         return 0 if last is None else last.held
 
     # What was written

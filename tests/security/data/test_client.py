@@ -116,7 +116,9 @@ def test_named_columns_of_a_table_are_protected_and_others_pass(ring: FileKeyRin
     ] == [b"late", b"early"]
 
 
-def test_what_is_not_there_is_told_before_anything_is_sent(ring: FileKeyRing) -> None:
+def test_missing_columns_and_subjects_are_reported_before_anything_is_sent(
+    ring: FileKeyRing,
+) -> None:
     with pytest.raises(NoSuchColumn, match="no column 'value' to protect; the columns are key"):
         encoder(ring).encode(pa.table({"key": ["a"]}))
     with pytest.raises(NoSuchColumn, match="no column 'key' of subjects"):

@@ -91,7 +91,7 @@ def test_a_shredded_subjects_rows_are_null_and_the_others_stay(ring: FileKeyRing
     assert encrypt_column(pa.array(["x", "y"]), subjects[:2], ring)[0].as_py() is None
 
 
-def test_what_does_not_decrypt_is_told_by_row_and_reason(ring: FileKeyRing) -> None:
+def test_values_that_do_not_decrypt_are_reported_by_row_and_reason(ring: FileKeyRing) -> None:
     good = seal_value(ring, "a", b"good") or b""
     theirs = seal_value(ring, "b", b"theirs") or b""
     column = pa.array([good, theirs, good[:-1] + b"\0\0", b"clear text", None, b"\x07" * 40])

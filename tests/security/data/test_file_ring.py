@@ -30,7 +30,7 @@ def all_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
 
 
-def test_a_subject_has_one_key_for_good(ring: FileKeyRing, place: KeyPlace) -> None:
+def test_a_subject_keeps_its_key(ring: FileKeyRing, place: KeyPlace) -> None:
     made = ids(ring.for_encryption([*SUBJECTS, SUBJECTS[0]]))
     assert len(set(made)) == len(SUBJECTS)
     assert made[0] == made[-1]

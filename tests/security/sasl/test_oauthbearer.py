@@ -60,7 +60,7 @@ def test_an_unknown_key_is_looked_for_later() -> None:
     assert end.data == b""
 
 
-def test_a_refused_token_is_told_in_two_steps() -> None:
+def test_a_refused_token_is_reported_in_two_steps() -> None:
     one, here = server(), OAuthBearerClient(lambda: "old")
     refusal = challenge(one, here.respond(b""))
     assert refusal == REFUSAL

@@ -188,7 +188,7 @@ def test_stored_keys_alone_prove_nothing() -> None:
         there.step(b"c=biws,r=clientserver,p=" + b64encode(kept.stored_key))
 
 
-def test_an_accepted_client_cannot_go_on() -> None:
+def test_an_authenticated_exchange_accepts_no_further_messages() -> None:
     there, here = example_server(), CLIENT_FINAL
     challenge(there, CLIENT_FIRST)
     accepted(there, here)

@@ -109,7 +109,7 @@ def read(kind: str, texts: list[str], *, exact: bool = True) -> tuple[list[Any],
     return [row and row["a"] for row in made.to_pylist()], errors.to_pylist()
 
 
-def test_numbers_are_exactly_what_their_text_says(spark: SparkSession) -> None:
+def test_numbers_are_decoded_exactly(spark: SparkSession) -> None:
     texts = [*HARD, *drawn(spelled())]
     names = {kind: f"a{number}" for number, kind in enumerate(NUMERIC)}
     values = [

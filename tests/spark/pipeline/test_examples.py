@@ -133,7 +133,7 @@ def test_a_hot_device_is_found_and_its_minutes_are_right(pipeline: Pipeline) -> 
 
 
 @pytest.mark.long
-def test_an_account_stands_still_behind_a_payment_that_cannot_be_booked(
+def test_a_payment_that_cannot_be_booked_blocks_its_account(
     pipeline: Pipeline,
 ) -> None:
     records = data.payments(6_000, accounts=40)

@@ -256,10 +256,10 @@ def parsed_keys(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 def test_lines_are_those_that_were_written(written: Writer) -> None:
     values = dict(parsed_keys(tomllib.loads(written.text)))
     located = locate(written.text)
-    assert {key: place.line for key, place in located.places.items()} == written.lines
-    assert set(located.places) == set(values)
+    assert {key: place.line for key, place in located.by_key.items()} == written.lines
+    assert set(located.by_key) == set(values)
     for key, lines in written.texts.items():
-        assert list(located.places[key].text_lines) == lines
+        assert list(located.by_key[key].text_lines) == lines
         assert len(lines) == values[key].count("\n") + 1
 
 
@@ -269,7 +269,7 @@ def test_lines_are_those_that_were_written(written: Writer) -> None:
 def test_a_text_has_a_line_of_the_file_for_each_of_its_own(pieces: list[str]) -> None:
     text = 'a = """' + "".join(pieces) + '"""\nb = 1\n'
     value = tomllib.loads(text)["a"]
-    place = locate(text).places[("a",)]
+    place = locate(text).by_key[("a",)]
     assert len(place.text_lines) == value.count("\n") + 1
     assert list(place.text_lines) == sorted(place.text_lines)
     assert locate(text).line(("b",)) == text.count("\n")

@@ -94,7 +94,7 @@ def test_rows_dead_letters_and_what_waits(pipeline: Pipeline) -> None:
     assert len(pipeline.records(dead)) == 3
 
 
-def test_who_opens_the_values(pipeline: Pipeline) -> None:
+def test_the_queries_that_decode_the_values(pipeline: Pipeline) -> None:
     opened = avro(pipeline)
     text = f"""
         [source.one]

@@ -80,7 +80,7 @@ def test_a_key_goes_when_its_first_record_goes(
     assert sorted(offsets(goes) + offsets(stays)) == list(range(len(some)))
 
 
-def test_the_lot_takes_a_batch_once_and_keeps_old_versions(tmp_path: Path) -> None:
+def test_the_store_saves_a_batch_once_and_keeps_old_versions(tmp_path: Path) -> None:
     lot = RetryStore(tmp_path / "held", application="a")
     lot.save(SCHEMA.empty_table(), 0)
     assert lot.version() is None

@@ -42,7 +42,7 @@ def test_names_and_conditions_come_back_as_they_were_written(rows: DataFrame, na
     }
     wanted = rules.facts(Step(name="s", sql="", rules=(asked,)), judged, on_error="drop")
     counted = judged.agg(F.expr(wanted)).collect()[0][rules.FACTS]
-    assert counted.asDict() == {rules.REJECTED + name: 2, rules.LETTERS: 2}
+    assert counted.asDict() == {rules.REJECTED + name: 2, rules.DEAD_LETTERS: 2}
 
 
 def test_the_first_rule_that_is_broken_counts_and_warnings_never(rows: DataFrame) -> None:

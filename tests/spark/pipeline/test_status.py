@@ -168,7 +168,7 @@ def test_checkpoint_journal_and_broker_together(spec: PipelineSpec, topic: Topic
     assert (begun["batch_id"], begun["unfinished"]) == (1, True)
 
 
-def test_a_group_stands_in_for_a_checkpoint(spec: PipelineSpec, broker: Broker) -> None:
+def test_a_groups_offsets_replace_a_missing_checkpoint(spec: PipelineSpec, broker: Broker) -> None:
     Journal(PipelinePaths(spec).journal("orders")).begin(Entry(batch_id=0, query_id=None, now_ms=0))
     with broker.client() as client:
         client.create_topic("status-group", partitions=1)
@@ -197,7 +197,7 @@ def kept(folder: Path, text: str = CHECKPOINT) -> Path:
     return folder
 
 
-def test_a_checkpoint_stands_where_its_slowest_source_does(tmp_path: Path) -> None:
+def test_a_checkpoint_has_the_offsets_of_its_slowest_source(tmp_path: Path) -> None:
     assert checkpoint_offsets(kept(tmp_path)) == {("t", 0): 5}
 
 

@@ -230,7 +230,7 @@ def test_a_blob_is_uploaded_where_the_directory_is_not(
     batches = numbered(spark, 5_000, tasks=1).toArrow().to_batches()
     columns = ("key", "value", "headers", "timestamp")
     staged = list(
-        stage(iter(batches), options, attempt, columns=columns, places=[far], topics=topics)
+        stage(iter(batches), options, attempt, columns=columns, locations=[far], topics=topics)
     )
     assert list(tmp_path.iterdir()) == []
     blobs = [item.blob for item in staged if item.blob is not None]

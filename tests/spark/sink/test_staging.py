@@ -92,7 +92,12 @@ def records(place: StagingLocation, blob: Blob) -> Iterator[tuple[str, int, dict
 def test_blobs_hold_what_they_say(place: StagingLocation, codec: str) -> None:
     given = [rows(50), rows(0), rows(700, first=50)]
     staged = stage(
-        iter(given), options(codec=codec), ATTEMPT, columns=COLUMNS, places=[place], topics=TOPICS
+        iter(given),
+        options(codec=codec),
+        ATTEMPT,
+        columns=COLUMNS,
+        locations=[place],
+        topics=TOPICS,
     )
     (blob,) = blobs(staged)
     assert blob_from_json(blob.to_json()) == blob
@@ -124,7 +129,7 @@ def test_memory_is_bounded_by_chunks(
             yield rows(100, first=first)
 
     one = options(topic="b")
-    staged = stage(source(), one, ATTEMPT, columns=("value",), places=[place], topics=TOPICS)
+    staged = stage(source(), one, ATTEMPT, columns=("value",), locations=[place], topics=TOPICS)
     first = next(staged)
     assert first.blob is not None
     assert taken < 5
@@ -140,7 +145,7 @@ def test_a_blob_above_the_limit_is_cut(place: StagingLocation) -> None:
     )
     one = options(topic="b")
     staged = stage(
-        iter([rows(500)]), one, ATTEMPT, columns=("value",), places=[small], topics=TOPICS
+        iter([rows(500)]), one, ATTEMPT, columns=("value",), locations=[small], topics=TOPICS
     )
     found = blobs(staged)
     assert len(found) > 2
@@ -152,7 +157,7 @@ def test_no_two_attempts_share_a_name(place: StagingLocation) -> None:
     def names() -> set[str]:
         one = options(topic="b")
         staged = stage(
-            iter([rows(5)]), one, ATTEMPT, columns=("value",), places=[place], topics=TOPICS
+            iter([rows(5)]), one, ATTEMPT, columns=("value",), locations=[place], topics=TOPICS
         )
         return {blob.name for blob in blobs(staged)}
 
@@ -193,7 +198,7 @@ def test_what_is_wrong_with_rows_is_handed_on(
 ) -> None:
     one = options(topic="a", batch_bytes=1_024)
     staged = stage(
-        iter([batch]), one, ATTEMPT, columns=batch.schema.names, places=[place], topics=TOPICS
+        iter([batch]), one, ATTEMPT, columns=batch.schema.names, locations=[place], topics=TOPICS
     )
     (item,) = staged
     assert item.blob is None

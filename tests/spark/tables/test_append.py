@@ -208,13 +208,14 @@ def test_a_deleted_checkpoint_is_refused(spark: SparkSession, topic: Topic, tmp_
         run("third")
 
 
-def test_a_commit_carries_marks_and_metadata(rows: DataFrame, table: Path) -> None:
+def test_a_commit_has_app_transactions_and_metadata(rows: DataFrame, table: Path) -> None:
     writing = sink(table)
-    assert writing.write(rows.limit(0), 0, marks={"reached": 5}).version is None  # no table yet
-    writing.write(rows, 1, marks={"reached": 7}, metadata={"why": {"because": 1}})
-    empty = writing.write(rows.limit(0), 2, marks={"reached": 9})
+    before = writing.write(rows.limit(0), 0, app_transactions={"reached": 5})
+    assert before.version is None, "there is no table yet"
+    writing.write(rows, 1, app_transactions={"reached": 7}, metadata={"why": {"because": 1}})
+    empty = writing.write(rows.limit(0), 2, app_transactions={"reached": 9})
     assert (empty.rows, empty.version, empty.replayed) == (0, 1, False)
-    assert writing.write(rows.limit(0), 2, marks={"reached": 9}).replayed
+    assert writing.write(rows.limit(0), 2, app_transactions={"reached": 9}).replayed
     assert DeltaTable(str(table)).transaction_version("reached") == 9
     assert DeltaTable(str(table)).history()[1]["why"] == {"because": 1}
 

@@ -48,13 +48,13 @@ class Sink(DeltaSink):
             die("committed")
         return version
 
-class Keeper(topic_table.TopicTable):
+class CrashTable(topic_table.TopicTable):
     def make_sink(self, location, storage_options):
         return Sink(location, application="crash")
 
 class Job(Materialiser):
     def make_table(self, wanted):
-        made = Keeper(self._spark, wanted, bootstrap=self._bootstrap, admin_url=self._admin_url)
+        made = CrashTable(self._spark, wanted, bootstrap=self._bootstrap, admin_url=self._admin_url)
         made._options["maxRecordsPerTrigger"] = "200"
         return made
 

@@ -35,7 +35,7 @@ def test_files_become_few_and_rows_stay(spark: SparkSession, table: Path) -> Non
         "id", "id % 2 as odd", "array(named_struct('key', 'k', 'value', binary('v'))) as headers"
     )
     for number in range(3):
-        sink.write(rows, number, marks={"reached": number})
+        sink.write(rows, number, app_transactions={"reached": number})
     before = DeltaTable(str(table))
     done = compact(str(table))
     assert done is not None

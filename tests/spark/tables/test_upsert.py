@@ -220,7 +220,7 @@ def test_a_compaction_beside_it_does_no_harm(spark: SparkSession, table: Path) -
     assert kept(table) == [(1, "uno", 2), (2, "due", 2), (3, "tre", 1)]
 
 
-def test_it_gives_up_after_so_many_conflicts(spark: SparkSession, table: Path) -> None:
+def test_an_upsert_fails_after_too_many_conflicts(spark: SparkSession, table: Path) -> None:
     class Unlucky(DeltaUpsert):
         tries = 0
 

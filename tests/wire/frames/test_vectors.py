@@ -220,14 +220,14 @@ class AgentSide:
                 self.machine.introduced(introduction)
             case "ACCEPTED":
                 for first in sorted(self._chunks):
-                    self.machine.settled(self._chunks.pop(first), TAKEN)
+                    self.machine.completed(self._chunks.pop(first), TAKEN)
                 self.machine.flush()
             case "FAILED" if not header.count:
                 assert header.reason in self.violation
                 self.machine.violated(header.reason)
             case "FAILED":
                 verdict = Failed(header.reason, header.retryable, header.retry_after_ms)
-                self.machine.settled(self._chunks.pop(header.first_sequence), verdict)
+                self.machine.completed(self._chunks.pop(header.first_sequence), verdict)
             case "CREDIT_UPDATE":
                 self.machine.grant(
                     Credit(header.chunk_slots, header.raw_events, header.payload_bytes)

@@ -249,7 +249,7 @@ class OfflineUsers:
         configuration = self._configuration
 
         async def run() -> Any:
-            control = control_of(configuration.places.control_url, configuration.directory)
+            control = control_of(configuration.locations.control_url, configuration.directory)
             try:
                 await control.start()
                 return await use(control)
@@ -259,7 +259,7 @@ class OfflineUsers:
             finally:
                 await control.close()
 
-        if not configuration.places.control_url:
+        if not configuration.locations.control_url:
             protect(configuration.directory, configuration.directory_access)
             prepare(configuration.directory / configuration.log)
         return asyncio.run(run())

@@ -33,7 +33,7 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.calibration import Calibration, Measured, calibration_document
 
 if TYPE_CHECKING:
-    from penstock.apps.bench.target import Places
+    from penstock.apps.bench.target import Locations
 
 SECONDS: Final = 60.0
 QUICK_SECONDS: Final = 15.0
@@ -95,14 +95,14 @@ def bench(
 
     `penstock plan capacity --calibration FILE` reads the output of --write.
     """
-    from penstock.apps.bench.target import Places
+    from penstock.apps.bench.target import Locations
 
     if quick and seconds is not None:
         raise click.UsageError("--quick and --seconds exclude each other")
     if options and not store:
         raise click.UsageError("--store-option: needs --store")
     default = Path(DEFAULT_DIRECTORY)
-    places = Places(
+    locations = Locations(
         data_dir=data_dir or (default if default.is_dir() else Path()),
         bootstrap=state.bootstrap or state.overrides.get("bootstrap.servers", ""),
         store=store or "",
@@ -111,7 +111,7 @@ def bench(
     )
     if path is not None:
         _check_writable(path)
-    result = _measured(state, places, seconds or (QUICK_SECONDS if quick else SECONDS))
+    result = _measured(state, locations, seconds or (QUICK_SECONDS if quick else SECONDS))
     if path is not None:
         _write_file(path, result.document())
     if state.json:
@@ -120,7 +120,7 @@ def bench(
         _write_tables(result, path, explain=explain)
 
 
-def _measured(state: State, places: Places, seconds: float) -> Result:
+def _measured(state: State, locations: Locations, seconds: float) -> Result:
     from penstock.apps.bench.interrupts import interruptible
     from penstock.apps.bench.machine import host_facts, usable_cores
     from penstock.apps.bench.steps import measure, runs_of
@@ -129,8 +129,8 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
     runs = runs_of(seconds)
     with (
         interruptible(),
-        scratch(places.data_dir) as directory,
-        target(state, places, directory) as found,
+        scratch(locations.data_dir) as directory,
+        target(state, locations, directory) as found,
         _progress(runs * len(found.steps)) as begin,
     ):
         host = host_facts(directory)
@@ -141,7 +141,7 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
         found.notes.append(
-            f"{places.data_dir} is a file system in memory: the figures do not describe a disk"
+            f"{locations.data_dir} is a file system in memory: the figures do not describe a disk"
         )
     taken_at = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() // 1000, UTC).isoformat()
     calibration = Calibration(taken_at=taken_at, host=host, measured=measured)

@@ -141,7 +141,7 @@ async def _paced(bed: Bed, topic: str, due: Sequence[float]) -> list[float]:
         text = f"topic {topic}: {appender.pending_appends} records were not acknowledged in time"
         raise UnavailableError(text) from None
     finally:
-        _APPENDER_LOG.addFilter(_nothing)  # what is not acknowledged is told by the error
+        _APPENDER_LOG.addFilter(_nothing)  # the error reports unacknowledged records
         await appender.stop(0.0)
         _APPENDER_LOG.removeFilter(_nothing)
 

@@ -110,8 +110,8 @@ class Load:
 
     def hows(self, where: str) -> dict[str, str]:
         """Return the descriptions of the figures; `where` names the target."""
-        places = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
-        what = f"values of {self._value_bytes} B over {places} of {where}"
+        partitions = "1 partition" if self._partitions == 1 else f"{self._partitions} partitions"
+        what = f"values of {self._value_bytes} B over {partitions} of {where}"
         ways = {
             "produce": f"columnar client, acks=all, no compression, {what}",
             "consume": f"columnar client, from the start, of what was just written: {what}",

@@ -43,7 +43,7 @@ _CURE: Final = "choose another with --data-dir"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Locations:
     """Locations to measure. Empty means a broker, a store and a database of our own."""
 
     data_dir: Path
@@ -112,33 +112,35 @@ def _removed(directory: Path) -> None:
 
 
 @contextmanager
-def target(state: State, places: Places, directory: Path) -> Iterator[Target]:
+def target(state: State, locations: Locations, directory: Path) -> Iterator[Target]:
     """Prepare everything that can be measured; it is removed when the context ends.
 
     Raises:
         PenstockError: a named broker, store or database cannot be used.
     """
     with ExitStack() as stack:
-        if places.bootstrap:
-            yield _running(stack, state, places, directory)
+        if locations.bootstrap:
+            yield _running(stack, state, locations, directory)
         else:
-            yield _own(stack, state, places, directory)
+            yield _own(stack, state, locations, directory)
 
 
-def _own(stack: ExitStack, state: State, places: Places, directory: Path) -> Target:
+def _own(stack: ExitStack, state: State, locations: Locations, directory: Path) -> Target:
     objects = directory / "objects"
     objects.mkdir()
-    url = places.store or objects.as_uri()
-    where = f"in {places.store}" if places.store else "in a directory store on the data directory"
-    store = stack.enter_context(store_place(url, places.store_options))
+    url = locations.store or objects.as_uri()
+    where = (
+        f"in {locations.store}" if locations.store else "in a directory store on the data directory"
+    )
+    store = stack.enter_context(store_place(url, locations.store_options))
     settings: dict[str, object] = {
         "log.segment.delete.delay.ms": "0",  # the topics of all runs would not have room
         "diskless.storage.url": f"{store.url}/broker",
         "diskless.storage.options": [f"{key}={value}" for key, value in store.options.items()],
     }
-    committing = _commits(stack, places, directory)
-    if places.control:
-        settings["control.url"] = stack.enter_context(control_place(places.control))
+    committing = _commits(stack, locations, directory)
+    if locations.control:
+        settings["control.url"] = stack.enter_context(control_place(locations.control))
     broker, bootstrap = stack.enter_context(own_broker(directory, settings))
     bed = stack.enter_context(_bed(state, bootstrap, broker.pid))
     found = Target("a broker of its own", here=True)
@@ -151,28 +153,28 @@ def _own(stack: ExitStack, state: State, places: Places, directory: Path) -> Tar
     return found
 
 
-def _running(stack: ExitStack, state: State, places: Places, directory: Path) -> Target:
-    bed = stack.enter_context(_bed(state, places.bootstrap, None))
+def _running(stack: ExitStack, state: State, locations: Locations, directory: Path) -> Target:
+    bed = stack.enter_context(_bed(state, locations.bootstrap, None))
     seen = look_for(bed.client)
     bed.pid = seen.pid
-    found = Target(f"the broker at {places.bootstrap}", here=seen.here)
+    found = Target(f"the broker at {locations.bootstrap}", here=seen.here)
     if seen.pid is None:
         found.notes.append(f"not measured: the broker's CPU ({seen.why_not})")
     else:
         found.notes.append("the broker's CPU includes what others asked of it meanwhile")
     if seen.here:
         found.steps += _limits(stack, directory)
-        found.notes.append(f"the disk's figures are those of {places.data_dir}")
+        found.notes.append(f"the disk's figures are those of {locations.data_dir}")
     else:
         found.notes.append("not measured: loopback, disk and cores (they would be this host's)")
     found.steps += _local_steps(bed)
-    if places.store:
-        store = stack.enter_context(store_place(places.store, places.store_options))
-        found.steps += store_steps(store, where=f"in {places.store}")
+    if locations.store:
+        store = stack.enter_context(store_place(locations.store, locations.store_options))
+        found.steps += store_steps(store, where=f"in {locations.store}")
     else:
         found.notes.append("not measured: PUT and GET (the broker's store: name it by --store)")
-    if places.control:
-        found.steps.append(_commits(stack, places, directory))
+    if locations.control:
+        found.steps.append(_commits(stack, locations, directory))
     else:
         found.notes.append("not measured: commits (the broker's database: name it by --control)")
     refused = _no_diskless(bed)
@@ -210,8 +212,8 @@ def _limits(stack: ExitStack, directory: Path) -> list[Step]:
     return [stack.enter_context(loopback_step()), *stack.enter_context(disk_steps(directory))]
 
 
-def _commits(stack: ExitStack, places: Places, directory: Path) -> Step:
-    if not places.control:
+def _commits(stack: ExitStack, locations: Locations, directory: Path) -> Step:
+    if not locations.control:
         path = directory / "commits.sqlite"
 
         def sqlite() -> Plane:
@@ -220,7 +222,7 @@ def _commits(stack: ExitStack, places: Places, directory: Path) -> Step:
             return SqliteControlPlane(path)
 
         return commit_step(sqlite, where="SQLite on the data directory")
-    url = stack.enter_context(control_place(places.control))
+    url = stack.enter_context(control_place(locations.control))
 
     def postgres() -> Plane:
         from penstock.control.postgres import PostgresControlPlane

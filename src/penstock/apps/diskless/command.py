@@ -74,17 +74,19 @@ async def _status(configuration: Configuration) -> tuple[Status, dict[PartitionK
     from penstock.diskless.errors import DatabaseRestored
     from penstock.diskless.gc import ObjectIdMarkers
 
-    async with opened(configuration) as places:
-        plane = places.plane
+    async with opened(configuration) as installation:
+        plane = installation.plane
         totals = await plane.object_totals()
         backlogs = await plane.backlogs(min_extents=1, limit=BACKLOGS_SHOWN)
-        id_markers = ObjectIdMarkers(plane=plane, store=places.store, guard=places.guard)
+        id_markers = ObjectIdMarkers(
+            plane=plane, store=installation.store, guard=installation.guard
+        )
         try:
             standing = await id_markers.check()
             found = Status(totals, backlogs, standing.highest_id, standing.marked_id, "")
         except DatabaseRestored as error:
             found = Status(totals, backlogs, error.highest_id, None, str(error))
-        return found, await partition_names(places)
+        return found, await partition_names(installation)
 
 
 def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) -> None:
@@ -147,20 +149,20 @@ def objects(configuration: Configuration, wanted: str | None, after: str, limit:
 async def _objects(
     configuration: Configuration, wanted: str | None, after: str, limit: int
 ) -> list[dict[str, Any]]:
-    async with opened(configuration) as places:
-        names = await partition_names(places)
+    async with opened(configuration) as installation:
+        names = await partition_names(installation)
         rows: list[dict[str, Any]] = []
-        async for state, key in _keys(places, after):
+        async for state, key in _keys(installation, after):
             if wanted is None or state == wanted:
-                rows.append(await _object(places, names, state, key))
+                rows.append(await _object(installation, names, state, key))
             if len(rows) == limit:
                 break
         return rows
 
 
-async def _keys(places: Installation, after: str) -> AsyncIterator[tuple[str, str]]:
+async def _keys(installation: Installation, after: str) -> AsyncIterator[tuple[str, str]]:
     while True:
-        rows = await places.plane.referenced_keys(after=after, limit=ROWS_PER_CALL)
+        rows = await installation.plane.referenced_keys(after=after, limit=ROWS_PER_CALL)
         for state, lease in rows:
             yield state, lease.key
         if len(rows) < ROWS_PER_CALL:
@@ -169,7 +171,7 @@ async def _keys(places: Installation, after: str) -> AsyncIterator[tuple[str, st
 
 
 async def _object(
-    places: Installation, names: dict[PartitionKey, str], state: str, key: str
+    installation: Installation, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
     from penstock.archive.footers import read_footer
     from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
@@ -178,27 +180,27 @@ async def _object(
         "key": key, "state": state, "size_bytes": None, "partitions": [], "note": ""
     }  # fmt: skip
     try:
-        row["size_bytes"] = size_bytes = (await places.store.head(key)).size_bytes
-        footer = await read_footer(places.store, key, size_bytes)
+        row["size_bytes"] = size_bytes = (await installation.store.head(key)).size_bytes
+        footer = await read_footer(installation.store, key, size_bytes)
     except ObjectNotFound:
         row["note"] = "not in the store" if state == "committed" else ""
     except (StoreRefused, StoreUnavailable):
         raise  # nothing is known of this object then, nor of the next
     except PenstockError as error:
-        row["note"] = await _sealed(places, key, row["size_bytes"]) or f"no footer: {error}"
+        row["note"] = await _sealed(installation, key, row["size_bytes"]) or f"no footer: {error}"
     else:
         row["partitions"] = [_name(names, item.topic_id, item.partition) for item in footer.ranges]
     return row
 
 
-async def _sealed(places: Installation, key: str, size_bytes: int | None) -> str:
+async def _sealed(installation: Installation, key: str, size_bytes: int | None) -> str:
     """Return the columns of a sealed segment; empty for another object."""
     from penstock.records import HEADER_BYTES, decode_header
 
     if size_bytes is None or size_bytes < HEADER_BYTES:
         return ""
     try:
-        first = decode_header(await places.store.get(key, 0, HEADER_BYTES))
+        first = decode_header(await installation.store.get(key, 0, HEADER_BYTES))
     except PenstockError:
         return ""
     return f"a sealed segment from offset {first.base_offset} on"
@@ -220,9 +222,9 @@ def verify(configuration: Configuration, topic: str | None, checksums: bool) -> 
 async def _verify(configuration: Configuration, topic: str | None, checksums: bool) -> Verifier:
     from penstock.diskless.verification import Verifier
 
-    async with opened(configuration) as places:
-        wanted = await wanted_partitions(places, topic)
-        verifier = Verifier(plane=places.plane, store=places.store, checksums=checksums)
+    async with opened(configuration) as installation:
+        wanted = await wanted_partitions(installation, topic)
+        verifier = Verifier(plane=installation.plane, store=installation.store, checksums=checksums)
         await verifier.verify([(name, key) for key, name in wanted.items()])
         return verifier
 

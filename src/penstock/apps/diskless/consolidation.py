@@ -86,7 +86,7 @@ def _by_spark(
             spark,
             admin_url=address,
             slots=slots(spark),
-            store_options=store_options(configuration.places),
+            store_options=store_options(configuration.locations),
             topic=topic,
             all_ages=all_ages,
             report=lambda line: click.echo(line, err=True),
@@ -101,9 +101,11 @@ async def _consolidate(
     from penstock.diskless.consolidation import Consolidator
     from penstock.diskless.gc import ObjectIdMarkers
 
-    async with opened(configuration) as places:
-        names = await wanted_partitions(places, topic)
-        id_markers = ObjectIdMarkers(plane=places.plane, store=places.store, guard=places.guard)
+    async with opened(configuration) as installation:
+        names = await wanted_partitions(installation, topic)
+        id_markers = ObjectIdMarkers(
+            plane=installation.plane, store=installation.store, guard=installation.guard
+        )
         await id_markers.claim()
 
         def tell(made: Made) -> None:
@@ -115,8 +117,8 @@ async def _consolidate(
 
         consolidator = Consolidator(
             configuration.diskless,
-            plane=places.plane,
-            store=places.store,
+            plane=installation.plane,
+            store=installation.store,
             clock=SYSTEM_CLOCK,
             randomness=SYSTEM_RANDOMNESS,
             all_ages=all_ages,

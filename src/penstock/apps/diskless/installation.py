@@ -76,7 +76,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
     from penstock.objects import open_store, place_of
 
     plane = _plane(configuration)
-    url, options = store_url(configuration), store_options(configuration.places)
+    url, options = store_url(configuration), store_options(configuration.locations)
     try:
         await plane.start()
     except DatabaseLocked as error:
@@ -103,7 +103,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
 
 
 def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControlPlane:
-    url = configuration.places.control_url
+    url = configuration.locations.control_url
     if url:
         from penstock.control.postgres import PostgresControlPlane
 
@@ -114,9 +114,9 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
     return SqliteControlPlane(path)
 
 
-async def partition_names(places: Installation) -> dict[PartitionKey, str]:
+async def partition_names(installation: Installation) -> dict[PartitionKey, str]:
     """Return the names of diskless partitions by topic id and index."""
-    image = await places.plane.image()
+    image = await installation.plane.image()
     return {
         (topic.topic_id, index): f"{topic.name}-{index}"
         for topic in image.topics.values()
@@ -125,13 +125,15 @@ async def partition_names(places: Installation) -> dict[PartitionKey, str]:
     }
 
 
-async def wanted_partitions(places: Installation, topic: str | None) -> dict[PartitionKey, str]:
+async def wanted_partitions(
+    installation: Installation, topic: str | None
+) -> dict[PartitionKey, str]:
     """Return the partitions of one diskless topic, or of all.
 
     Raises:
         click.UsageError: the diskless topic does not exist.
     """
-    names = await partition_names(places)
+    names = await partition_names(installation)
     wanted = {
         key: name
         for key, name in names.items()

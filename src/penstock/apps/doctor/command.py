@@ -131,8 +131,12 @@ def _here(
         configuration = configure(file=None, environment={}, flags=flags)
         given, reason = False, "not checked: the configuration cannot be read"
     stored = data_dir is not None or (configuration.directory / CONTROL_FILE).exists()
-    places = [] if local else installation(configuration)
-    checks = [*places, *security_checks(configuration), *data_directory(configuration.directory)]
+    remote_checks = [] if local else installation(configuration)
+    checks = [
+        *remote_checks,
+        *security_checks(configuration),
+        *data_directory(configuration.directory),
+    ]
     if given:
         return checks, findings
     fix = "name the broker's file with --config"

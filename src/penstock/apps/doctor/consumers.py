@@ -69,7 +69,7 @@ def _stuck(
     try:
         verify_fetched(client, topic, partition, offset, verifier)
     except OffsetOutOfRange:
-        return  # what it has committed is deleted: it goes on where auto.offset.reset says
+        return  # its committed offset is deleted: auto.offset.reset applies
     for wrong in verifier.findings[:1]:
         follows = max(wrong.last_offset, offset) + 1
         yield Finding(

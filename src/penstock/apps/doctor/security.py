@@ -104,7 +104,7 @@ def _secret_files(configuration: Configuration, listeners: list[Listener]) -> It
             yield _key_file(settings)
         if listener.has_sasl:
             yield settings.sasl_users_file
-    yield configuration.places.diskless_storage_options_file
+    yield configuration.locations.diskless_storage_options_file
     yield configuration.audit.log_file
     yield from _client_files(os.environ.get(CONFIG_VARIABLE, ""))
     yield from (str(path) for path in control_files(configuration.directory))

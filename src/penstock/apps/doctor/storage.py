@@ -37,7 +37,7 @@ def installation(configuration: Configuration) -> list[Check]:
 
 
 def _database(configuration: Configuration) -> Finding:
-    url = configuration.places.control_url
+    url = configuration.locations.control_url
     if url:
         return _within(
             "database", "see that it runs, and that control.url is right", _postgres(url)
@@ -110,12 +110,12 @@ async def _postgres(url: str) -> Finding:
 
 
 def _object_store(configuration: Configuration) -> Finding:
-    places = configuration.places
-    url, directory = places.diskless_storage_url, configuration.directory / "objects"
+    locations = configuration.locations
+    url, directory = locations.diskless_storage_url, configuration.directory / "objects"
     if not url:
-        if places.control_url or not directory.exists():
+        if locations.control_url or not directory.exists():
             cause = "diskless.storage.url is not set"
-            if not places.control_url:
+            if not locations.control_url:
                 cause += f", and no diskless topic has used {directory}"
             return Finding(check="object store", status="skip", cause=cause)
         url = directory.absolute().as_uri()
@@ -128,7 +128,7 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
     from penstock.diskless.formats.store_properties import KEY
     from penstock.objects import ObjectNotFound, open_store, place_of
 
-    options = store_options(configuration.places)
+    options = store_options(configuration.locations)
     store = open_store(
         url,
         options=options,

@@ -172,7 +172,7 @@ async def _serve(configuration: HostConfiguration) -> None:
         f"penstock host ready socket={settings.socket_path} http={http} sink={settings.sink}"
     )
     notify_ready()
-    # What has been imported stays for good; frames make almost no cycles.
+    # Imported modules are never freed; frames make almost no cycles.
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER_OBJECTS)
     logger.info("serving %s", settings.socket_path)

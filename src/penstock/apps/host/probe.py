@@ -71,7 +71,7 @@ def probe(
             peer.settimeout(timeout_seconds)
             peer.connect(path)
             connected = clock.monotonic()
-            with contextlib.suppress(BrokenPipeError):  # what it said before it hung up counts
+            with contextlib.suppress(BrokenPipeError):  # bytes sent before it closed count
                 peer.sendall(encode(Header(type=PING, token=_TOKEN)))
             header = _answer(peer, by, clock)
         except TimeoutError:

@@ -80,7 +80,7 @@ def send(
     error: PenstockError | None = None
     notice = ""
 
-    def settle(most: int) -> None:
+    def await_frames(most: int) -> None:
         nonlocal accepted, failed, error, notice
         while len(waiting) > most:
             count, future = waiting.popleft()
@@ -106,8 +106,8 @@ def send(
         for lines in _batches(paths, batch):
             future = client.publish_batch(lines, topic=topic, partition=partition)
             waiting.append((len(lines), future))
-            settle(FRAMES_WAITING_MAX)
-        settle(0)
+            await_frames(FRAMES_WAITING_MAX)
+        await_frames(0)
     say(current(), f"{accepted} accepted, {failed} failed", accepted=accepted, failed=failed)
     if error is not None:
         if isinstance(error, PublishTimedOut) and not error.reason:

@@ -37,17 +37,17 @@ def read_group(tree: Tree) -> ControlGroup:
         for fact in ("memory", "cpu", "pids"):
             tree.missing(fact, tree.unread["cgroup"])
         return ControlGroup()
-    places = {name: _place(tree, table, name) for name in ("memory", "cpu", "pids", "io")}
-    for name, place in places.items():
-        if place is None:
+    controllers = {name: _place(tree, table, name) for name in ("memory", "cpu", "pids", "io")}
+    for name, controller in controllers.items():
+        if controller is None:
             tree.missing(name, f"there is no mounted control group of {name}")
-    memory, cpu, tasks, io = (places[name] for name in ("memory", "cpu", "pids", "io"))
+    memory, cpu, tasks, io = (controllers[name] for name in ("memory", "cpu", "pids", "io"))
     quota_us, period_us = _quota(tree, cpu)
     periods = _statistics(tree, cpu)
     if not periods and quota_us == UNLIMITED:
         periods = {"nr_periods": 0, "nr_throttled": 0}
     return ControlGroup(
-        version=next((place.version for place in places.values() if place), ""),
+        version=next((controller.version for controller in controllers.values() if controller), ""),
         memory_max_bytes=_least(tree, memory, "memory.max", "memory.limit_in_bytes"),
         memory_used_bytes=_own(tree, memory, "memory.current", "memory.usage_in_bytes"),
         kills=_kills(tree, memory),

@@ -83,11 +83,13 @@ def describe(state: State, name: str, admin: str | None) -> None:
     with state.client() as client:
         found = standing(state, client, name, admin)
         topic = found["dead_letter_topic"]
-        letters = unredriven(client, name, topic)
+        dead_letters = unredriven(client, name, topic)
     totals = {key: sum(row[key] for row in found["partitions"])
               for key in ("available", "acquired", "archiving")}  # fmt: skip
-    facts = {**found, **totals, "dead_letters": letters}
-    told = "no dead letters" if topic is None else f"{counted(letters, 'dead letter')} in {topic}"
+    facts = {**found, **totals, "dead_letters": dead_letters}
+    told = (
+        "no dead letters" if topic is None else f"{counted(dead_letters, 'dead letter')} in {topic}"
+    )
     title = f"queue {name}: {totals['available']} available, {totals['acquired']} acquired, {told}"
     columns = ("topic", "partition", "start_offset", "log_end_offset", "available", "acquired",
                "archiving")  # fmt: skip

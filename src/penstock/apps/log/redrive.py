@@ -42,7 +42,7 @@ Origin = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class DeadLetter:
     """Dead letter: its position, its headers' facts, and its record."""
 
     partition: int
@@ -75,7 +75,7 @@ class Redriven:
         return sum(self.topics.values())
 
 
-def dead_letters_of(batch: Any) -> Iterator[Letter]:
+def dead_letters_of(batch: Any) -> Iterator[DeadLetter]:
     """Yield the share groups' dead letters of a batch; ignore other records."""
     for row in batch.to_pylist():
         said = {
@@ -89,7 +89,7 @@ def dead_letters_of(batch: Any) -> Iterator[Letter]:
         offset = whole_number(said.get("offset", ""))
         if not said.get("topic") or not said.get("group") or partition is None or offset is None:
             continue
-        yield Letter(
+        yield DeadLetter(
             partition=row["partition"],
             offset=row["offset"],
             group=said["group"],
@@ -119,8 +119,8 @@ class Redrive:
     def look(self, limit: int) -> Redriven:
         """Return what `run` would do now."""
         done = Redriven()
-        for letters, _ in self._batches(limit):
-            self._chosen(letters, done)
+        for dead_letters, _ in self._batches(limit):
+            self._chosen(dead_letters, done)
         return done
 
     def run(self, limit: int) -> Redriven:
@@ -134,8 +134,8 @@ class Redrive:
         producer = self._client.transactional(self.name)
         producer.begin()
         producer.abort()  # what another redrive had under way is over before it is looked
-        for letters, behind in self._batches(limit):
-            chosen = self._chosen(letters, done)
+        for dead_letters, behind in self._batches(limit):
+            chosen = self._chosen(dead_letters, done)
             with producer.transaction():
                 for topic, table in self._tables(chosen).items():
                     limit = self._limit(topic)
@@ -155,7 +155,7 @@ class Redrive:
         [limit] = [entry.value for entry in configs if entry.name == "max.message.bytes"]
         return int(limit or 0)
 
-    def _batches(self, limit: int) -> Iterator[tuple[list[Letter], dict[int, int]]]:
+    def _batches(self, limit: int) -> Iterator[tuple[list[DeadLetter], dict[int, int]]]:
         """Yield dead letters that were not redriven, and each partition's position after them."""
         start = redriven_until(self._client, self._group, self._topic)
         end = self._client.list_offsets(self._topic, "latest")
@@ -182,32 +182,34 @@ class Redrive:
         before = {at: max(earliest[at], offset - REMEMBERED) for at, offset in start.items()}
         for batch in self._client.iter_arrow(self._topic, start=before, end=dict(start)):
             self._seen |= {
-                letter.origin for letter in dead_letters_of(batch) if letter.group == self._group
+                dead_letter.origin
+                for dead_letter in dead_letters_of(batch)
+                if dead_letter.group == self._group
             }
 
-    def _chosen(self, letters: list[Letter], done: Redriven) -> list[Letter]:
+    def _chosen(self, dead_letters: list[DeadLetter], done: Redriven) -> list[DeadLetter]:
         chosen = []
-        for letter in letters:
-            if letter.group != self._group:
+        for dead_letter in dead_letters:
+            if dead_letter.group != self._group:
                 done.others += 1
-            elif letter.origin in self._seen:
+            elif dead_letter.origin in self._seen:
                 done.doubles += 1
             else:
-                self._seen.add(letter.origin)
-                whole = self._original(letter) if letter.truncated else letter
+                self._seen.add(dead_letter.origin)
+                whole = self._original(dead_letter) if dead_letter.truncated else dead_letter
                 if whole is None:
                     done.lost += 1
                     continue
-                topic = letter.origin[0]
+                topic = dead_letter.origin[0]
                 done.topics[topic] = done.topics.get(topic, 0) + 1
                 chosen.append(whole)
         return chosen
 
-    def _original(self, letter: Letter) -> Letter | None:
+    def _original(self, dead_letter: DeadLetter) -> DeadLetter | None:
         """Return the dead letter with the original's key, value and headers; None if it was
         deleted.
         """
-        topic, partition, offset = letter.origin
+        topic, partition, offset = dead_letter.origin
         start, end = {partition: offset}, {partition: offset + 1}
         try:
             found = self._client.read_arrow(
@@ -218,23 +220,26 @@ class Redrive:
         if [row["offset"] for row in found] != [offset]:
             return None
         [row] = found
-        return replace(letter, **{name: row[name] for name in ("key", "value", "headers")})
+        return replace(dead_letter, **{name: row[name] for name in ("key", "value", "headers")})
 
-    def _tables(self, letters: list[Letter]) -> dict[str, Any]:
+    def _tables(self, dead_letters: list[DeadLetter]) -> dict[str, Any]:
         rows: dict[str, list[dict[str, Any]]] = {}
-        for letter in letters:
-            topic, partition, _ = letter.origin
+        for dead_letter in dead_letters:
+            topic, partition, _ = dead_letter.origin
             count = len(self._client.describe_topic(topic).partitions) if topic not in rows else 0
             if count and partition >= count:
                 raise InvalidArgument(f"topic {topic!r} has {count} partitions, not {partition}")
-            stamp = {"from": f"{self._topic}-{letter.partition}@{letter.offset}", **self._stamp}
+            stamp = {
+                "from": f"{self._topic}-{dead_letter.partition}@{dead_letter.offset}",
+                **self._stamp,
+            }
             told = [{"key": REDRIVE_PREFIX + name, "value": value.encode()}
                     for name, value in stamp.items()]  # fmt: skip
             rows.setdefault(topic, []).append(
                 {
-                    "key": letter.key,
-                    "value": letter.value,
-                    "headers": [*letter.headers, *told],
+                    "key": dead_letter.key,
+                    "value": dead_letter.value,
+                    "headers": [*dead_letter.headers, *told],
                     "partition": partition,
                 }
             )

@@ -73,9 +73,12 @@ def again(
 def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | None]) -> None:
     """Order replicas, so many in one call; raises Refused if any is."""
     refused: list[str] = []
-    places = list(target)
-    for start in range(0, len(places), ORDERED_AT_ONCE):
-        part = {place: target[place] for place in places[start : start + ORDERED_AT_ONCE]}
+    partitions = list(target)
+    for start in range(0, len(partitions), ORDERED_AT_ONCE):
+        part = {
+            partition: target[partition]
+            for partition in partitions[start : start + ORDERED_AT_ONCE]
+        }
         refused += map(str, client.reassign(part).values())
     if refused:
         more = len(refused) - TOLD_MAX
@@ -224,8 +227,8 @@ def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, y
         )
     with state.client() as client:
         chosen = _chosen(client.describe_topic(name), partitions)
-        places = [item.index for item in chosen]
-        outcomes = client.elect_leaders(name, places, unclean=unclean)
+        indexes = [item.index for item in chosen]
+        outcomes = client.elect_leaders(name, indexes, unclean=unclean)
     rows = [
         {
             "topic": name,

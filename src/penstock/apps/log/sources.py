@@ -330,25 +330,30 @@ class ObjectSource:
     """Extents of diskless partitions, in their objects."""
 
     def __init__(
-        self, runner: asyncio.Runner, places: Installation, keys: dict[TopicPartition, PartitionKey]
+        self,
+        runner: asyncio.Runner,
+        installation: Installation,
+        keys: dict[TopicPartition, PartitionKey],
     ) -> None:
         self._runner = runner
-        self._places = places
+        self._installation = installation
         self._keys = keys
 
     def partitions(self) -> list[TopicPartition]:
         return list(self._keys)
 
     def progress(self, label: str, wanted: Range) -> AbstractContextManager[Advance]:
-        marks = self._runner.run(self._places.plane.watermarks(list(self._keys.values())))
-        spans = [(mark.log_start_offset, mark.high_watermark) for mark in marks]
+        watermarks = self._runner.run(
+            self._installation.plane.watermarks(list(self._keys.values()))
+        )
+        spans = [(partition.log_start_offset, partition.high_watermark) for partition in watermarks]
         return _offsets_progress(label, spans, wanted)
 
     def batches(self, where: TopicPartition, wanted: Range) -> Iterator[Batch]:
-        plane, key = self._places.plane, self._keys[where]
-        (marks,) = self._runner.run(plane.watermarks([key]))
-        offset = max(marks.log_start_offset, wanted.start)
-        end = min(marks.high_watermark, wanted.end)
+        plane, key = self._installation.plane, self._keys[where]
+        (watermarks,) = self._runner.run(plane.watermarks([key]))
+        offset = max(watermarks.log_start_offset, wanted.start)
+        end = min(watermarks.high_watermark, wanted.end)
         while offset < end:
             extents = self._runner.run(
                 plane.extents(*key, start=offset, end=end, limit=EXTENTS_PER_CALL)
@@ -365,7 +370,7 @@ class ObjectSource:
         from penstock.archive.planning import trim
         from penstock.records import decode_header
 
-        data = await self._places.store.get(extent.key, extent.byte_offset, extent.size_bytes)
+        data = await self._installation.store.get(extent.key, extent.byte_offset, extent.size_bytes)
         pieces = trim([extent], extent.base_offset, max_bytes=extent.size_bytes, at_least_one=True)
         run, failure = assemble(pieces, [memoryview(data)])
         if failure is not None:
@@ -400,15 +405,15 @@ def _objects(chosen: Chosen) -> Iterator[Source]:
 
     with asyncio.Runner() as runner:
         context = opened(chosen.configuration())
-        places = runner.run(context.__aenter__())
+        installation = runner.run(context.__aenter__())
         try:
-            names = runner.run(wanted_partitions(places, chosen.topic))
+            names = runner.run(wanted_partitions(installation, chosen.topic))
             keys = {
                 where: key
                 for key, name in names.items()
                 if (where := parse_directory_name(name)) is not None and chosen.wanted(where)
             }
-            yield ObjectSource(runner, places, keys)
+            yield ObjectSource(runner, installation, keys)
         finally:
             runner.run(context.__aexit__(None, None, None))
 

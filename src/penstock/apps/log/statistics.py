@@ -36,11 +36,11 @@ class DistinctKeys:
 
     def add(self, hashes: np.ndarray[Any, Any]) -> None:
         mixed = hashes.astype(np.uint64)
-        places = (mixed >> np.uint64(_HASH_BITS - REGISTER_BITS)).astype(np.int64)
+        indexes = (mixed >> np.uint64(_HASH_BITS - REGISTER_BITS)).astype(np.int64)
         rest = (mixed << np.uint64(REGISTER_BITS)) & np.uint64(0xFFFFFFFF)
         bits = np.frexp(rest.astype(np.float64))[1]
         ranks = np.minimum(_HASH_BITS - bits + 1, _HASH_BITS - REGISTER_BITS + 1)
-        np.maximum.at(self._registers, places, ranks.astype(np.uint8))
+        np.maximum.at(self._registers, indexes, ranks.astype(np.uint8))
 
     def estimate(self) -> int:
         count = len(self._registers)

@@ -85,9 +85,9 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
     from penstock.storage.inspection.findings import Finding
 
     async def compare() -> Verifier:
-        async with opened(chosen.configuration()) as places:
-            wanted = await wanted_partitions(places, chosen.topic)
-            found = Verifier(plane=places.plane, store=places.store)
+        async with opened(chosen.configuration()) as installation:
+            wanted = await wanted_partitions(installation, chosen.topic)
+            found = Verifier(plane=installation.plane, store=installation.store)
             await found.verify([(name, key) for key, name in wanted.items()])
             return found
 

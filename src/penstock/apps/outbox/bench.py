@@ -129,15 +129,15 @@ def _measure(
     under_way: list[tuple[float, Future[Any]]] = []
     for number in numbers:
         if len(under_way) == concurrency:
-            _settle(way, *under_way.pop(0))
+            _complete(way, *under_way.pop(0))
         future = start(number, payload)
         under_way.append((SYSTEM_CLOCK.monotonic(), future))
     for started, future in under_way:
-        _settle(way, started, future)
+        _complete(way, started, future)
     way.seconds += SYSTEM_CLOCK.monotonic() - began
 
 
-def _settle(way: _Measured, started: float, future: Future[Any]) -> None:
+def _complete(way: _Measured, started: float, future: Future[Any]) -> None:
     future.result()
     way.latencies.append(SYSTEM_CLOCK.monotonic() - started)
 

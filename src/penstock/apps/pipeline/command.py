@@ -220,12 +220,14 @@ def _show_stored(state: State, found: dict[str, Any]) -> None:
     rows = [query | {"unfinished": "yes" if query["unfinished"] else "no"} for query in queries]
     columns = ("query", "group", "batch=batch_id", "unfinished", "held=held_records")
     show(state, rows, (*columns, "lag=lag_records"))
-    places = [
-        {"query": entry["query"], **place} for entry in queries for place in entry["partitions"]
+    partitions = [
+        {"query": entry["query"], **partition}
+        for entry in queries
+        for partition in entry["partitions"]
     ]
-    if places:
+    if partitions:
         at = ("query", "topic", "partition", "committed=committed_offset", "end=log_end_offset")
-        show(state, places, (*at, "lag"))
+        show(state, partitions, (*at, "lag"))
     if found["broker_error"]:
         click.echo(f"lag is not known: {found['broker_error']}", err=True)
 

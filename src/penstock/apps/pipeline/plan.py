@@ -201,8 +201,8 @@ def _stands(query: dict[str, Any]) -> str:
     if not query["offsets"]:
         starts = {source["start"] for source in query["sources"]}
         return f"{', '.join(sorted(starts))} (no batch has finished in {query['checkpoint']})"
-    places = [f"{at['topic']}-{at['partition']} {at['offset']}" for at in query["offsets"]]
-    return f"offsets {', '.join(places)} ({query['checkpoint']})"
+    positions = [f"{at['topic']}-{at['partition']} {at['offset']}" for at in query["offsets"]]
+    return f"offsets {', '.join(positions)} ({query['checkpoint']})"
 
 
 def _rules(rules: list[dict[str, str]]) -> Iterator[str]:

@@ -145,14 +145,14 @@ def _dead_letters(
     wanted = _filters(options)
     spec = where.load()
     with _session(state, spec, master) as spark:
-        letters = DeadLetters(spec, spark)
+        dead_letters = DeadLetters(spec, spark)
         if execute:
-            done = letters.replay(wanted, by=whoami())
+            done = dead_letters.replay(wanted, by=whoami())
             if not done:
                 check_filters(spec, wanted)
             _show_replayed(state, done)
             return
-        found = letters.look(wanted)
+        found = dead_letters.look(wanted)
         if not found.groups:
             check_filters(spec, wanted)
         _show_dead_letters(state, found)

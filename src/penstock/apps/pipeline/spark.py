@@ -31,7 +31,7 @@ _QUIET: Final = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 _RUN: Final = {
-    # How soon a query that has nothing to do is told of.
+    # Interval after which an idle query is reported.
     "spark.sql.streaming.noDataProgressEventInterval": "1000",
     # Spark's default starts a process `readlink` for each look at a file that it renames, sixteen
     # in a batch. The state's directory is on this machine, where this one renames as safely.

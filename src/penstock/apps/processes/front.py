@@ -44,8 +44,8 @@ from penstock.broker.listeners import ADMIN, admin_listener
 from penstock.client.limits import ADMIN_ANSWER_BYTES_MAX
 from penstock.security.forwarding import forwarded
 from penstock.security.http_origin import READS, NotForHere, check_meant
-from penstock.security.listeners.entrance import Entrance
 from penstock.security.listeners.files import ListenerFiles
+from penstock.security.listeners.listener_group import ListenerGroup
 
 if TYPE_CHECKING:
     from penstock.broker.listeners import Address
@@ -103,7 +103,9 @@ class Front:
         self._secret = secret
         self._hosts = names_of(settings)
         self._listener = HttpListener()
-        self._entrance = Entrance[ListenerFiles](security.settings.bounds, SYSTEM_CLOCK.monotonic)
+        self._listener_group = ListenerGroup[ListenerFiles](
+            security.settings.bounds, SYSTEM_CLOCK.monotonic
+        )
 
     async def start(self, address: Address) -> None:
         """Start listening.
@@ -112,7 +114,7 @@ class Front:
             InvalidError: a file of certificates cannot be used.
             OSError: the address cannot be bound.
         """
-        await self._entrance.open(ADMIN, self._files)
+        await self._listener_group.open(ADMIN, self._files)
         routes = [
             Route("/brokers/{broker}/{rest:path}", self._one, methods=_METHODS),
             Route("/health", self._health(vital=False)),
@@ -129,7 +131,7 @@ class Front:
             self._meant(Starlette(routes=routes)),
             address,
             connections_max=self._settings.admin_max_connections,
-            bind=self._entrance.http(ADMIN),
+            bind=self._listener_group.http(ADMIN),
         )
 
     def _files(self) -> ListenerFiles:
@@ -160,7 +162,7 @@ class Front:
 
     async def stop(self) -> None:
         await self._listener.stop()
-        await self._entrance.close()
+        await self._listener_group.close()
 
     # All brokers
 
@@ -182,7 +184,7 @@ class Front:
     async def _metrics(self, answers: Answers) -> Response:
         found = {broker: one for broker, one in answers.items() if one is not None and one.good}
         texts = {broker: found[broker].content if broker in found else None for broker in answers}
-        own = list(self._entrance.samples())
+        own = list(self._listener_group.samples())
         text = await asyncio.to_thread(admin_text.metrics, texts, own)
         kinds = [
             dict(entry.headers).get(b"content-type", b"text/plain") for entry in found.values()
@@ -191,7 +193,7 @@ class Front:
         return Response(text, headers={"content-type": kind})
 
     async def _reloaded(self, answers: Answers) -> Response:
-        told = [*await self._entrance.reload(), *admin_text.failures(_bodies(answers))]
+        told = [*await self._listener_group.reload(), *admin_text.failures(_bodies(answers))]
         return _json({"node_id": min(answers), "failures": told})
 
     def _merging(
@@ -315,7 +317,7 @@ async def exchange(
         reader, writer = await asyncio.open_connection(*address)
         try:
             writer.write(machine.send(h11.Request(method=method, target=target, headers=own)))
-            with suppress(ConnectionError):  # refused before its end: the answer says why
+            with suppress(ConnectionError):  # refused early: the response has the reason
                 await _send(machine, writer, body or _nothing())
             return await _receive(machine, reader)
         finally:

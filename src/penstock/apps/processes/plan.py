@@ -59,7 +59,7 @@ class Plan:
         Raises:
             InvalidConfiguration, InvalidSetting: a setting cannot be shared or incremented.
         """
-        if configuration.places.control_url:
+        if configuration.locations.control_url:
             raise InvalidConfiguration(
                 f"processes = {configuration.processes}: brokers of one command share SQLite below"
                 " log.dirs; where control.url names a database, start each broker by itself"
@@ -128,7 +128,7 @@ class Plan:
         kept = self._keep.enter_context(
             socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         )
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # whoever listens sets it, too
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the listener sets it, too
         kept.bind((host, 0))
         return f"{name}{separator}{place_text.rpartition(':')[0]}:{kept.getsockname()[1]}"
 

@@ -19,4 +19,7 @@ class Parts:
 
 async def reload(parts: Parts, request: Request) -> dict[str, Any]:
     """Reload the files; return failures as sentences. Previous contents stay in use then."""
-    return {"node_id": parts.node_id, "failures": await parts.security_service.entrance.reload()}
+    return {
+        "node_id": parts.node_id,
+        "failures": await parts.security_service.listener_group.reload(),
+    }

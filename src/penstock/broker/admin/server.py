@@ -16,7 +16,7 @@ from penstock.security.forwarding import heeding
 from penstock.security.http_authentication import Authentication, Identities
 from penstock.security.http_credentials import PasswordVerifier
 from penstock.security.http_origin import names_of_listener
-from penstock.security.listeners.entrance import Gate
+from penstock.security.listeners.listener_group import Gate
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
@@ -65,7 +65,7 @@ class AdminServer:
             app,
             (own.host, own.port),
             connections_max=settings.admin_max_connections,
-            bind=self._parts.security_service.entrance.http(ADMIN),
+            bind=self._parts.security_service.listener_group.http(ADMIN),
         )
 
     def _access(self) -> AdminAccess:
@@ -76,7 +76,7 @@ class AdminServer:
             partial(known, loopback_trusted=settings.admin_loopback_trusted),
             PasswordVerifier(parts.randomness),
             parts.audit,
-            Gate(parts.security_service.entrance, ADMIN),
+            Gate(parts.security_service.listener_group, ADMIN),
             plain_loopback=settings.admin_basic_loopback,
         )
         return AdminAccess(

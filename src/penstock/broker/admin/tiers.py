@@ -45,7 +45,7 @@ async def tiers(parts: Parts, request: Request) -> dict[str, Any]:
 
 def _row(partition: LocalPartition, part: TieredPart) -> dict[str, Any]:
     core, where = part.core, partition.topic_partition
-    marks, measured = core.marks, partition.leads and core.measured
+    bounds, measured = core.bounds, partition.leads and core.measured
     return {
         "topic": where.topic,
         "partition": where.partition,
@@ -55,8 +55,8 @@ def _row(partition: LocalPartition, part: TieredPart) -> dict[str, Any]:
         "tiered_end": part.tiered_end if core.known else None,
         "local_start": part.log.log_start_offset,
         "end_offset": partition.log_end_offset,
-        "tiered_bytes": 0 if marks is None else marks.size_bytes,
-        "tiered_segments": 0 if marks is None else marks.segments,
+        "tiered_bytes": 0 if bounds is None else bounds.size_bytes,
+        "tiered_segments": 0 if bounds is None else bounds.segments,
         "local_bytes": part.log.size_bytes,
         "lag_bytes": core.lag_bytes if measured else None,
         "lag_segments": core.lag_segments if measured else None,

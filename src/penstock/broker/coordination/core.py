@@ -29,7 +29,7 @@ class Save:
     """Replace all stored rows of a key by these, by member; then report `Saved` or `SaveFailed`.
 
     The row of the key itself is that of the empty member. Without rows the key is deleted.
-    `deletes_offsets` deletes its group's committed offsets as well. `settles_offsets` commits or
+    `deletes_offsets` deletes its group's committed offsets as well. `completes_offsets` commits or
     drops the offsets that groups staged in the transaction of the key; no row of a group may be
     left then.
     """
@@ -37,10 +37,10 @@ class Save:
     key: str
     rows: Mapping[str, bytes]
     deletes_offsets: bool = False
-    settles_offsets: OffsetsEnd | None = None
+    completes_offsets: OffsetsEnd | None = None
 
     def __post_init__(self) -> None:
-        if self.settles_offsets and any(member.startswith(GROUP_MEMBER) for member in self.rows):
+        if self.completes_offsets and any(member.startswith(GROUP_MEMBER) for member in self.rows):
             raise BugError(f"transaction {self.key!r} is decided but still has rows of groups")
 
 

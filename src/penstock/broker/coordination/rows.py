@@ -54,7 +54,7 @@ class KeyRows:
             expected_version=self.version,
             rows=rows,
             deletes_offsets=save.deletes_offsets,
-            settles_offsets=save.settles_offsets,
+            completes_offsets=save.completes_offsets,
         )
 
     def stored(self, save: Save, version: int) -> None:

@@ -56,7 +56,7 @@ Acknowledgements = list[tuple[Place, Sequence[Any]]]
 
 async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> list[Buffer]:
     """Apply acknowledgements, then acquire records of the session's partitions."""
-    places, acknowledgements = _named(request)
+    partitions, acknowledgements = _named(request)
     if request.share_session_epoch == INITIAL_EPOCH and acknowledgements:
         raise InvalidShareRequest(
             "the first request of a share session must not contain acknowledgements"
@@ -73,7 +73,7 @@ async def share_fetch(parts: Parts, context: RequestContext, request: Any) -> li
             for topic in request.forgotten_topics_data
             for index in topic.partitions
         ]
-        session.update(places, forgotten)
+        session.update(partitions, forgotten)
     answers = await _acknowledge(parts, context, session, acknowledgements)
     throttled = parts.quotas.active and parts.quotas.before_fetch(context)
     if not last and not throttled:
@@ -138,14 +138,14 @@ async def share_acknowledge(parts: Parts, context: RequestContext, request: Any)
 
 
 def _named(request: Any) -> tuple[list[Place], Acknowledgements]:
-    places, acknowledgements = [], []
+    partitions, acknowledgements = [], []
     for topic in request.topics:
         for partition in topic.partitions:
-            place = (topic.topic_id, partition.partition_index)
-            places.append(place)
+            partition_key = (topic.topic_id, partition.partition_index)
+            partitions.append(partition_key)
             if partition.acknowledgement_batches:
-                acknowledgements.append((place, partition.acknowledgement_batches))
-    return places, acknowledgements
+                acknowledgements.append((partition_key, partition.acknowledgement_batches))
+    return partitions, acknowledgements
 
 
 def _session(parts: Parts, context: RequestContext, request: Any) -> ShareSession:

@@ -148,10 +148,10 @@ def _topic(
 
 def lag(state: ShareState, end: int) -> int:
     """Return the number of records below `end` that are not acknowledged or archived."""
-    settled = sum(
+    resolved = sum(
         run.last - run.first + 1 for run in state.runs if run.state == RecordState.RESOLVED
     )
-    return max(0, end - state.start - settled)
+    return max(0, end - state.start - resolved)
 
 
 # -- AlterShareGroupOffsets -----------------------------------------------------------------

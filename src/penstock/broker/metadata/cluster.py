@@ -57,7 +57,7 @@ class ClusterMetadata:
         """Whether other brokers may have replaced this one."""
         self.control = control
         self._applier = applier
-        self._settled: MetadataImage | None = None
+        self._applied: MetadataImage | None = None
         self._refreshing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
@@ -80,19 +80,19 @@ class ClusterMetadata:
 
     async def refresh(self) -> None:
         """Load the newest image and apply it to this broker."""
-        if await self.control.image() is self._settled:
+        if await self.control.image() is self._applied:
             return
         async with self._refreshing:
             image = await self.control.image()
-            if image is self._settled:
+            if image is self._applied:
                 return
             await self.check(image)
-            delta = delta_of(self._settled, image)
-            self._settled = None
+            delta = delta_of(self._applied, image)
+            self._applied = None
             await self._applier.prepare(delta)
             self._in_force(delta)
             await self._applier.clean_up(delta)
-            self._settled = image
+            self._applied = image
 
     def apply_leaders(self, leaders: Leaders) -> None:
         """Use leaders with newer epochs than the image until the next image.

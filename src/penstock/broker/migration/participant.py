@@ -237,5 +237,5 @@ async def _acknowledged(partition: LocalPartition) -> None:
         else:
             acknowledged.set_result(None)
 
-    partition.when_settled(ended)
+    partition.when_committed(ended)
     await acknowledged

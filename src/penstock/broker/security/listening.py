@@ -51,7 +51,7 @@ async def bind_all(
                     make, host, port, backlog=backlog, start_serving=False
                 )
             else:
-                server = made = security_service.entrance.tls_server(name, contexts, make)
+                server = made = security_service.listener_group.tls_server(name, contexts, make)
                 await made.bind(host, port, backlog)
             servers.append(server)
             address = server.sockets[0].getsockname()
@@ -78,7 +78,7 @@ class _TlsLinks(LinkTransport):
     async def listen(
         self, protocol: Callable[[], asyncio.BaseProtocol], host: str | None, port: int
     ) -> Server:
-        server = self._security.entrance.tls_server(REPLICATION, self._contexts, protocol)
+        server = self._security.listener_group.tls_server(REPLICATION, self._contexts, protocol)
         await server.bind(host, port, _LINKS_BACKLOG)
         await server.start_serving()
         return server

@@ -31,7 +31,7 @@ from penstock.client.security import NO_SECURITY, ClientSecurity
 from penstock.security import ANONYMOUS, Principal
 from penstock.security.audit import Audit, AuditEvent
 from penstock.security.credentials import HASHES, OAUTHBEARER
-from penstock.security.listeners.entrance import Entrance
+from penstock.security.listeners.listener_group import ListenerGroup
 from penstock.security.sasl import (
     Accepted,
     AuthenticationFailed,
@@ -75,9 +75,9 @@ class SecurityService:
         self._parts = parts
         self._settings = settings
         self._owner = owner
-        self.entrance = Entrance[ListenerMaterials](settings.bounds, lambda: owner.now())
-        self.limits = self.entrance.limits
-        self.listeners = self.entrance.listeners
+        self.listener_group = ListenerGroup[ListenerMaterials](settings.bounds, lambda: owner.now())
+        self.limits = self.listener_group.limits
+        self.listeners = self.listener_group.listeners
         self.cluster_users: Credentials = _NO_USERS
         """Users in the control plane."""
         self.secret: PeerSecret | None = None
@@ -127,10 +127,10 @@ class SecurityService:
                 clock=self._parts.clock,
             )
 
-        return await self.entrance.open(listener.name, load)
+        return await self.listener_group.open(listener.name, load)
 
     async def close(self) -> None:
-        await self.entrance.close()
+        await self.listener_group.close()
         self._passwords.shutdown(wait=False, cancel_futures=True)
 
     # Other brokers
@@ -167,7 +167,7 @@ class SecurityService:
 
     def arrived(self, connection: Connection) -> bool:
         made = self.listeners[connection.listener]
-        if not made.listener.has_tls and not self.entrance.admitted(
+        if not made.listener.has_tls and not self.listener_group.admitted(
             connection.listener, connection.client_host
         ):
             return False
@@ -276,7 +276,9 @@ class SecurityService:
         found = authentication.step(message)
         if isinstance(found, Later):
             pool = (
-                self.entrance.thread if authentication.mechanism == OAUTHBEARER else self._passwords
+                self.listener_group.thread
+                if authentication.mechanism == OAUTHBEARER
+                else self._passwords
             )
             return await asyncio.get_running_loop().run_in_executor(pool, found.find)
         return found
@@ -353,4 +355,4 @@ class SecurityService:
         yield Sample(metrics.UNAUTHENTICATED, self.limits.waiting)
         for labels, count in self._outcomes.items():
             yield Sample(metrics.AUTHENTICATIONS, count, labels)
-        yield from self.entrance.samples()
+        yield from self.listener_group.samples()

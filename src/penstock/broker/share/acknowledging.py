@@ -105,9 +105,9 @@ class Answers:
             raise self._context.refusal("read", "topic", topic.topic.name)
         return self._partitions.partition_of(topic, index)
 
-    async def open(self, places: Sequence[Place]) -> None:
+    async def open(self, partitions: Sequence[Place]) -> None:
         openings = []
-        for place in places:
+        for place in partitions:
             try:
                 source = self.source(place)
                 if self._shares.held(self.group_id, source) is None:

@@ -90,11 +90,11 @@ class ShareOffsets:
 
     async def delete(self, group_id: str, topics: Collection[UUID] | None = None) -> None:
         """Delete the stored state of a group, or of some topics; raises as `set`."""
-        places = map(place_of, await self.keys())
+        parsed = map(place_of, await self.keys())
         await self._change(
             [
                 share_key(*place)
-                for place in places
+                for place in parsed
                 if place[0] == group_id and (topics is None or place[1] in topics)
             ],
             lambda *_: None,

@@ -118,14 +118,14 @@ class ShareService:
     async def resume(self) -> None:
         if not any(kind == GROUP_KIND for kind, _ in self._cluster.image.entity_configs):
             return
-        places = {key: place_of(key) for key in await self.offsets.keys()}
+        parsed = {key: place_of(key) for key in await self.offsets.keys()}
         mine = [
             key
-            for key, (group, topic_id, index) in places.items()
+            for key, (group, topic_id, index) in parsed.items()
             if self.settings_of(group).dead_letter_topic and self._source(group, topic_id, index)
         ]
         for key in await self.offsets.archiving(mine):
-            group, topic_id, index = places[key]
+            group, topic_id, index = parsed[key]
             source = self._source(group, topic_id, index)
             if source is not None:
                 await self.shares.open(group, source)

@@ -260,10 +260,10 @@ class Shares:
         return saved
 
     def release(
-        self, group_id: str, member: str, places: Iterable[tuple[UUID, int]], *, delivered: bool
+        self, group_id: str, member: str, partitions: Iterable[tuple[UUID, int]], *, delivered: bool
     ) -> None:
         """Release the records of a member that left; see `SharePartition.release`."""
-        for topic_id, index in places:
+        for topic_id, index in partitions:
             stored = self._held.get(share_key(group_id, topic_id, index))
             if stored is not None:
                 self._set(stored)

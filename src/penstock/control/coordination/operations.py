@@ -51,9 +51,9 @@ def save(
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
     yield from pending.complete(
         {
-            change.key: change.settles_offsets
+            change.key: change.completes_offsets
             for change in stored
-            if change.settles_offsets is not None and leaves_groups(change)
+            if change.completes_offsets is not None and leaves_groups(change)
         }
     )
     return refused

@@ -51,7 +51,7 @@ class CoordinationRecords(OverDatabase):
 
 
 def _rows(changes: Sequence[RecordChange]) -> int | None:
-    if any(change.deletes_offsets or change.settles_offsets for change in changes):
+    if any(change.deletes_offsets or change.completes_offsets for change in changes):
         return None
     values = [value for change in changes for value in change.rows.values()]
     if sum(map(len, filter(None, values))) > _SMALL_BYTES_MAX:

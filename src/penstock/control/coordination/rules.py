@@ -17,7 +17,7 @@ def refusal(change: RecordChange, found: int) -> PenstockError | None:
     """
     if change.rows and KEY_ROW not in change.rows:
         raise BugError(f"a change of {change.kind} {change.key!r} leaves out the key's own row")
-    if leaves_groups(change) and change.settles_offsets is None:
+    if leaves_groups(change) and change.completes_offsets is None:
         raise BugError(f"transaction {change.key!r} leaves groups without completing their offsets")
     if found != change.expected_version:
         return StaleRecord(change.kind, change.key, change.expected_version, found)

@@ -64,7 +64,7 @@ class RecordChange:
 
     Includes the key's own row if there are any rows. Applied if that row is at `expected_version`
     (0: absent). `deletes_offsets` also deletes the committed offsets of the group of this key.
-    `settles_offsets` commits or drops the offsets of the transaction of this key; the change
+    `completes_offsets` commits or drops the offsets of the transaction of this key; the change
     deletes the rows of its groups.
     """
 
@@ -73,7 +73,7 @@ class RecordChange:
     expected_version: int
     rows: Mapping[str, bytes | None]
     deletes_offsets: bool = False
-    settles_offsets: OffsetsEnd | None = None
+    completes_offsets: OffsetsEnd | None = None
 
     @property
     def record_key(self) -> RecordKey:

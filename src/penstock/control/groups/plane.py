@@ -61,7 +61,7 @@ class GroupOffsets(OverDatabase):
         """Store offsets that a group commits by an open transaction, all or none.
 
         They are invisible until the save that decides the transaction
-        (`RecordChange.settles_offsets`), which waits for this call. Their expiry is ignored;
+        (`RecordChange.completes_offsets`), which waits for this call. Their expiry is ignored;
         offsets of an earlier topic of the same name are dropped.
 
         Raises:

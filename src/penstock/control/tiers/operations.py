@@ -22,8 +22,8 @@ from penstock.control.metadata.images import Images
 from penstock.control.tiers import rules, statements
 from penstock.control.tiers.values import (
     SUFFIXES,
+    TierBounds,
     TierLease,
-    TierMarks,
     TiersDropped,
     TierSegment,
 )
@@ -48,17 +48,17 @@ def commit(
     *,
     log_start_offset: int,
     leader_epoch: int,
-) -> Operation[TierMarks]:
+) -> Operation[TierBounds]:
     yield from _check_leader(images, key, leader_epoch, tiered=True)
     found = yield statements.lock(*key)
-    marks = TierMarks(0, 0, 0, 0)
-    marks = marks if found is None else statements.marks_of(found)
-    if not marks.alive:
-        marks = marks._replace(log_start_offset=max(marks.log_start_offset, log_start_offset))
+    bounds = TierBounds(0, 0, 0, 0)
+    bounds = bounds if found is None else statements.bounds_of(found)
+    if not bounds.alive:
+        bounds = bounds._replace(log_start_offset=max(bounds.log_start_offset, log_start_offset))
     there = yield statements.segments_from(*key, segment.base_offset, 2)
-    planned = rules.plan_commit(key, marks, segment, [statements.segment_of(row) for row in there])
+    planned = rules.plan_commit(key, bounds, segment, [statements.segment_of(row) for row in there])
     if planned is None:
-        return marks
+        return bounds
     leased = yield from objects.lock([object_id for object_id, _ in segment.objects()])
     for object_id, _ in segment.objects():
         if object_id not in leased or leased[object_id].state != "pending":
@@ -76,19 +76,19 @@ def commit(
     return planned
 
 
-def marks(keys: Sequence[PartitionKey]) -> Operation[dict[PartitionKey, TierMarks]]:
+def bounds(keys: Sequence[PartitionKey]) -> Operation[dict[PartitionKey, TierBounds]]:
     asked = [(*key, place) for place, key in enumerate(keys)]
-    found = {row[0]: statements.marks_of(row) for row in (yield statements.read_marks(asked))}
+    found = {row[0]: statements.bounds_of(row) for row in (yield statements.read_bounds(asked))}
     epochs: dict[int, list[tuple[int, int]]] = {}
     aborted: dict[int, int] = {}
     for place, epoch, start, last in (yield statements.read_epochs(asked)):
         epochs.setdefault(place, []).append((epoch, start))
         aborted[place] = max(aborted.get(place, -1), last)
     return {
-        keys[place]: found_marks._replace(
+        keys[place]: found_bounds._replace(
             epochs=tuple(sorted(epochs.get(place, ()))), aborted_offset=aborted.get(place, -1)
         )
-        for place, found_marks in found.items()
+        for place, found_bounds in found.items()
     }
 
 
@@ -129,7 +129,7 @@ def retain(
         return None
     first = yield from segments(key, 0, limit + 1)
     plan = rules.plan_retention(
-        statements.marks_of(found),
+        statements.bounds_of(found),
         first,
         start_offset=start_offset,
         before_timestamp=before_timestamp,
@@ -146,15 +146,15 @@ def cut(
     found = yield statements.lock(*key)
     if found is None:
         return None
-    dropped = TiersDropped(statements.marks_of(found), 0, 0, more=False)
-    for _ in range(dropped.marks.segments // TIER_SEGMENTS_PER_CALL_MAX + 1):
+    dropped = TiersDropped(statements.bounds_of(found), 0, 0, more=False)
+    for _ in range(dropped.bounds.segments // TIER_SEGMENTS_PER_CALL_MAX + 1):
         behind = yield from segments(key, offset, TIER_SEGMENTS_PER_CALL_MAX)
-        plan = rules.plan_cut(dropped.marks, behind, offset)
+        plan = rules.plan_cut(dropped.bounds, behind, offset)
         if behind and behind[0].base_offset < offset:
             yield statements.shorten(*key, behind[0].base_offset, offset)
         last = yield from _drop(key, plan)
         dropped = TiersDropped(
-            last.marks,
+            last.bounds,
             dropped.segments + last.segments,
             dropped.size_bytes + last.size_bytes,
             more=False,
@@ -179,9 +179,9 @@ def _forget_topic(topic_id: UUID, limit: int) -> Operation[int]:
         gone = yield from segments(key, 0, limit - dropped)
         if gone:
             plan = rules.Drop(gone, rules.plan_retention(
-                statements.marks_of(found), gone, start_offset=gone[-1].next_offset,
+                statements.bounds_of(found), gone, start_offset=gone[-1].next_offset,
                 before_timestamp=None, max_bytes=None, limit=len(gone),
-            ).marks, more=True)  # fmt: skip
+            ).bounds, more=True)  # fmt: skip
             yield from _drop(key, plan)
             dropped += len(gone)
         else:
@@ -204,10 +204,10 @@ def _check_leader(
 
 def _drop(key: PartitionKey, plan: rules.Drop) -> Operation[TiersDropped]:
     gone = plan.segments
-    yield statements.write(*key, *statements.values_of(plan.marks))
+    yield statements.write(*key, *statements.values_of(plan.bounds))
     if gone:
         yield statements.delete_segments(*key, gone[0].base_offset, gone[-1].base_offset)
         ids = [(object_id, 1) for segment in gone for object_id, size in segment.objects() if size]
         yield objects.release(ids)
     size_bytes = sum(segment.size_bytes for segment in gone)
-    return TiersDropped(plan.marks, len(gone), size_bytes, plan.more)
+    return TiersDropped(plan.bounds, len(gone), size_bytes, plan.more)

@@ -15,7 +15,7 @@ from penstock.control.drivers.statements import Lock
 from penstock.control.limits import TIER_SEGMENTS_PER_CALL_MAX
 from penstock.control.metadata.plane import Metadata
 from penstock.control.tiers import operations
-from penstock.control.tiers.values import TierLease, TierMarks, TiersDropped, TierSegment
+from penstock.control.tiers.values import TierBounds, TierLease, TiersDropped, TierSegment
 
 
 class TieredPartitions(Metadata):
@@ -37,7 +37,7 @@ class TieredPartitions(Metadata):
 
     async def commit_tier(
         self, key: PartitionKey, segment: TierSegment, *, log_start_offset: int, leader_epoch: int
-    ) -> TierMarks:
+    ) -> TierBounds:
         """Add a segment whose objects are in the store; return the partition's tiers, without
         epochs.
 
@@ -60,10 +60,10 @@ class TieredPartitions(Metadata):
             lock=Lock.TOPICS,
         )
 
-    async def tier_marks(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, TierMarks]:
+    async def tier_bounds(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, TierBounds]:
         """Return the tiers of those partitions that have any."""
         return await self._database.change(
-            partial(operations.marks, list(keys)), lock=Lock.SNAPSHOT
+            partial(operations.bounds, list(keys)), lock=Lock.SNAPSHOT
         )
 
     async def tier_segments(

@@ -25,15 +25,15 @@ from typing import Final, NamedTuple
 
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import StaleTiers
-from penstock.control.tiers.values import TierMarks, TierSegment
+from penstock.control.tiers.values import TierBounds, TierSegment
 
 REMOTE_CONFIG: Final = "remote.storage.enable"
 """The topic config that must be `true`."""
 
 
 def plan_commit(
-    key: PartitionKey, marks: TierMarks, segment: TierSegment, there: Sequence[TierSegment]
-) -> TierMarks | None:
+    key: PartitionKey, bounds: TierBounds, segment: TierSegment, there: Sequence[TierSegment]
+) -> TierBounds | None:
     """Return the tiers with an added segment; None if they have it already.
 
     `there` are the segments from its base offset on.
@@ -46,18 +46,18 @@ def plan_commit(
         stored.base_offset == base and stored.object_id == segment.object_id for stored in there
     ):
         return None
-    follows = base == marks.tiered_offset
-    begins = not marks.alive and marks.tiered_offset <= base <= marks.log_start_offset
-    if not (follows or begins) or segment.next_offset <= max(base, marks.log_start_offset):
+    follows = base == bounds.tiered_offset
+    begins = not bounds.alive and bounds.tiered_offset <= base <= bounds.log_start_offset
+    if not (follows or begins) or segment.next_offset <= max(base, bounds.log_start_offset):
         raise StaleTiers(
             *key,
             f"a segment [{base}, {segment.next_offset}) cannot follow: the tiers end at"
-            f" {marks.tiered_offset}, the partition begins at {marks.log_start_offset}",
+            f" {bounds.tiered_offset}, the partition begins at {bounds.log_start_offset}",
         )
-    return marks._replace(
+    return bounds._replace(
         tiered_offset=segment.next_offset,
-        size_bytes=marks.size_bytes + segment.size_bytes,
-        segments=marks.segments + 1,
+        size_bytes=bounds.size_bytes + segment.size_bytes,
+        segments=bounds.segments + 1,
     )
 
 
@@ -65,12 +65,12 @@ class Drop(NamedTuple):
     """Adjacent dropped segments, and the tiers without them."""
 
     segments: Sequence[TierSegment]
-    marks: TierMarks
+    bounds: TierBounds
     more: bool
 
 
 def plan_retention(
-    marks: TierMarks,
+    bounds: TierBounds,
     segments: Sequence[TierSegment],
     *,
     start_offset: int,
@@ -79,34 +79,34 @@ def plan_retention(
     limit: int,
 ) -> Drop:
     """Drop up to `limit` of the first `segments`: below an offset, too old, or beyond a size."""
-    start, size_bytes, count = max(marks.log_start_offset, start_offset), marks.size_bytes, 0
+    start, size_bytes, count = max(bounds.log_start_offset, start_offset), bounds.size_bytes, 0
     for segment in segments:
         below = segment.next_offset <= start
         old = before_timestamp is not None and 0 <= segment.max_timestamp < before_timestamp
         surplus = max_bytes is not None and size_bytes - max_bytes >= segment.size_bytes
         if not (below or old or surplus):
-            return _dropped(marks, segments[:count], start, more=False)
+            return _dropped(bounds, segments[:count], start, more=False)
         if count == limit:
-            return _dropped(marks, segments[:count], start, more=True)
+            return _dropped(bounds, segments[:count], start, more=True)
         start = max(start, segment.next_offset)
         size_bytes -= segment.size_bytes
         count += 1
-    return _dropped(marks, segments[:count], start, more=False)
+    return _dropped(bounds, segments[:count], start, more=False)
 
 
-def plan_cut(marks: TierMarks, segments: Sequence[TierSegment], offset: int) -> Drop:
+def plan_cut(bounds: TierBounds, segments: Sequence[TierSegment], offset: int) -> Drop:
     """Drop `segments` above an offset; one that holds the offset ends there."""
     gone = [segment for segment in segments if segment.base_offset >= offset]
-    left = _without(marks, gone)
-    return Drop(gone, left._replace(tiered_offset=min(marks.tiered_offset, offset)), more=False)
+    left = _without(bounds, gone)
+    return Drop(gone, left._replace(tiered_offset=min(bounds.tiered_offset, offset)), more=False)
 
 
-def _dropped(marks: TierMarks, gone: Sequence[TierSegment], start: int, *, more: bool) -> Drop:
-    return Drop(gone, _without(marks, gone)._replace(log_start_offset=start), more)
+def _dropped(bounds: TierBounds, gone: Sequence[TierSegment], start: int, *, more: bool) -> Drop:
+    return Drop(gone, _without(bounds, gone)._replace(log_start_offset=start), more)
 
 
-def _without(marks: TierMarks, gone: Sequence[TierSegment]) -> TierMarks:
-    return marks._replace(
-        size_bytes=marks.size_bytes - sum(segment.size_bytes for segment in gone),
-        segments=marks.segments - len(gone),
+def _without(bounds: TierBounds, gone: Sequence[TierSegment]) -> TierBounds:
+    return bounds._replace(
+        size_bytes=bounds.size_bytes - sum(segment.size_bytes for segment in gone),
+        segments=bounds.segments - len(gone),
     )

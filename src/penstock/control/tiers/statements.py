@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.control.drivers.statements import Each, changed, row, rows
-from penstock.control.tiers.values import TierMarks, TierSegment
+from penstock.control.tiers.values import TierBounds, TierSegment
 
 _MARKS: Final = "p.log_start_offset, p.tiered_offset, p.size_bytes, p.segments"
 _SEGMENT: Final = (
@@ -16,7 +16,7 @@ _ABORTED: Final = "max(CASE WHEN s.aborted_bytes > 0 THEN s.base_offset ELSE -1 
 _OF_KEY: Final = "topic_id = $1 AND number = $2"
 _KEYS: Final = "unnest($1::uuid[], $2::int[], $3::int[]) AS k (topic_id, number, place)"
 
-read_marks = Each(
+read_bounds = Each(
     "rows",
     f"SELECT k.place, {_MARKS} FROM {_KEYS}"  # noqa: S608  (fixed, as all)
     " JOIN tiered_partitions p ON p.topic_id = k.topic_id AND p.number = k.number",
@@ -79,12 +79,12 @@ delete_segments = changed(
 )
 
 
-def marks_of(found: Any) -> TierMarks:
-    return TierMarks(*found[-4:])
+def bounds_of(found: Any) -> TierBounds:
+    return TierBounds(*found[-4:])
 
 
-def values_of(marks: TierMarks) -> tuple[int, int, int, int]:
-    return marks[:4]
+def values_of(bounds: TierBounds) -> tuple[int, int, int, int]:
+    return bounds[:4]
 
 
 def segment_of(found: Any) -> TierSegment:

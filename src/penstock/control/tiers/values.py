@@ -54,7 +54,7 @@ class TierSegment(NamedTuple):
         return enumerate(self[6:10], self.object_id)
 
 
-class TierMarks(NamedTuple):
+class TierBounds(NamedTuple):
     """The start of a partition, and the offset up to which it is archived without a gap.
 
     Records below `log_start_offset` are deleted, even if the tiers end below it. `epochs` are the
@@ -78,7 +78,7 @@ class TierMarks(NamedTuple):
 class TiersDropped(NamedTuple):
     """Segments that a call dropped from a partition's tiers; `more` if a limit stopped it."""
 
-    marks: TierMarks
+    bounds: TierBounds
     segments: int
     size_bytes: int
     more: bool

@@ -167,8 +167,8 @@ class Reader:
             if self._ready.failure(*place, now) is None
         ]
         if fresh:
-            places = [(want.key, want.offset) for want in fresh]
-            self._loads.begin(places, self._load(fresh, max_bytes))
+            positions = [(want.key, want.offset) for want in fresh]
+            self._loads.begin(positions, self._load(fresh, max_bytes))
 
     def forget(self, key: PartitionKey) -> None:
         self._coordinates.drop(key)
@@ -260,15 +260,15 @@ class Reader:
             located.append((want, known))
         self.counters.known += len(wants) - len(unknown)
         for start in range(0, len(unknown), limits.FIND_REQUESTS_MAX):
-            places = unknown[start : start + limits.FIND_REQUESTS_MAX]
-            asked = [wants[place] for place in places]
+            indexes = unknown[start : start + limits.FIND_REQUESTS_MAX]
+            asked = [wants[index] for index in indexes]
             answers = await self._plane.find(
                 [FindRequest(*want.key, want.offset, max(1, want.max_bytes)) for want in asked]
             )
             self.counters.finds += len(asked)
-            for place, want, found in zip(places, asked, answers, strict=True):
+            for index, want, found in zip(indexes, asked, answers, strict=True):
                 self._found(want, found)
-                located[place] = want, found.extents
+                located[index] = want, found.extents
         return located
 
     def _found(self, want: Want, found: Found) -> None:
@@ -333,8 +333,10 @@ async def _assembled(
 def _refusal(want: Want, found: Found) -> PenstockError:
     where = f"partition {want.key[1]} of topic id {want.key[0]}"
     if found.error == OffsetOutOfRange.code and found.watermarks is not None:
-        marks = found.watermarks
-        return OffsetOutOfRange(where, want.offset, marks.log_start_offset, marks.high_watermark)
+        watermarks = found.watermarks
+        return OffsetOutOfRange(
+            where, want.offset, watermarks.log_start_offset, watermarks.high_watermark
+        )
     return PartitionGone(f"there is no {where}")
 
 

@@ -86,17 +86,17 @@ def decode(schema: Record, values: Values) -> tuple[pa.StructArray, pa.StringArr
 class _Program:
     root: Column
     steps: list[tuple[int, ...]] = field(default_factory=list)
-    places: list[str] = field(default_factory=lambda: list(PLACES))
+    labels: list[str] = field(default_factory=lambda: list(PLACES))
     decimals: dict[int, str] = field(default_factory=dict)
-    """What decimals are called, by their places."""
+    """Types of decimals by the number of their step."""
 
     def words(self, place: int, reason: int) -> str:
         more = self.decimals[place] if reason == kernel.NO_DECIMAL else ""
-        return f"{self.places[place]}{_WORDS[reason]}{more}"
+        return f"{self.labels[place]}{_WORDS[reason]}{more}"
 
     def add(self, where: str, operation: int, column: int, *more: int) -> int:
         self.steps.append((operation, column, *more, *[0] * (kernel.STEP_WIDTH - 2 - len(more))))
-        self.places.append(f"field {where}: " if where else "")
+        self.labels.append(f"field {where}: " if where else "")
         return len(self.steps) - 1
 
     def jump(self, step: int, column: int) -> None:
@@ -115,7 +115,7 @@ class _Program:
             case Fixed(size_bytes=size, logical=logical):
                 self.add(where, kernel.BYTES if logical is None else kernel.UUID, column, size)
             case Decimal(precision=precision, scale=scale, size_bytes=size):
-                self.decimals[len(self.places)] = f"decimal({precision},{scale})"
+                self.decimals[len(self.labels)] = f"decimal({precision},{scale})"
                 bound = np.array(divmod(10**precision, 2**64), np.uint64).view(np.int64)
                 high, low = bound.tolist()
                 self.add(where, kernel.DECIMAL, column, size or 0, low, high)

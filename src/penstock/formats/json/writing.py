@@ -105,7 +105,7 @@ def _escaped(column: Any) -> Any:
             text = pc.replace_substring(text, plain, escaped)
     try:
         return text.cast(pa.string())
-    except pa.ArrowInvalid:  # not UTF-8; a line feed stands in no text any more
+    except pa.ArrowInvalid:  # not UTF-8; no text contains a line feed here
         whole = _bytes_of(pc.binary_join_element_wise(text.fill_null(b""), b"\n", b""))
         mended = pa.array(whole.tobytes().decode("utf-8", "replace").split("\n")[:-1], pa.string())
         return pc.if_else(column.is_valid(), mended, None)

@@ -87,7 +87,7 @@ class _Tables:
     messages: list[list[int]] = field(default_factory=list)
     fields: list[list[int]] = field(default_factory=list)
     groups: dict[tuple[int, str], int] = field(default_factory=dict)
-    places: dict[int, str] = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
     items: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def words(self, place: int, reason: int) -> str:
@@ -98,14 +98,14 @@ class _Tables:
             return PLACES[place]
         number = place - len(PLACES)
         if number < len(self.messages):
-            return self.places[number]
+            return self.labels[number]
         number, item = divmod(number - len(self.messages), 2)
         return self.items[number][item]
 
     def add(self, message: Message, column: int, where: str) -> int:
         number, first = len(self.messages), len(self.fields)
         special = _SPECIAL.get(message.special or "", kernel.STRUCT)
-        self.places[number] = _label(where)
+        self.labels[number] = _label(where)
         self.messages.append([first, first + len(message.fields), column, special, -1, self.exact])
         self.fields += [[] for _ in message.fields]
         columns = {}

@@ -126,7 +126,7 @@ def _compiled(path: Path) -> bytes:
 
 def indexes_of(message: Descriptor) -> tuple[int, ...]:
     """Return the indexes of a message and its parents in their file, outermost first."""
-    places: list[int] = []
+    indexes: list[int] = []
     current: Descriptor | None = message
     while current is not None:
         above = current.containing_type
@@ -135,6 +135,6 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
             if above is None
             else list(above.nested_types)
         )
-        places.append([sibling.full_name for sibling in siblings].index(current.full_name))
+        indexes.append([sibling.full_name for sibling in siblings].index(current.full_name))
         current = above
-    return tuple(reversed(places))
+    return tuple(reversed(indexes))

@@ -53,8 +53,8 @@ _PAUSE_MS: Final = 5.0
 _UNREAD_MAX: Final = 8
 """Publications after which the thread that publishes looks for answers itself."""
 
-_KEEPER_STEP_MS: Final = 100.0
-_KEEPER_IDLE_STEP_MS: Final = 1_000.0
+_BACKGROUND_STEP_MS: Final = 100.0
+_BACKGROUND_IDLE_STEP_MS: Final = 1_000.0
 """Longest sleeps of the background thread, with frames in flight and without."""
 
 _NOT_NOW: Final = (NoCredit, NotConnected, Draining)
@@ -90,7 +90,7 @@ class Engine:
         self._roles = Roles()
         self._led_seen = 0
         self._unread = 0
-        self._keeper_asleep = False
+        self._background_asleep = False
         self._tick_at_ms = 0.0
         self._to_call: deque[PublishFuture] = deque()
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -388,7 +388,7 @@ class Engine:
             self._close_retired()
         if self._roles.following:
             self._hand_over()
-        if self._keeper_asleep or self.line.socket is None:
+        if self._background_asleep or self.line.socket is None:
             self._ring_bell()
 
     def _await_bytes(self, current: socket.socket, deadline_ms: float) -> int:
@@ -487,17 +487,17 @@ class Engine:
         """Return the socket events that the background thread waits for, and how long."""
         line = self.line
         wake_ms = line.next_wake_ms(now_ms)
-        step_ms = _KEEPER_STEP_MS if line.core.outstanding else _KEEPER_IDLE_STEP_MS
+        step_ms = _BACKGROUND_STEP_MS if line.core.outstanding else _BACKGROUND_IDLE_STEP_MS
         wait_ms = max(0.0, min(wake_ms - now_ms, step_ms))
         self._tick_at_ms = now_ms + wait_ms
         led = self._roles.led
         recently, self._led_seen = led != self._led_seen, led
-        self._keeper_asleep = False
+        self._background_asleep = False
         events = select.POLLOUT if line.out.waiting else 0
         if recently:
             wait_ms = min(wait_ms, _PAUSE_MS)
         elif self._roles.leading:
-            self._keeper_asleep = True
+            self._background_asleep = True
         else:
             events |= select.POLLIN
         return events, wait_ms

@@ -86,10 +86,10 @@ def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
         raise InvalidChunks(f"an Arrow array of type {kind}: chunks are bytes or text")
     if array.null_count:
         raise InvalidChunks(f"{array.null_count} nulls among the chunks: there is no such chunk")
-    _, places, values = array.buffers()
+    _, offsets, values = array.buffers()
     if not len(array):
         return b"", np.empty(0, width)
-    ends = np.frombuffer(places, width, len(array) + 1, array.offset * width.itemsize)
+    ends = np.frombuffer(offsets, width, len(array) + 1, array.offset * width.itemsize)
     first, last = int(ends[0]), int(ends[-1])
     payload = readable(values)[first:last] if values is not None else b""
     return payload, ends[1:] - ends[:-1]

@@ -11,7 +11,7 @@ How it ends, on SIGTERM:
     -> DRAIN to every producer, with the deadline
     -> the socket file is removed if it is ours, the listener closed: the next agent may come
     -> wait until the producers have gone, or have been idle for a moment, or the deadline
-    -> the sink settles what is pending or gives it back; the last answers leave
+    -> the sink completes pending frames or returns them; the last answers leave
     -> connections are closed
 
 Source: `host-ipc.txt`, graceful shutdown is its own dance.
@@ -51,7 +51,7 @@ DIRECTORY_PAUSE_SECONDS: Final = 0.05
 """While another agent decides about the socket's directory; that takes it milliseconds."""
 
 SINK_STOP_SECONDS_MIN: Final = 1.0
-"""What the sink gets to settle or give back, even if the drain has used up its time."""
+"""Time for the sink to complete or return frames, even after the drain timeout."""
 
 
 class HostAgent:
@@ -122,7 +122,7 @@ class HostAgent:
         await connections.sink_watch.stop()
         left_seconds = (by_ms - connections.now_ms()) / 1000
         await self.sink.stop(max(left_seconds, SINK_STOP_SECONDS_MIN))
-        # What the sink has just settled is answered by a callback that is scheduled before this.
+        # The callback that answers frames just completed by the sink is scheduled before this.
         await pause(0)
         for connection in connections:
             connection.close(REASON_DRAIN)

@@ -27,7 +27,7 @@ from penstock.base.buffers import Lease, ReceivePool
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.host import limits
 from penstock.host.errors import InvalidRing, ProtocolViolation
-from penstock.host.port import Chunks, ChunkSink, Failed, Introduction, Pending, Settled
+from penstock.host.port import Chunks, ChunkSink, Failed, FinalVerdict, Introduction, Pending
 from penstock.host.ring import Ring, receive_with_ring
 from penstock.host.server.access_file import Access
 from penstock.host.server.receiving import FrameReader, PeerClosed, Scratch
@@ -305,14 +305,14 @@ class HostConnection:
             if lease is not None:
                 chunks.lease = lease
             else:
-                chunks.keeper = self._keep
+                chunks.on_keep = self._keep
         try:
-            verdict = self._owner.sink.accept(chunks, partial(self._settled, chunks))
+            verdict = self._owner.sink.accept(chunks, partial(self._completed, chunks))
         except Exception:
             logger.exception("the sink %s failed", self._owner.sink.name)
             verdict = _BROKEN
         if not isinstance(verdict, Pending):
-            self.machine.settled(chunks, verdict)
+            self.machine.completed(chunks, verdict)
 
     def _keep(self, chunks: Chunks) -> None:
         """Copy a payload out of the shared buffer, into a recycled one."""
@@ -322,10 +322,10 @@ class HostConnection:
         self._owner.pool.received(lease, lease.size_bytes)
         chunks.payload = lease.view[:size]
         chunks.lease = lease
-        chunks.keeper = None
+        chunks.on_keep = None
 
-    def _settled(self, chunks: Chunks, verdict: Settled) -> None:
-        self.machine.settled(chunks, verdict)
+    def _completed(self, chunks: Chunks, verdict: FinalVerdict) -> None:
+        self.machine.completed(chunks, verdict)
         if not self._flushing and not self.closed:
             self._flushing = True
             self._loop.call_soon(self._flush)

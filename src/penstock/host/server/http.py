@@ -79,8 +79,8 @@ from penstock.host.sinks.verdicts import retryable
 from penstock.security.http_authentication import NotAuthenticated
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures, TooManyLogins
 from penstock.security.http_origin import NotForHere, names_of_listener
-from penstock.security.listeners.entrance import Entrance, Gate
 from penstock.security.listeners.files import ListenerFiles
+from penstock.security.listeners.listener_group import Gate, ListenerGroup
 
 logger = logging.getLogger(__name__)
 
@@ -125,12 +125,12 @@ class HttpFront:
         self._producer = HttpProducer(self._settings, connections.sink, connections.now_ms)
         self._security = security
         self._clock = clock
-        self.entrance = Entrance[ListenerFiles](security.bounds, clock.monotonic)
+        self.listener_group = ListenerGroup[ListenerFiles](security.bounds, clock.monotonic)
         self._listener = HttpListener()
         self._answers: dict[int, int] = {}
         self.in_flight = 0
         registry.add(self._samples)
-        registry.add(self.entrance.samples)
+        registry.add(self.listener_group.samples)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -148,7 +148,7 @@ class HttpFront:
         """
         settings = self._settings
         address = parse_address(settings.http_listener, setting=LISTENER)
-        files = await self.entrance.open(NAME, self._files)
+        files = await self.listener_group.open(NAME, self._files)
         access = self._connections.access
         if access.rules is not None and not (self._security.has_tls or is_loopback(address[0])):
             logger.warning(
@@ -158,7 +158,7 @@ class HttpFront:
         self._access = HttpAccess(
             access,
             files,
-            Gate(self.entrance, NAME),
+            Gate(self.listener_group, NAME),
             names_of_listener(address[0], settings.http_hosts),
         )
         beside = settings.socket_takeover  # the next agent listens beside this one
@@ -167,7 +167,7 @@ class HttpFront:
             address,
             connections_max=settings.http_max_connections,
             reuse_port=beside,
-            bind=self.entrance.http(NAME, reuse_port=beside),
+            bind=self.listener_group.http(NAME, reuse_port=beside),
         )
 
     def _files(self) -> ListenerFiles:
@@ -190,7 +190,7 @@ class HttpFront:
     async def stop(self) -> None:
         """Stop listening, let open requests finish for a moment, close connections."""
         await self._listener.stop()
-        await self.entrance.close()
+        await self.listener_group.close()
 
     def app(self) -> Starlette:
         """The ASGI application."""

@@ -34,8 +34,8 @@ from penstock.host.port import (
     Chunks,
     ChunkSink,
     Failed,
+    FinalVerdict,
     Pending,
-    Settled,
 )
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.sink_watch import introduce
@@ -277,7 +277,7 @@ class HttpProducer:
 
     def _submit(
         self, body: memoryview, part: Part, topic: str, partition: int
-    ) -> Settled | asyncio.Future[Settled]:
+    ) -> FinalVerdict | asyncio.Future[FinalVerdict]:
         count = len(part.lengths)
         chunks = Chunks(
             producer_id=self.producer_id,
@@ -292,11 +292,11 @@ class HttpProducer:
             partition=partition,
         )
         self._next_sequence += count
-        settled: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        completed: asyncio.Future[FinalVerdict] = asyncio.get_running_loop().create_future()
 
-        def settle(verdict: Settled) -> None:
-            if not settled.done():
-                settled.set_result(verdict)
+        def complete(verdict: FinalVerdict) -> None:
+            if not completed.done():
+                completed.set_result(verdict)
 
-        verdict = self._sink.accept(chunks, settle)
-        return settled if isinstance(verdict, Pending) else verdict
+        verdict = self._sink.accept(chunks, complete)
+        return completed if isinstance(verdict, Pending) else verdict

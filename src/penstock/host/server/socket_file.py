@@ -199,7 +199,7 @@ def _open_directory(parent: str, mode: int) -> int:
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(parent, mode)
-                os.chmod(parent, mode)  # whatever the umask says
+                os.chmod(parent, mode)  # whatever the umask
             return os.open(parent, flags)
     except OSError as error:
         raise SocketPathUnusable(f"socket directory {parent}: {error.strerror}") from None

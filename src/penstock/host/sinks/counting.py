@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.host.port import Accepted, Chunks, Settled
+from penstock.host.port import Accepted, Chunks, FinalVerdict
 
 
 @dataclass(slots=True)
@@ -21,7 +21,9 @@ class Counts:
     refused_frames: int = 0
     """Failed permanently."""
 
-    def settled(self, verdict: Settled, *, chunks: int, events: int, size_bytes: int) -> None:
+    def completed(
+        self, verdict: FinalVerdict, *, chunks: int, events: int, size_bytes: int
+    ) -> None:
         """Count one frame's verdict."""
         if isinstance(verdict, Accepted):
             self.accepted_frames += 1
@@ -33,9 +35,9 @@ class Counts:
         else:
             self.refused_frames += 1
 
-    def frame(self, chunks: Chunks, verdict: Settled) -> Settled:
+    def frame(self, chunks: Chunks, verdict: FinalVerdict) -> FinalVerdict:
         """Count the verdict of a frame that is still at hand, and hand it back."""
-        self.settled(
+        self.completed(
             verdict,
             chunks=chunks.count,
             events=chunks.event_count,

@@ -12,7 +12,7 @@ MEMORY_FRAMES_MAX: Final = 100_000
 """Frames that the memory sink holds until they are drained."""
 
 RETAINED_BYTES_MAX: Final = 64 << 20
-"""Payload bytes that a sink has taken and not settled; beyond it frames are sent back."""
+"""Payload bytes that a sink accepted and has not completed; further frames are returned."""
 RETAINED_FRAMES_MAX: Final = 65_536
 """Frames likewise: small ones cost more than their payload."""
 RETRY_AFTER_MS: Final = 50

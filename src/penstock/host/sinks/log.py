@@ -44,10 +44,10 @@ from penstock.host.port import (
     PENDING,
     ChunkFormat,
     Chunks,
+    Completion,
     Failed,
+    FinalVerdict,
     Introduction,
-    Settle,
-    Settled,
     Verdict,
 )
 from penstock.host.sinks import limits
@@ -78,11 +78,11 @@ class LogSinkOptions:
 class _Frame:
     """A frame under way; called with what became of its batches."""
 
-    __slots__ = ("_count", "_events", "_kept", "_settle", "_sink", "_size_bytes")
+    __slots__ = ("_complete", "_count", "_events", "_kept", "_sink", "_size_bytes")
 
-    def __init__(self, sink: LogSink, chunks: Chunks, settle: Settle) -> None:
+    def __init__(self, sink: LogSink, chunks: Chunks, complete: Completion) -> None:
         self._sink = sink
-        self._settle = settle
+        self._complete = complete
         self._count = chunks.count
         self._events = chunks.event_count
         self._size_bytes = len(chunks.payload)
@@ -99,9 +99,9 @@ class _Frame:
     def __call__(self, error: PenstockError | None) -> None:
         self.release()
         sink = self._sink
-        verdict: Settled = ACCEPTED if error is None else sink._failure(error)
-        sink._settled(self, verdict, self._count, self._events, self._size_bytes)
-        self._settle(verdict)
+        verdict: FinalVerdict = ACCEPTED if error is None else sink._failure(error)
+        sink._completed(self, verdict, self._count, self._events, self._size_bytes)
+        self._complete(verdict)
 
 
 class LogSink:
@@ -221,12 +221,12 @@ class LogSink:
             producer_id=producer_id, partitions=dict(zip(names, counts, strict=True))
         )
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         refused = self._refusal(len(chunks.payload))
         if refused is not None:
             return self.counts.frame(chunks, refused)
         size_bytes = len(chunks.payload)
-        frame = _Frame(self, chunks, settle)
+        frame = _Frame(self, chunks, complete)
         error: PenstockError | None
         self._frames[frame] = self._clock.monotonic()
         self._retained_bytes += size_bytes
@@ -275,11 +275,11 @@ class LogSink:
         del self._frames[frame]
         self._retained_bytes -= size_bytes
 
-    def _settled(
-        self, frame: _Frame, verdict: Settled, chunks: int, events: int, size_bytes: int
+    def _completed(
+        self, frame: _Frame, verdict: FinalVerdict, chunks: int, events: int, size_bytes: int
     ) -> None:
         self._release(frame, size_bytes)
-        self.counts.settled(verdict, chunks=chunks, events=events, size_bytes=size_bytes)
+        self.counts.completed(verdict, chunks=chunks, events=events, size_bytes=size_bytes)
 
 
 def _check(chunks: Chunks) -> None:

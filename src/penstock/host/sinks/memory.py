@@ -18,9 +18,9 @@ from penstock.host.port import (
     NO_PRODUCER_ID,
     ChunkFormat,
     Chunks,
+    Completion,
     Failed,
     Introduction,
-    Settle,
     Verdict,
 )
 from penstock.host.sinks import limits
@@ -96,7 +96,7 @@ class MemorySink:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         size_bytes = len(chunks.payload)
         if len(self._frames) >= self._frames_max or self.held_bytes + size_bytes > self._bytes_max:
             self._full = (

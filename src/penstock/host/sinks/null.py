@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
-from penstock.host.port import ACCEPTED, NO_PRODUCER_ID, Chunks, Introduction, Settle, Verdict
+from penstock.host.port import ACCEPTED, NO_PRODUCER_ID, Chunks, Completion, Introduction, Verdict
 from penstock.host.sinks import limits
 from penstock.host.sinks.counting import Counts
 
@@ -48,5 +48,5 @@ class NullSink:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         return self.counts.frame(chunks, ACCEPTED)

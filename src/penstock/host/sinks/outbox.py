@@ -32,10 +32,10 @@ from penstock.host.port import (
     NO_PRODUCER_ID,
     PENDING,
     Chunks,
+    Completion,
     Failed,
+    FinalVerdict,
     Introduction,
-    Settle,
-    Settled,
     Verdict,
 )
 from penstock.host.sinks import limits
@@ -75,15 +75,15 @@ class NoPartitionId(InvalidError):
 class _Pending:
     """A frame under way; the same frame may be sent again meanwhile and waits with it."""
 
-    __slots__ = ("at_ms", "chunks", "content", "events", "settles", "size_bytes")
+    __slots__ = ("at_ms", "chunks", "completions", "content", "events", "size_bytes")
 
-    def __init__(self, chunks: Chunks, settle: Settle, at_ms: int) -> None:
+    def __init__(self, chunks: Chunks, complete: Completion, at_ms: int) -> None:
         self.at_ms = at_ms
         self.chunks = chunks.count
         self.content = _content(chunks)
         self.events = chunks.event_count
         self.size_bytes = len(chunks.payload)
-        self.settles = [settle]
+        self.completions = [complete]
 
 
 class OutboxSink:
@@ -122,7 +122,7 @@ class OutboxSink:
         self._randomness = randomness
         self._retained_bytes = 0
         self._pending: dict[str, _Pending] = {}
-        self._tasks: set[asyncio.Task[Settled]] = set()
+        self._tasks: set[asyncio.Task[FinalVerdict]] = set()
         self._sent_back: OrderedDict[str, int] = OrderedDict()
         self._stopping = False
 
@@ -162,7 +162,7 @@ class OutboxSink:
             producer_id = self._randomness.bits(limits.PRODUCER_ID_BITS)
         return Introduction(producer_id=producer_id)
 
-    def accept(self, chunks: Chunks, settle: Settle) -> Verdict:
+    def accept(self, chunks: Chunks, complete: Completion) -> Verdict:
         partition_id = self._partition_id or chunks.topic
         if not partition_id:
             error = NoPartitionId("the frame names no topic, and the sink has no partition id")
@@ -170,12 +170,12 @@ class OutboxSink:
         batch_id = batch_id_of(chunks)
         known = self._pending.get(batch_id)
         if known is not None:
-            return self._join(known, chunks, settle, batch_id)
+            return self._join(known, chunks, complete, batch_id)
         refused = self._refusal(len(chunks.payload))
         if refused is not None:
             return self.counts.frame(chunks, refused)
         at_ms = self._sent_back.pop(batch_id, None) or self._clock.now_ms()
-        pending = self._pending[batch_id] = _Pending(chunks, settle, at_ms)
+        pending = self._pending[batch_id] = _Pending(chunks, complete, at_ms)
         self._retained_bytes += pending.size_bytes
         work = self._send(partition_id, batch_id, pending)
         task = asyncio.get_running_loop().create_task(work)
@@ -198,7 +198,9 @@ class OutboxSink:
             )
         return None
 
-    def _join(self, known: _Pending, chunks: Chunks, settle: Settle, batch_id: str) -> Verdict:
+    def _join(
+        self, known: _Pending, chunks: Chunks, complete: Completion, batch_id: str
+    ) -> Verdict:
         """The frame is under way already: its verdict is that of the first."""
         content = _content(chunks)
         if (known.chunks, known.content) != (chunks.count, content):
@@ -209,15 +211,15 @@ class OutboxSink:
                 retryable=False,
             )
             return self.counts.frame(chunks, differs)
-        if len(known.settles) >= limits.JOINED_MAX:
+        if len(known.completions) >= limits.JOINED_MAX:
             return self.counts.frame(
                 chunks,
                 Failed(f"batch {batch_id} is under way", True, self._retry_after_ms),
             )
-        known.settles.append(settle)
+        known.completions.append(complete)
         return PENDING
 
-    async def _send(self, partition_id: str, batch_id: str, pending: _Pending) -> Settled:
+    async def _send(self, partition_id: str, batch_id: str, pending: _Pending) -> FinalVerdict:
         try:
             await self._sender.send(
                 pending.content,
@@ -233,25 +235,25 @@ class OutboxSink:
             return Failed(f"the outbox failed: {error!r}", True, self._retry_after_ms)
         return ACCEPTED
 
-    def _sent(self, batch_id: str, task: asyncio.Task[Settled]) -> None:
+    def _sent(self, batch_id: str, task: asyncio.Task[FinalVerdict]) -> None:
         """Handle a write that has ended, or was cancelled before it began."""
         self._tasks.discard(task)
         pending = self._pending.pop(batch_id)
         self._retained_bytes -= pending.size_bytes
         stopped = Failed("the outbox sink has been stopped", retryable=True)
-        verdict: Settled = stopped if task.cancelled() else task.result()
+        verdict: FinalVerdict = stopped if task.cancelled() else task.result()
         if isinstance(verdict, Failed) and verdict.retryable:
             self._sent_back[batch_id] = pending.at_ms
             if len(self._sent_back) > limits.SENT_BACK_MAX:
                 self._sent_back.popitem(last=False)
-        for settle in pending.settles:
-            self.counts.settled(
+        for complete in pending.completions:
+            self.counts.completed(
                 verdict,
                 chunks=pending.chunks,
                 events=pending.events,
                 size_bytes=pending.size_bytes,
             )
-            settle(verdict)
+            complete(verdict)
 
 
 def batch_id_of(chunks: Chunks) -> str:

@@ -305,10 +305,10 @@ class OutboxConsumer:
         decoded = decode_records(
             batch.column("key"), batch.column("value"), batch.column("headers")
         ).to_pylist()
-        places = zip(
+        positions = zip(
             batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True
         )
-        for row, (fields, (partition, offset)) in enumerate(zip(decoded, places, strict=True)):
+        for row, (fields, (partition, offset)) in enumerate(zip(decoded, positions, strict=True)):
             if self._stopped.is_set():
                 return
             if fields["problem"] is None and self._seen(fields) == fields["crc32c"]:

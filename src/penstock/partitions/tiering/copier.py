@@ -94,7 +94,7 @@ class Copier:
     async def _perform(self, partition: LocalPartition, part: TieredPart, effect: Effect) -> None:
         if isinstance(effect, Ask):
             epoch = partition.leader_epoch
-            found = await self._plane.tier_marks([part.key])
+            found = await self._plane.tier_bounds([part.key])
             part.learned(found.get(part.key), epoch)
         elif isinstance(effect, Copy):
             await self._copy(partition, part, effect)
@@ -127,7 +127,7 @@ class Copier:
         if dropped is not None:
             self._counters.deleted_segments += dropped.segments
             self._counters.deleted_bytes += dropped.size_bytes
-            start = min(dropped.marks.log_start_offset, part.log.durable_offset)
+            start = min(dropped.bounds.log_start_offset, part.log.durable_offset)
             if start > part.log.log_start_offset:
                 part.log.delete_records(start)
 
@@ -152,10 +152,10 @@ class Copier:
             segment = await self._upload(part, store, lease, copy, base)
         finally:
             await asyncio.to_thread(copy.close)
-        marks = await self._plane.commit_tier(
+        bounds = await self._plane.commit_tier(
             part.key, segment, log_start_offset=partition.log_start_offset, leader_epoch=epoch
         )
-        part.core.copied(marks, segment)
+        part.core.copied(bounds, segment)
         part.changed()
         self._counters.copied_segments += 1
         self._counters.copied_bytes += segment.size_bytes

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.control.tiers.values import TierMarks, TiersDropped, TierSegment
+from penstock.control.tiers.values import TierBounds, TiersDropped, TierSegment
 from penstock.partitions.tiering.limits import LAG_LOOKS, LOOKS_PER_LIFE, RETRY
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.tiering.log import ClosedSegment
@@ -94,7 +94,7 @@ class TierCore:
 
     def __init__(self) -> None:
         self.known = False
-        self.marks: TierMarks | None = None
+        self.bounds: TierBounds | None = None
         """State of the tiers in the control plane; None if unknown, or nothing was ever copied."""
         self.error = ""
         """Error of the last attempt; empty after a success."""
@@ -111,7 +111,7 @@ class TierCore:
     @property
     def tiered_offset(self) -> int:
         """Offset below which all readable records are archived; 0 for none."""
-        return 0 if self.marks is None else self.marks.tiered_offset
+        return 0 if self.bounds is None else self.bounds.tiered_offset
 
     @property
     def lag_grows(self) -> bool:
@@ -132,20 +132,20 @@ class TierCore:
         self._compared_epoch = look.leader_epoch
         return self._retention(look, policy, now_ms) or self._copy(look, policy, now_ms)
 
-    def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
+    def learned(self, bounds: TierBounds | None, leader_epoch: int = -1) -> None:
         """Record the state of the tiers, and the epoch in which the leader requested it."""
-        self.known, self.marks = True, marks
+        self.known, self.bounds = True, bounds
         self._asked_epoch = leader_epoch
 
-    def copied(self, marks: TierMarks, segment: TierSegment) -> None:
-        before = self.marks or marks
+    def copied(self, bounds: TierBounds, segment: TierSegment) -> None:
+        before = self.bounds or bounds
         epochs, aborted = before.epochs, before.aborted_offset
         if not epochs or epochs[-1][0] != segment.leader_epoch:
             epochs = (*epochs, (segment.leader_epoch, segment.base_offset))
         if segment.aborted_bytes:
             aborted = segment.base_offset
         self._succeeded()
-        self.marks = marks._replace(epochs=epochs, aborted_offset=aborted)
+        self.bounds = bounds._replace(epochs=epochs, aborted_offset=aborted)
 
     def dropped(self, effect: Cut | Retain, dropped: TiersDropped | None, now_ms: int) -> None:
         """Record deleted segments; None if the partition has no tiers any more."""
@@ -157,14 +157,14 @@ class TierCore:
     def trimmed(self, dropped: TiersDropped | None) -> None:
         """Update the tiers after a deletion, whose result has no epochs."""
         if dropped is None:
-            self.marks = None
+            self.bounds = None
             return
-        before, after = self.marks or dropped.marks, dropped.marks
+        before, after = self.bounds or dropped.bounds, dropped.bounds
         history = EpochHistory(list(before.epochs))
         history.cut_start(after.log_start_offset)
         history.cut_end(after.tiered_offset)
         aborted = before.aborted_offset
-        self.marks = after._replace(epochs=tuple(history.entries), aborted_offset=aborted)
+        self.bounds = after._replace(epochs=tuple(history.entries), aborted_offset=aborted)
 
     def failed(self, error: str, now_ms: int) -> None:
         """Record a failed attempt: retry after a pause, with a new request of the state."""
@@ -187,12 +187,12 @@ class TierCore:
 
     def _agreed(self, look: Look) -> int:
         """Return the offset up to which tiers and log agree, by their epochs."""
-        marks = self.marks
-        if not (marks and marks.epochs) or look.leader_epoch == self._compared_epoch:
+        bounds = self.bounds
+        if not (bounds and bounds.epochs) or look.leader_epoch == self._compared_epoch:
             return self.tiered_offset
         history = EpochHistory(list(look.epochs))
-        ends = [start for _, start in marks.epochs[1:]] + [marks.tiered_offset]
-        for (epoch, start), end in zip(marks.epochs, ends, strict=True):
+        ends = [start for _, start in bounds.epochs[1:]] + [bounds.tiered_offset]
+        for (epoch, start), end in zip(bounds.epochs, ends, strict=True):
             if end <= look.local_start:
                 continue
             first = max(start, look.local_start)
@@ -201,17 +201,17 @@ class TierCore:
             _, ended = history.end_offset_for(epoch, look.end_offset)
             if ended < end:
                 return max(first, ended)
-        return marks.tiered_offset
+        return bounds.tiered_offset
 
     def _retention(self, look: Look, policy: Policy, now_ms: int) -> Retain | None:
-        marks = self.marks
-        if marks is None or not marks.segments or not policy.expires:
+        bounds = self.bounds
+        if bounds is None or not bounds.segments or not policy.expires:
             return None
         before_timestamp = max_bytes = None
         if policy.retention_bytes >= 0:
             here = look.open_bytes + sum(segment.size_bytes for segment in look.segments)
             room = max(0, policy.retention_bytes - here)
-            max_bytes = room if marks.size_bytes > room and self._due(0, policy, now_ms) else None
+            max_bytes = room if bounds.size_bytes > room and self._due(0, policy, now_ms) else None
         if policy.retention_ms >= 0 and self._due(policy.retention_ms, policy, now_ms):
             before_timestamp = max(0, now_ms - policy.retention_ms)
         if before_timestamp is None and max_bytes is None:
@@ -224,14 +224,14 @@ class TierCore:
         return looked is None or not 0 <= now_ms - looked < wait_ms
 
     def _copy(self, look: Look, policy: Policy, now_ms: int) -> Copy | Roll | None:
-        marks = self.marks
+        bounds = self.bounds
         floor = max(self.tiered_offset, look.start_offset)
         for segment in look.segments if policy.copies else ():
             if segment.next_offset <= floor:
                 continue
             if segment.next_offset > look.stable:
                 return None
-            base = segment.base_offset if marks is None else max(segment.base_offset, marks[1])
+            base = segment.base_offset if bounds is None else max(segment.base_offset, bounds[1])
             return Copy(segment, base)
         old = 0 <= look.open_timestamp < now_ms - policy.retention_ms
         if policy.copies and policy.expires and policy.retention_ms >= 0 and old:

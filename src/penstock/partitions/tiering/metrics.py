@@ -69,7 +69,7 @@ class TierCounters:
 
 def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]:
     cores = list(led)
-    marks = [core.marks for core in cores if core.marks is not None]
+    tiers = [core.bounds for core in cores if core.bounds is not None]
     yield Sample(COPY_BYTES, counters.copied_bytes)
     yield Sample(COPIES, counters.copied_segments)
     yield Sample(COPY_ERRORS, counters.copy_errors)
@@ -81,5 +81,5 @@ def samples(counters: TierCounters, led: Iterable[TierCore]) -> Iterator[Sample]
     yield Sample(FETCH_REJECTED, counters.fetch_rejected)
     yield Sample(DELETED, counters.deleted_segments)
     yield Sample(DELETED_BYTES, counters.deleted_bytes)
-    yield Sample(SIZE_BYTES, sum(mark.size_bytes for mark in marks))
-    yield Sample(SEGMENTS, sum(mark.segments for mark in marks))
+    yield Sample(SIZE_BYTES, sum(bounds.size_bytes for bounds in tiers))
+    yield Sample(SEGMENTS, sum(bounds.segments for bounds in tiers))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.control.batch_index.values import PartitionKey
     from penstock.control.tiers.plane import TieredPartitions
-    from penstock.control.tiers.values import TierMarks
+    from penstock.control.tiers.values import TierBounds
     from penstock.partitions.tiering.fetching import TierFetcher
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage import ReplicaLog
@@ -76,14 +76,14 @@ class TieredPart:
     @property
     def alive(self) -> bool:
         """Whether some of the partition is known to be archived."""
-        return self.core.marks is not None and self.core.marks.alive
+        return self.core.bounds is not None and self.core.bounds.alive
 
     @property
     def start_offset(self) -> int:
-        marks, here = self.core.marks, self.log.log_start_offset
-        if marks is None:
+        bounds, here = self.core.bounds, self.log.log_start_offset
+        if bounds is None:
             return here
-        return marks.log_start_offset if marks.alive else max(here, marks.log_start_offset)
+        return bounds.log_start_offset if bounds.alive else max(here, bounds.log_start_offset)
 
     @property
     def tiered_end(self) -> int:
@@ -92,7 +92,7 @@ class TieredPart:
 
     @property
     def aborted_offset(self) -> int:
-        return -1 if self.core.marks is None else self.core.marks.aborted_offset
+        return -1 if self.core.bounds is None else self.core.bounds.aborted_offset
 
     @property
     def store_url(self) -> str:
@@ -104,8 +104,8 @@ class TieredPart:
         self.log.tiered_offset = LONG_MAX if done else self.tiered_end
         self._moved()
 
-    def learned(self, marks: TierMarks | None, leader_epoch: int = -1) -> None:
-        self.core.learned(marks, leader_epoch)
+    def learned(self, bounds: TierBounds | None, leader_epoch: int = -1) -> None:
+        self.core.learned(bounds, leader_epoch)
         self.changed()
 
     async def look_up(self) -> None:
@@ -152,10 +152,10 @@ class TieredPart:
 
     def epochs(self) -> EpochHistory:
         here = self.log.epochs.entries
-        marks = self.core.marks
-        if marks is None or not marks.alive:
+        bounds = self.core.bounds
+        if bounds is None or not bounds.alive:
             return EpochHistory(here)
-        entries = list(marks.epochs)
+        entries = list(bounds.epochs)
         newest = entries[-1][0] if entries else -1
         return EpochHistory([*entries, *(entry for entry in here if entry[0] > newest)])
 
@@ -197,8 +197,8 @@ class TieredPart:
             PenstockError: the control plane cannot record it; nothing has changed.
         """
         await self.look_up_unknown()
-        marks = self.core.marks
-        more = marks is not None and before_offset > marks.log_start_offset
+        bounds = self.core.bounds
+        more = bounds is not None and before_offset > bounds.log_start_offset
         while more:
             dropped = await self._shared.plane.retain_tiers(
                 self.key, leader_epoch=leader_epoch, start_offset=before_offset

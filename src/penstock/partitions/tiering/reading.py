@@ -129,9 +129,9 @@ class TierReader:
 
     def _begin(self, want: TierWant, ahead: int = 0) -> None:
         """Load a chunk, and `ahead` more behind it."""
-        places = self._loads.fresh([(want.key, want.offset)])
-        if places:
-            self._loads.begin(places, self._load(want, ahead))
+        positions = self._loads.fresh([(want.key, want.offset)])
+        if positions:
+            self._loads.begin(positions, self._load(want, ahead))
 
     async def _load(self, want: TierWant, ahead: int) -> None:
         place = want.key, want.offset

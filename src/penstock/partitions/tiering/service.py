@@ -210,7 +210,7 @@ class TierService:
         """Request the tiers' start and end of partitions; raises PenstockError."""
         for first in range(0, len(parts), limits.MARKS_PER_CALL):
             asked = parts[first : first + limits.MARKS_PER_CALL]
-            found = await self._plane.tier_marks([part.key for part in asked])
+            found = await self._plane.tier_bounds([part.key for part in asked])
             for part in asked:
                 if not part.busy:  # a running copy has newer state
                     part.learned(found.get(part.key))

@@ -175,14 +175,14 @@ def retention_chart(inputs: CostInputs, prices: Prices) -> Chart:
 
 
 def _curves(
-    places: Sequence[float], vary: Callable[[float], CostInputs], prices: Prices
+    values: Sequence[float], vary: Callable[[float], CostInputs], prices: Prices
 ) -> tuple[Curve, ...]:
-    columns = [all_options(vary(at), prices) for at in places]
+    columns = [all_options(vary(at), prices) for at in values]
     return tuple(
         [
             Curve(
                 label=option.label,
-                x=tuple(places),
+                x=tuple(values),
                 y=tuple([column[index].total_usd for column in columns]),
             )
             for index, option in enumerate(columns[0])

@@ -65,8 +65,8 @@ class DistinctEstimate:
     def add(self, hashes: Hashes) -> None:
         rest = (hashes & np.uint32((1 << _REST_BITS) - 1)).astype(np.float64)
         bit_lengths = np.frexp(rest)[1]
-        places = (_REST_BITS + 1 - bit_lengths).astype(np.uint8)
-        np.maximum.at(self._registers, hashes >> np.uint32(_REST_BITS), places)
+        ranks = (_REST_BITS + 1 - bit_lengths).astype(np.uint8)
+        np.maximum.at(self._registers, hashes >> np.uint32(_REST_BITS), ranks)
 
     def value(self) -> float:
         raw = _ALPHA * REGISTERS**2 / float(np.ldexp(1.0, -self._registers.astype(np.int32)).sum())

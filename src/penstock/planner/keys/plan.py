@@ -38,10 +38,10 @@ def charts(
 
 def _ranks(census: CensusResult) -> Chart:
     last = len(census.key_records)
-    places = _ranks_shown(last)
-    shares = 100 * census.key_records[places - 1] / census.keyed_records
+    shown_ranks = _ranks_shown(last)
+    shares = 100 * census.key_records[shown_ranks - 1] / census.keyed_records
     even = 100 / census.distinct
-    ranks = tuple(places.tolist())
+    ranks = tuple(shown_ranks.tolist())
     return Chart(
         title="share of records by rank of key",
         x_label="rank",
@@ -78,9 +78,9 @@ def _partitions(
 def _loads(label: str, effect: SaltEffect) -> Curve:
     falling = np.sort(effect.loads)[::-1]
     count = len(falling)
-    places = _ranks_shown(count)
-    shares = 100 * falling[places - 1] / falling.sum()
-    return Curve(label=label, x=tuple(places.tolist()), y=tuple(shares.tolist()))
+    shown_ranks = _ranks_shown(count)
+    shares = 100 * falling[shown_ranks - 1] / falling.sum()
+    return Curve(label=label, x=tuple(shown_ranks.tolist()), y=tuple(shares.tolist()))
 
 
 def _ranks_shown(last: int) -> npt.NDArray[np.int64]:

@@ -53,8 +53,8 @@ def gini(counts: Counts, total: int, distinct: float) -> float:
         return 0.0
     rising = counts[::-1].astype(np.float64)
     # The sum over ranks (from 1, rising) of rank × count; the even rest comes first.
-    places = rest_keys + np.arange(1, len(rising) + 1)
-    weighted = float((places * rising).sum()) + (rest * (rest_keys + 1) / 2 if rest_keys else 0.0)
+    ranks = rest_keys + np.arange(1, len(rising) + 1)
+    weighted = float((ranks * rising).sum()) + (rest * (rest_keys + 1) / 2 if rest_keys else 0.0)
     known = float(rising.sum()) + (rest if rest_keys else 0.0)
     if not known:
         return 0.0
@@ -131,5 +131,5 @@ def salt_effects(
 
 
 def _placed(keys: Any, records: Loads, partitions: int) -> Loads:
-    places = (murmur2(keys) & _POSITIVE) % np.uint32(partitions)
-    return np.bincount(places, weights=records, minlength=partitions).astype(np.float64)
+    assigned = (murmur2(keys) & _POSITIVE) % np.uint32(partitions)
+    return np.bincount(assigned, weights=records, minlength=partitions).astype(np.float64)

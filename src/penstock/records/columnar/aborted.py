@@ -27,9 +27,9 @@ def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange
     count = len(limits)
     ids = np.concatenate([limits[:, 0], producers])
     offsets = np.concatenate([limits[:, 1], table[:, kernels.BASE_OFFSET]])
-    places = np.arange(len(ids))
-    order = np.lexsort((places, offsets, ids))  # at one offset a range comes before its batch
-    before = np.maximum.accumulate(np.where(order < count, places, -1))
+    indexes = np.arange(len(ids))
+    order = np.lexsort((indexes, offsets, ids))  # at one offset a range comes before its batch
+    before = np.maximum.accumulate(np.where(order < count, indexes, -1))
     found = order[before]
     last = np.empty(len(ids), np.int64)
     last[order] = np.where((before >= 0) & (ids[found] == ids[order]), limits[found % count, 2], -1)

@@ -53,14 +53,14 @@ class Rows:
         self._longs = np.empty((2, room), np.int64)
         self._bounds = np.empty((3, room + 1), np.int32)
         self._bounds[:, 0] = 0
-        self._places = np.empty((2, room), np.int32)
+        self._positions = np.empty((2, room), np.int32)
         self._valid = np.full((2, room // 8 + 1), 0xFF, np.uint8)
         total = sum(piece.data.size for piece in self._pieces)
         self._values = np.empty(total if copied else 0, np.uint8)
         for index, piece in enumerate(self._pieces):
             problem = kernels.read_records(
                 piece.data, self._table, piece.low, piece.high, wanted, start, end, index,
-                self._longs, self._views, self._bounds, self._places, self._values, self._valid,
+                self._longs, self._views, self._bounds, self._positions, self._values, self._valid,
                 self._state,
             )  # fmt: skip
             if problem:
@@ -105,7 +105,7 @@ class Rows:
         low = 0
         for piece, high in zip(self._pieces, self._ends, strict=True):
             if size:
-                kernels.gather(keys, self._bounds[0], piece.data, self._places[0], low, high)
+                kernels.gather(keys, self._bounds[0], piece.data, self._positions[0], low, high)
             low = high
         return keys
 
@@ -122,7 +122,7 @@ class Rows:
             low, nulls = 0, 0
             for piece, high in zip(self._pieces, self._ends, strict=True):
                 nulls += kernels.copy_headers(
-                    piece.data, self._places[1], lists, low, high, bounds, keys, values, valid
+                    piece.data, self._positions[1], lists, low, high, bounds, keys, values, valid
                 )
                 low = high
             present = pa.py_buffer(valid) if nulls else None

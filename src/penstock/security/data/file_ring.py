@@ -181,9 +181,9 @@ class FileKeyRing:
         with self._calling():
             found: set[bytes] = set()
             for part in _parts(list(key_ids)):
-                marks = ", ".join("?" * len(part))
+                placeholders = ", ".join("?" * len(part))
                 rows = self._connection.execute(
-                    f"select key_id from keys where key_id in ({marks})", part
+                    f"select key_id from keys where key_id in ({placeholders})", part
                 )
                 found |= {row[0] for row in rows}
             return found
@@ -235,7 +235,7 @@ class FileKeyRing:
         """
         with self._calling():
             with self._transaction():  # others that rotate wait here
-                self._settle()
+                self._promote_next()
                 new = self._masters.prepare()
                 if new.key_id == self._present().key_id:
                     raise KeyRingUnusable("the next master key is the present one")
@@ -246,7 +246,7 @@ class FileKeyRing:
                 )
                 self._changed(1)
             with self._transaction():
-                return count, self._settle()
+                return count, self._promote_next()
 
     # Inside of a call
 
@@ -296,13 +296,13 @@ class FileKeyRing:
             f"and what was given is {names}"
         )
 
-    def _settle(self) -> str:
+    def _promote_next(self) -> str:
         """Make the ring's master key the present one of its place; return the remaining manual
         step.
         """
         there = self._masters.read()
         if there[-1].key_id == self._present().key_id != there[0].key_id:
-            return self._masters.settle()
+            return self._masters.promote()
         return ""
 
     def _present(self) -> MasterKey:
@@ -352,9 +352,9 @@ class FileKeyRing:
 
     def _rows(self, digests: list[bytes]) -> Iterator[_Row]:
         for part in _parts(digests):
-            marks = ", ".join("?" * len(part))
+            placeholders = ", ".join("?" * len(part))
             yield from self._connection.execute(
-                f"select digest, key_id, wrapped from keys where digest in ({marks})", part
+                f"select digest, key_id, wrapped from keys where digest in ({placeholders})", part
             )
 
     def _unwrapped(

@@ -60,7 +60,7 @@ class MasterKeys(Protocol):
         """Return the next key, durable; create it if this store creates keys."""
         ...
 
-    def settle(self) -> str:
+    def promote(self) -> str:
         """Make the next key the present one; return what is left for the operator to do."""
         ...
 
@@ -115,7 +115,7 @@ class FileMasterKeys:
         write_private(self._next, generated())
         return self.read()[-1]
 
-    def settle(self) -> str:
+    def promote(self) -> str:
         if self._next.exists():
             MACHINE_FILES.rename(self._next, self._path)
             sync_directory(MACHINE_FILES, self._path.parent)
@@ -148,5 +148,5 @@ class EnvironmentMasterKeys:
             )
         return self.read()[-1]
 
-    def settle(self) -> str:
+    def promote(self) -> str:
         return f"give every process the new key as {self._name}, and {self._next} no more"

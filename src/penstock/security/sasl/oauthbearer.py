@@ -114,6 +114,6 @@ class OAuthBearerClient:
                 raise ServerUntrusted("the token has characters that no bearer token has")
             return b"n,,\1auth=Bearer " + token.encode() + b"\1\1"
         if challenge:
-            return _GOES_ON  # the server says then why it refuses
+            return _GOES_ON  # the server then sends its reason
         self.done = True
         return b""

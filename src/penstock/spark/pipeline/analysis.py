@@ -486,8 +486,8 @@ class _Analysis:
             self._problem(key, cause_of(error))
 
     def _is_wrong(self, key: tuple[str, ...]) -> bool:
-        places = (*self._reported, *(problem.where for problem in self.problems))
-        return any(f"{place}.".startswith(f"{dotted(key)}.") for place in places)
+        keys = (*self._reported, *(problem.where for problem in self.problems))
+        return any(f"{reported}.".startswith(f"{dotted(key)}.") for reported in keys)
 
     def _no_column(self, key: tuple[str, ...], name: str, frame: DataFrame) -> None:
         there = ", ".join(column for column in frame.columns if column != RECORD)

@@ -48,14 +48,14 @@ def at_rest(spec: PipelineSpec) -> tuple[QueryState, ...]:
 
 
 def _rests(spec: PipelineSpec, plan: QueryPlan) -> bool:
-    places = PipelinePaths(spec)
-    last = Journal(places.journal(plan.name)).last()
+    paths = PipelinePaths(spec)
+    last = Journal(paths.journal(plan.name)).last()
     if plan.root is not None or last is None or not last.done:
         return False
-    checkpoint = places.checkpoint(plan.name)
+    checkpoint = paths.checkpoint(plan.name)
     if any(max(numbers(checkpoint / name), default=-1) != last.batch_id for name in _LOGS):
         return False
-    if may_hold(spec, plan) and (last.held or ReleaseBox(places.releases(plan.name)).pending()):
+    if may_hold(spec, plan) and (last.held or ReleaseBox(paths.releases(plan.name)).pending()):
         return False
     stands = checkpoint_positions(checkpoint)
     return len(stands) == 1 and _at_end(spec, plan, stands[0])

@@ -125,12 +125,12 @@ class BatchJob(ABC):
     passes: Passes | None = field(default=None, init=False)
 
     @cached_property
-    def places(self) -> PipelinePaths:
+    def paths(self) -> PipelinePaths:
         return PipelinePaths(self.spec)
 
     @cached_property
     def journal(self) -> Journal:
-        return Journal(self.places.journal(self.plan.name))
+        return Journal(self.paths.journal(self.plan.name))
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         started = self.clock.monotonic()
@@ -153,7 +153,7 @@ class BatchJob(ABC):
                 raise kind(cause_of(error)) from None
             if job is self or not isinstance(error, InvalidError):
                 raise
-            folder = Definitions(self.places.definitions).folder(entry.definition)
+            folder = Definitions(self.paths.definitions).folder(entry.definition)
             raise HalfWritten(batch_id, str(folder), str(error)) from error
         finally:
             work.release()
@@ -179,7 +179,7 @@ class BatchJob(ABC):
     def _as_it_began(self, entry: Entry, spark: SparkSession) -> BatchJob:
         if entry.definition == self.definition:
             return self
-        definitions = Definitions(self.places.definitions)
+        definitions = Definitions(self.paths.definitions)
         if not definitions.folder(entry.definition).exists():
             _LOG.warning("batch %d is finished by another file than it began with", entry.batch_id)
             return self
@@ -221,7 +221,7 @@ class RootJob(BatchJob):
     """Job of a query with a stateful root, which runs the steps behind it."""
 
     def _run(self, work: Work, batch: DataFrame) -> int:
-        checkpoint = self.places.checkpoint(self.plan.name)
+        checkpoint = self.paths.checkpoint(self.plan.name)
         if (bounds := late.bounds(checkpoint, work.entry.batch_id)) is not None:
             work.take_late(bounds, late.LateRows(self.spec, self.plan, self.decoders))
         work.read_tables()
@@ -242,7 +242,7 @@ class RecordJob(BatchJob):
     @cached_property
     def store(self) -> RetryStore:
         return RetryStore(
-            self.places.held(self.plan.name), application=f"{self.spec.name}.{self.plan.name}.held"
+            self.paths.held(self.plan.name), application=f"{self.spec.name}.{self.plan.name}.held"
         )
 
     @cached_property
@@ -252,7 +252,7 @@ class RecordJob(BatchJob):
     def _held_facts(self) -> dict[str, Any]:
         if not self.holding:
             return {}
-        releases = ReleaseBox(self.places.releases(self.plan.name)).pending()
+        releases = ReleaseBox(self.paths.releases(self.plan.name)).pending()
         return {"held_version": self.store.version(), "releases": releases}
 
     def _run(self, work: Work, batch: DataFrame) -> int:
@@ -273,7 +273,7 @@ class RecordJob(BatchJob):
         return 0
 
     def _with_due(self, work: Work, batch: DataFrame) -> tuple[DataFrame, pa.Table]:
-        box = ReleaseBox(self.places.releases(self.plan.name))
+        box = ReleaseBox(self.paths.releases(self.plan.name))
         releases = {release: box.read(release) for release in work.entry.releases}
         held = self.store.load(work.entry.held_version)
         keep_order = self.spec.errors.keep_order
@@ -312,11 +312,11 @@ class RecordJob(BatchJob):
             raise TooManyHeld(self.plan.name, held.num_rows, limit)
         self._write(work)
         self.store.save(held, work.entry.batch_id)
-        box = ReleaseBox(self.places.releases(self.plan.name))
+        box = ReleaseBox(self.paths.releases(self.plan.name))
         box.done(work.released, batch_id=work.entry.batch_id)
         # A request that came after the batch was composed is left to the next one.
         due_ms = next_batch_ms(held, box.pending(), now_ms=self.clock.now_ms())
-        wake.write(self.places.wake_file(self.plan.name), due_ms, by="batch")
+        wake.write(self.paths.wake_file(self.plan.name), due_ms, by="batch")
         work.counts["held"] = waiting.num_rows
         return int(held.num_rows)
 

@@ -69,11 +69,11 @@ def note(spec: PipelineSpec, plan: QueryPlan, entry: Entry) -> None:
 
 def note_at_rest(spec: PipelineSpec, plan: QueryPlan, *, now_ms: int) -> None:
     """Note the new sinks when a run starts without a half-done batch, for backfills before it."""
-    places = PipelinePaths(spec)
-    last = Journal(places.journal(plan.name)).last()
-    if last is None or not (places.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
+    paths = PipelinePaths(spec)
+    last = Journal(paths.journal(plan.name)).last()
+    if last is None or not (paths.checkpoint(plan.name) / "commits" / str(last.batch_id)).exists():
         return
-    held = RetryStore(places.held(plan.name), application="").version()
+    held = RetryStore(paths.held(plan.name), application="").version()
     following = Entry(batch_id=last.batch_id + 1, query_id=None, now_ms=now_ms, held_version=held)
     note(spec, plan, following)
 

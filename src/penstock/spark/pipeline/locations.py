@@ -38,14 +38,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Places of all keys of one text."""
+    """Lines of all keys of one text."""
 
-    places: Mapping[Key, Place] = field(default_factory=dict)
+    by_key: Mapping[Key, Place] = field(default_factory=dict)
 
     def line(self, key: Key) -> int | None:
         """Return the line of a key, or of the nearest enclosing table that is written."""
         while key:
-            place = self.places.get(key)
+            place = self.by_key.get(key)
             if place is not None:
                 return place.line
             key = key[:-1]
@@ -53,7 +53,7 @@ class Locations:
 
     def line_in(self, key: Key, number: int) -> int | None:
         """Return the file's line of line `number` (from 1) of a string; else the nearest."""
-        place = self.places.get(key)
+        place = self.by_key.get(key)
         if place is None or not place.text_lines:
             return self.line(key)
         return place.text_lines[min(max(number, 1), len(place.text_lines)) - 1]
@@ -71,10 +71,10 @@ def dotted(key: Key) -> str:
 
 
 def locate(text: str) -> Locations:
-    """Return the places of a text that `tomllib.loads` accepts."""
+    """Return the lines of the keys of a text that `tomllib.loads` accepts."""
     reader = _Reader(text)
     reader.document()
-    return Locations(reader.places)
+    return Locations(reader.by_key)
 
 
 class _Reader:
@@ -82,7 +82,7 @@ class _Reader:
         self.text = text.replace("\r\n", "\n")
         self.at = 0
         self.line = 1
-        self.places: dict[Key, Place] = {}
+        self.by_key: dict[Key, Place] = {}
         self._arrays: dict[Key, int] = {}
 
     def document(self) -> None:
@@ -107,8 +107,8 @@ class _Reader:
 
     def _note(self, key: Key, line: int, text_lines: tuple[int, ...] = ()) -> None:
         for size in range(1, len(key)):
-            self.places.setdefault(key[:size], Place(line=line))
-        self.places[key] = Place(line=line, text_lines=text_lines)
+            self.by_key.setdefault(key[:size], Place(line=line))
+        self.by_key[key] = Place(line=line, text_lines=text_lines)
 
     def _header(self) -> Key:
         many = self._next_is("[[")
@@ -119,7 +119,7 @@ class _Reader:
         if many:
             number = self._arrays.get(table, -1) + 1
             self._arrays[table] = number
-            self._note(table, self.places[table].line if number else line)
+            self._note(table, self.by_key[table].line if number else line)
             table = (*table, number)
         self._note(table, line)
         return table

@@ -1,6 +1,6 @@
 """Parser of a pipeline's file into its spec.
 
-The file is read with the places of its keys (`document`), its tables are converted (`draft`),
+The file is read with the lines of its keys (`document`), its tables are converted (`draft`),
 everything is checked (`checking`), and the result becomes a `PipelineSpec` here. Nothing starts
 Spark, and no file that the pipeline names is run. `sql_views` finds the views that SQL reads.
 """
@@ -175,14 +175,14 @@ def _run(drafted: Draft, bootstrap: str, admin: str, state: Path | str | None) -
     directory = drafted.document.path(drafted.run.get("state") or default)
     if state is not None:
         directory = Path(state).expanduser().resolve()
-    places = {
+    locations = {
         "bootstrap": bootstrap,
         "admin_url": admin,
         "state": directory,
         "keys": _path(drafted, drafted.run.get("keys")),
         "master_key": _master_key(drafted, drafted.run.get("master_key")),
     }
-    return RunOptions(**_fields(RunOptions, drafted.run, **places))
+    return RunOptions(**_fields(RunOptions, drafted.run, **locations))
 
 
 def _source(drafted: Draft, source: Section) -> Source:

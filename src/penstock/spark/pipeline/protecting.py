@@ -62,23 +62,24 @@ def decrypted(frame: DataFrame, source: Source, keys: KeyPlace | None) -> DataFr
     }
     if not chosen:
         return frame
-    places = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
+    decrypted = {column: f"_penstock_decrypted_{number}" for number, column in enumerate(chosen)}
     opened = frame.withColumns(
         {
-            places[column]: _decrypting(_given(keys), text=protection.gives == "text")(
+            decrypted[column]: _decrypting(_given(keys), text=protection.gives == "text")(
                 F.col(quoted(column)), _subject(protection)
             )
             for column, protection in chosen.items()
         }
     )
     reasons = [
-        F.concat(F.lit(f"{column}: "), F.col(place)["error"]) for column, place in places.items()
+        F.concat(F.lit(f"{column}: "), F.col(result)["error"])
+        for column, result in decrypted.items()
     ]
-    found = {column: F.col(place)["value"] for column, place in places.items()}
+    found = {column: F.col(result)["value"] for column, result in decrypted.items()}
     found[ERROR] = F.coalesce(ERROR, *reasons)
     gone = [
-        f"int({quoted(column)} is not null and {place}.value is null and {place}.error is null)"
-        for column, place in places.items()
+        f"int({quoted(column)} is not null and {result}.value is null and {result}.error is null)"
+        for column, result in decrypted.items()
     ]
     return opened.select(
         *(found.get(name, F.col(quoted(name))).alias(name) for name in frame.columns),

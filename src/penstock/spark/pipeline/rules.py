@@ -22,7 +22,7 @@ VERDICT: Final = (RULE, REASON, OTHERWISE)
 UNDECODABLE: Final = "undecodable"
 REJECTED: Final = "rejected."
 WARNED: Final = "warned."
-LETTERS: Final = "letters"
+DEAD_LETTERS: Final = "letters"
 WAITING: Final = "waiting"
 BROKEN: Final = "broken"
 GONE: Final = "shredded"
@@ -75,7 +75,7 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
 
     They are one struct, called `FACTS`; there is no text if there are none.
 
-    `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `LETTERS` (to be
+    `rejected.<rule>` and `warned.<rule>` are numbers of rows, as are `DEAD_LETTERS` (to be
     dead-lettered) and `WAITING` (to be held). `BROKEN` is the first row that stops the batch, a
     struct of its rule, reason and record; it exists if a rule has `fail`. `GONE` is the number of
     values whose keys were deleted.
@@ -98,7 +98,7 @@ def facts(part: Source | Step, judged: DataFrame, *, on_error: str) -> str:
         found[GONE] = f"sum({SHREDDED})"
     fates = set(asked.values())
     if fates & KEEPING:
-        found[LETTERS] = f"count_if({OTHERWISE} = 'dead-letter')"
+        found[DEAD_LETTERS] = f"count_if({OTHERWISE} = 'dead-letter')"
     if fates & HOLDING:
         waits = ", ".join(map(_text, sorted(HOLDING)))
         found[WAITING] = f"count_if({OTHERWISE} in ({waits}))"

@@ -11,7 +11,7 @@
     schema = "id bigint, customer string, amount decimal(12,2), at timestamp"
 
     [source.orders.expect]
-    "amount is positive" = "amount > 0"         # other rows go where errors.on_invalid says
+    "amount is positive" = "amount > 0"         # other rows are treated by errors.on_invalid
 
     [step.masked]
     sql = "select id, sha2(customer, 256) as customer, amount, at from orders"

@@ -97,12 +97,12 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
         known) and `partitions` of `topic`, `partition`, `committed_offset`, `log_end_offset`,
         `lag` (null when not known).
     """
-    places = PipelinePaths(spec)
+    paths = PipelinePaths(spec)
     queries = []
     error: str | None = None
     for name in known_queries(spec):
         group = f"{spec.name}.{name}"
-        committed = checkpoint_offsets(places.checkpoint(name))
+        committed = checkpoint_offsets(paths.checkpoint(name))
         ends: dict[tuple[str, int], int] = {}
         if error is None:
             try:
@@ -112,7 +112,7 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
                 ends = _ends(client, {topic for topic, _ in committed})
             except (PenstockError, OSError) as failure:
                 error = str(failure)
-        queries.append(_stored_query(name, group, places, committed, ends))
+        queries.append(_stored_query(name, group, paths, committed, ends))
     return {
         "pipeline": spec.name,
         "file": str(spec.file),
@@ -124,9 +124,9 @@ def stored(spec: PipelineSpec, client: Client) -> dict[str, Any]:
 
 
 def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
-    places = PipelinePaths(spec)
+    paths = PipelinePaths(spec)
     names: set[str] = set()
-    for folder in (places.checkpoint("x").parent, places.journal("x").parent):
+    for folder in (paths.checkpoint("x").parent, paths.journal("x").parent):
         if folder.is_dir():
             names |= {entry.name for entry in os.scandir(folder) if entry.is_dir()}
     return tuple(sorted(names))
@@ -135,11 +135,11 @@ def known_queries(spec: PipelineSpec) -> tuple[str, ...]:
 def _stored_query(
     name: str,
     group: str,
-    places: PipelinePaths,
+    paths: PipelinePaths,
     committed: Mapping[tuple[str, int], int],
     ends: Mapping[tuple[str, int], int],
 ) -> dict[str, Any]:
-    last = Journal(places.journal(name)).last()
+    last = Journal(paths.journal(name)).last()
     rows = []
     for topic, partition in sorted(committed):
         at = committed[topic, partition]

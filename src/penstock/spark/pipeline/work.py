@@ -202,7 +202,7 @@ class Work:
         for what, value in found.items():
             if value and what.startswith((rules.REJECTED, rules.WARNED, rules.GONE)):
                 self.counts[what] += value
-        self._dead_letters[name] = found.get(rules.LETTERS, 0)
+        self._dead_letters[name] = found.get(rules.DEAD_LETTERS, 0)
         self._waiting += found.get(rules.WAITING, 0)
         broken = found.get(rules.BROKEN)
         if broken is None:

@@ -139,7 +139,7 @@ class LogSink:
             if self._commits(admins).has(batch_id, owner):
                 done = Appended(batch_id=batch_id, records=0, replayed=True, offsets={})
                 return Staged(rows=0, commit=lambda: done, replayed=True)
-            places = staging_locations(admins)
+            locations = staging_locations(admins)
         topics = {}
         if options.topic is not None:
             topics[options.topic] = find_topic(options.bootstrap, options.topic, options.security)
@@ -147,7 +147,7 @@ class LogSink:
             options=options,
             batch_id=batch_id,
             columns=columns,
-            places=places,
+            locations=locations,
             topics=topics,
             shorten=self._shorten,
         )
@@ -211,7 +211,7 @@ class _Task:
     options: SinkOptions
     batch_id: int
     columns: tuple[str, ...]
-    places: tuple[StagingLocation, ...]
+    locations: tuple[StagingLocation, ...]
     topics: dict[str, Target]
     shorten: Shorten | None
 
@@ -229,7 +229,7 @@ class _Task:
             self.options,
             attempt,
             columns=self.columns,
-            places=self.places,
+            locations=self.locations,
             topics=self.topics,
             shorten=self.shorten,
         )

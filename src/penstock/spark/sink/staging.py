@@ -127,7 +127,7 @@ def stage(
     attempt: Attempt,
     *,
     columns: Sequence[str],
-    places: Sequence[StagingLocation] = (),
+    locations: Sequence[StagingLocation] = (),
     topics: dict[str, Target] | None = None,
     shorten: Shorten | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -137,7 +137,7 @@ def stage(
 
     Args:
         columns: the result of `written_columns`.
-        places, topics: staging locations and topics that the driver found; else requested.
+        locations, topics: staging locations and topics that the driver found; else requested.
         shorten: shortens records that are too large for their topic; by default they are rejected.
 
     Raises:
@@ -145,7 +145,7 @@ def stage(
         OSError: the staging directory cannot be written to.
     """
     try:
-        with _Stager(options, attempt, places, topics, shorten, clock, randomness) as stager:
+        with _Stager(options, attempt, locations, topics, shorten, clock, randomness) as stager:
             for blob in stager.blobs(batches, columns):
                 yield Staged(blob=blob)
     except InvalidError as error:
@@ -157,7 +157,7 @@ class _Stager:
         self,
         options: SinkOptions,
         attempt: Attempt,
-        places: Sequence[StagingLocation],
+        locations: Sequence[StagingLocation],
         topics: dict[str, Target] | None,
         shorten: Shorten | None,
         clock: Clock,
@@ -173,7 +173,7 @@ class _Stager:
             randomness=randomness,
             security=admin_security(options.security),
         )
-        self._places = places
+        self._locations = locations
         self._shorten = shorten
         self._topics = Topics(
             bootstrap=options.bootstrap, security=options.security, known=dict(topics or {})
@@ -192,8 +192,8 @@ class _Stager:
         chosen = (_as_bytes(batch.select(columns)) for batch in batches if batch.num_rows)
         for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
             if store is None:  # a task without rows asks for nothing
-                self._places = self._places or staging_locations(self._admins)
-                store = BlobStore(self._admins, self._places)
+                self._locations = self._locations or staging_locations(self._admins)
+                store = BlobStore(self._admins, self._locations)
             for parts in self._encode(chunk, limits.CHUNK_HALVINGS_MAX):
                 name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)
                 self._count += 1
@@ -205,7 +205,7 @@ class _Stager:
         for topic, rows in by_topic(chunk, self._options.topic):
             target = self._topics(topic)
             self._add(parts, target, rows)
-        limit = min([place.blob_bytes_max for place in self._places], default=0)
+        limit = min([place.blob_bytes_max for place in self._locations], default=0)
         if parts.size_bytes <= limit:
             yield parts
             return

@@ -90,9 +90,9 @@ def _location(url: str, answer: Answer) -> StagingLocation:
 class BlobStore:
     """Store of blobs at their brokers."""
 
-    def __init__(self, admins: BrokerAdmins, places: Sequence[StagingLocation]) -> None:
+    def __init__(self, admins: BrokerAdmins, locations: Sequence[StagingLocation]) -> None:
         self._admins = admins
-        self._places = places
+        self._locations = locations
 
     def put(self, name: str, pieces: list[Any], size_bytes: int) -> tuple[str, ...]:
         """Store a blob under a unique name, and return the addresses of brokers that have it.
@@ -104,17 +104,17 @@ class BlobStore:
             StagingRefused: the broker rejects it.
             AdminUnavailable: no broker responds.
         """
-        if len(self._places) == 1:
-            self._put(self._places[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
-            return (self._places[0].url,)
+        if len(self._locations) == 1:
+            self._put(self._locations[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            return (self._locations[0].url,)
         holders: list[str] = []
-        for place in self._places:
+        for place in self._locations:
             with contextlib.suppress(AdminUnavailable, StagingRefused, OSError):
                 self._put(place, name, pieces, size_bytes, limits.COPY_TIMEOUT_SECONDS)
                 holders.append(place.url)
         if not holders:
-            self._put(self._places[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
-            holders.append(self._places[0].url)
+            self._put(self._locations[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            holders.append(self._locations[0].url)
         return tuple(holders)
 
     def _put(

@@ -146,21 +146,23 @@ class DeltaSink:
         batch: DataFrame,
         batch_id: int,
         *,
-        marks: Mapping[str, int] | None = None,
+        app_transactions: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Written:
         """Append a batch unless the table has it. Arguments and errors are those of `stage`.
 
         The table is unchanged if this raises anything but a lost connection.
         """
-        return self.stage(batch, batch_id, marks=marks, metadata=metadata).commit()
+        return self.stage(
+            batch, batch_id, app_transactions=app_transactions, metadata=metadata
+        ).commit()
 
     def stage(
         self,
         batch: DataFrame,
         batch_id: int,
         *,
-        marks: Mapping[str, int] | None = None,
+        app_transactions: Mapping[str, int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Staged[Written]:
         """Write a batch's files, which are invisible until they are committed.
@@ -168,8 +170,8 @@ class DeltaSink:
         Args:
             batch: its rows; read once.
             batch_id: its number in Spark.
-            marks: further transaction identifiers of the commit; with them a batch without rows
-                is committed too, once the table exists.
+            app_transactions: further transaction identifiers of the commit; with them a batch
+                without rows is committed too, once the table exists.
             metadata: shown in the table's history beside the commit.
 
         Raises:
@@ -180,7 +182,7 @@ class DeltaSink:
             application=self.application,
             batch_id=batch_id,
             query=query_of(batch),
-            marks=marks or {},
+            app_transactions=app_transactions or {},
             metadata=metadata or {},
         )
         table = self.open()
@@ -265,7 +267,7 @@ class DeltaSink:
         return files
 
     def _finish(self, made: _Made, table: DeltaTable | None, commit: Commit) -> Written:
-        to_commit = bool(made.files) or (bool(commit.marks) and table is not None)
+        to_commit = bool(made.files) or (bool(commit.app_transactions) and table is not None)
         version = self._commit(table, made, commit) if to_commit else None
         if version is None or not made.files:
             self._discard(made.directory)

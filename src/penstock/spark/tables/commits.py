@@ -5,7 +5,7 @@ in the table's state. A batch's commit has
 
     <application>                the batch number; a replay finds it and does nothing
     <application>#query          63 bits of the Spark query's id, which names its checkpoint
-    further marks                numbers of the caller's, such as the offsets reached
+    further transactions         numbers of the caller's, such as the offsets reached
 
 With a deleted checkpoint Spark counts batches from zero again, and every batch would look like a
 replay; the query's id distinguishes them. A batch written outside of a query has no id.
@@ -31,17 +31,17 @@ QUERY_SUFFIX: Final = "#query"
 class Commit:
     """Identity of one batch, and its metadata.
 
-    `marks` are further transaction identifiers; `metadata` shows in the table's history.
+    `app_transactions` are further transaction identifiers; `metadata` shows in the table's history.
     """
 
     application: str
     batch_id: int
     query: str | None = None
-    marks: Mapping[str, int] = field(default_factory=dict)
+    app_transactions: Mapping[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     def properties(self) -> CommitProperties:
-        numbers = {self.application: self.batch_id, **self.marks}
+        numbers = {self.application: self.batch_id, **self.app_transactions}
         shown = {"penstock.application": self.application, "penstock.batch": self.batch_id}
         if self.query is not None:
             numbers[self.application + QUERY_SUFFIX] = query_number(self.query)

@@ -141,7 +141,7 @@ class Materialiser:
             try:
                 table.check(client)
                 table.start(once=once)
-            except Exception as error:  # whatever it is, the other tables go on
+            except Exception as error:  # other tables continue after any error
                 self._failed(wanted.topic, error, once=once)
                 continue
             _LOG.info("topic %s: keeping table %s", wanted.topic, wanted.location)

@@ -31,9 +31,9 @@ class TopicPositions:
     topic_id: str
     partitions: Mapping[int, Position]
 
-    def marks(self) -> dict[str, int]:
+    def app_transactions(self) -> dict[str, int]:
         return {
-            mark_of(self.topic_id, partition): position.offset
+            app_id_of(self.topic_id, partition): position.offset
             for partition, position in self.partitions.items()
         }
 
@@ -50,7 +50,7 @@ class TopicPositions:
         }
 
 
-def mark_of(topic_id: str, partition: int) -> str:
+def app_id_of(topic_id: str, partition: int) -> str:
     return f"penstock.position/{topic_id}/{partition}"
 
 
@@ -73,7 +73,9 @@ def of_topic(topic: str, positions: Positions) -> TopicPositions:
 
 def table_ends(opened: DeltaTable, topic_id: str, partitions: Iterable[int]) -> dict[int, int]:
     """Return the offset after the last one in the table, for each partition that it has."""
-    found = {number: opened.transaction_version(mark_of(topic_id, number)) for number in partitions}
+    found = {
+        number: opened.transaction_version(app_id_of(topic_id, number)) for number in partitions
+    }
     return {number: offset for number, offset in found.items() if offset is not None}
 
 

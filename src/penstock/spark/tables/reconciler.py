@@ -71,14 +71,14 @@ class TableReconciler:
         """Return and note the stops and starts for the requested tables."""
         stop = self._drop(wanted)
         due = [wanted[name] for name in sorted(wanted) if self._due(wanted[name], now)]
-        places = {
+        topics_by_location = {
             state.wanted.location: topic
             for topic, state in self.states.items()
             if state.phase in {"running", "retrying", "done"}
         }
         start: list[WantedTable] = []
         for table in due:
-            holder = places.setdefault(table.location, table.topic)
+            holder = topics_by_location.setdefault(table.location, table.topic)
             if table.problem is not None:
                 self._note(table, "stopped", table.problem)
             elif holder != table.topic:

@@ -138,7 +138,12 @@ class TopicTable:
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         try:
             reached = batch_end(self.checkpoint, batch_id, self.wanted.topic)
-            self._sink.write(batch, batch_id, marks=reached.marks(), metadata=reached.metadata())
+            self._sink.write(
+                batch,
+                batch_id,
+                app_transactions=reached.app_transactions(),
+                metadata=reached.metadata(),
+            )
         except Exception as error:
             self._raised = error
             raise

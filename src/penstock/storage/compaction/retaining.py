@@ -97,10 +97,10 @@ class Retention:
         aborted, idle = np.zeros((2, len(table)), np.bool_)
         transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
         passed = (control | transactional) & ~beyond & (table[:, kernels.PRODUCER] >= 0)
-        places = np.flatnonzero(passed)
-        columns = table[places][:, [kernels.PRODUCER, kernels.PRODUCER_EPOCH]].tolist()
+        indexes = np.flatnonzero(passed)
+        columns = table[indexes][:, [kernels.PRODUCER, kernels.PRODUCER_EPOCH]].tolist()
         for place, (producer_id, epoch), offset, is_marker in zip(
-            places.tolist(), columns, last_offsets[places].tolist(), control[places].tolist(),
+            indexes.tolist(), columns, last_offsets[indexes].tolist(), control[indexes].tolist(),
             strict=True,
         ):  # fmt: skip
             if is_marker:

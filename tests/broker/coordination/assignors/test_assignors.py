@@ -152,7 +152,7 @@ def with_targets(members: list[MemberSpec], targets: dict[str, Partitions]) -> l
     return [replace(member, assigned=targets.get(member.member_id, NOTHING)) for member in members]
 
 
-def test_members_get_what_has_a_replica_in_their_rack() -> None:
+def test_members_get_partitions_with_replicas_in_their_rack() -> None:
     topic = TOPICS[0]
     members = [
         MemberSpec(

@@ -31,7 +31,7 @@ def test_seeds(first: int) -> None:
     run_seeds(first)
 
 
-def test_a_seed_tells_the_same_story_under_any_hash_seed() -> None:
+def test_a_seed_determines_the_run_under_any_hash_seed() -> None:
     digests = {
         subprocess.run(
             [sys.executable, "-m", "tests.broker.coordination.classic.simulation", "0", "30"],

@@ -101,8 +101,8 @@ class Driver:
     def store(self) -> None:
         save = self.held.pop(0)
         self.stored = dict(save.rows)
-        if save.settles_offsets:
-            self.settled.append(save.settles_offsets)
+        if save.completes_offsets:
+            self.settled.append(save.completes_offsets)
         self.tell(Saved(key=save.key))
 
     def fail(self) -> None:

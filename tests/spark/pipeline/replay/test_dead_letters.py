@@ -60,7 +60,7 @@ class Shop:
         self.spec = pipeline.write(self.text)
         pipeline.run(self.text)
 
-    def letters(self) -> DeadLetters:
+    def dead_letters(self) -> DeadLetters:
         return DeadLetters(self.spec, self.pipeline.spark)
 
     def values(self, topic: str) -> Counter[bytes]:
@@ -81,10 +81,10 @@ def large(first: int = 100, last: int = 105) -> Counter[bytes]:
     return Counter(b'{"n": %d}' % n for n in range(first, last + 1))
 
 
-def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
+def test_dead_letters_are_replayed_once_and_recorded(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
-    letters = shop.letters()
-    found = letters.look(Filters())
+    dead_letters = shop.dead_letters()
+    found = dead_letters.look(Filters())
     groups = {
         (group["rule"], group["topic"]): (group["letters"], group["going"])
         for group in found.groups
@@ -99,7 +99,7 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
     before = pipeline.records(shop.orders)
     assert not (shop.spec.run.state / "replays").exists()
 
-    (done,) = letters.replay(Filters(rule="small"), by="ada")
+    (done,) = dead_letters.replay(Filters(rule="small"), by="ada")
     assert (done.records, done.resumed) == (6, False)
     back = pipeline.records(shop.orders)
     new = [copy for copy in back if copy not in before]
@@ -129,24 +129,24 @@ def test_letters_go_back_once_and_are_written_down(pipeline: Pipeline) -> None:
         for original in before
         if original["value"] in large()
     }
-    assert letters.replay(Filters(rule="small"), by="ada") == ()
+    assert dead_letters.replay(Filters(rule="small"), by="ada") == ()
 
 
 @pytest.mark.long
-def test_letters_go_back_again_when_asked_for(pipeline: Pipeline) -> None:
+def test_dead_letters_are_replayed_again_on_request(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
-    letters = shop.letters()
+    dead_letters = shop.dead_letters()
     before = pipeline.records(shop.orders)
-    letters.replay(Filters(rule="small"), by="ada")
+    dead_letters.replay(Filters(rule="small"), by="ada")
     # What went back once is left out, unless it is asked for.
-    (small,) = letters.look(Filters(rule="small")).groups
+    (small,) = dead_letters.look(Filters(rule="small")).groups
     assert (small["letters"], small["replayed"], small["going"]) == (6, 6, 0)
-    assert letters.replay(Filters(rule="small", limit=2, again=True), by="bob")[0].records == 2
+    assert dead_letters.replay(Filters(rule="small", limit=2, again=True), by="bob")[0].records == 2
     assert len(pipeline.records(shop.orders)) == len(before) + 8
     # The pipeline rejects them again; those letters are new ones, of a second attempt.
     pipeline.run(shop.text)
-    assert letters.look(Filters(rule="small")).going == 8
-    letters.replay(Filters(rule="small"), by="ada")
+    assert dead_letters.look(Filters(rule="small")).going == 8
+    dead_letters.replay(Filters(rule="small"), by="ada")
     attempts = Counter(row["attempt"] for row in shop.audit())
     assert attempts == {1: 6 + 2, 2: 8}
     # The rule is mended: everything goes through.
@@ -157,10 +157,10 @@ def test_letters_go_back_again_when_asked_for(pipeline: Pipeline) -> None:
 @pytest.mark.long
 def test_filters(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
-    letters = shop.letters()
+    dead_letters = shop.dead_letters()
 
     def going(**filters: Any) -> int:
-        return letters.look(Filters(**filters)).going
+        return dead_letters.look(Filters(**filters)).going
 
     assert going(topic=shop.others) == 1
     assert going(rule="undecodable") == 2
@@ -189,7 +189,7 @@ def test_an_interrupted_replay_is_finished_first(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     shop = Shop(pipeline)
-    letters = shop.letters()
+    dead_letters = shop.dead_letters()
 
     def stop(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
@@ -202,11 +202,11 @@ def test_an_interrupted_replay_is_finished_first(
         else:
             broken.setattr(DeadLetters, "_finish", stop)
         with pytest.raises(KeyboardInterrupt):
-            letters.replay(Filters(rule="small"), by="ada")
+            dead_letters.replay(Filters(rule="small"), by="ada")
     # Letters that come meanwhile are not part of it.
     pipeline.send(shop.orders, [{"n": 500}])
     pipeline.run(shop.text)
-    first, second = shop.letters().replay(Filters(), by="bob")
+    first, second = shop.dead_letters().replay(Filters(), by="bob")
     assert (first.records, first.resumed) == (6, True)
     assert second.resumed is False
     back = [
@@ -223,19 +223,19 @@ def test_an_interrupted_replay_is_finished_first(
 
 def test_what_cannot_go_back_is_refused_and_stands_in_nobodys_way(pipeline: Pipeline) -> None:
     shop = Shop(pipeline)
-    letters = shop.letters()
+    dead_letters = shop.dead_letters()
     pipeline.client.delete_topic(shop.others)
     with pytest.raises(InvalidRows, match=f"has no topic {shop.others}"):
-        letters.replay(Filters(), by="ada")
+        dead_letters.replay(Filters(), by="ada")
     assert shop.values(shop.orders)[b"broken"] == 1
-    (done,) = letters.replay(Filters(topic=shop.orders), by="ada")
+    (done,) = dead_letters.replay(Filters(topic=shop.orders), by="ada")
     assert (done.records, done.resumed) == (7, False)
     assert shop.values(shop.orders)[b"broken"] == 2
     with (
         locked(shop.spec.run.state / "replaying" / "lock", "a replay"),
         pytest.raises(Busy, match="by process"),
     ):
-        letters.replay(Filters(), by="ada")
+        dead_letters.replay(Filters(), by="ada")
 
 
 def test_a_pipeline_without_dead_letters_is_told(pipeline: Pipeline) -> None:

@@ -244,7 +244,7 @@ class Transactions:
             Save(
                 key=transaction.transactional_id,
                 rows=encode_transaction(transaction.transactional_id, pending.after),
-                settles_offsets=pending.settles_offsets,
+                completes_offsets=pending.completes_offsets,
             )
         )
 

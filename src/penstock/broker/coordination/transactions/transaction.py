@@ -35,22 +35,22 @@ class Pending:
     of the same turn may add to it, and are saved with it.
     """
 
-    __slots__ = ("after", "answers", "retry_ms", "sent", "settles_offsets")
+    __slots__ = ("after", "answers", "completes_offsets", "retry_ms", "sent")
 
     def __init__(self, before: TransactionMetadata | None, after: TransactionMetadata) -> None:
         self.after = after
         self.answers: list[tuple[int, Response]] = []
         self.sent = False
         self.retry_ms: int | None = None
-        self.settles_offsets = _offsets_end(before, after)
+        self.completes_offsets = _offsets_end(before, after)
 
     @property
     def joinable(self) -> bool:
         """Whether another change may join: not after an end, whose effects need its own save."""
-        return not self.sent and self.settles_offsets is None and not self.after.state.prepared
+        return not self.sent and self.completes_offsets is None and not self.after.state.prepared
 
     def becomes(self, after: TransactionMetadata) -> None:
-        self.settles_offsets = _offsets_end(self.after, after)
+        self.completes_offsets = _offsets_end(self.after, after)
         self.after = after
 
 

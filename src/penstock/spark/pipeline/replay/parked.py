@@ -92,9 +92,11 @@ def ask(
     if keys is not None and len(keys) > KEYS_MAX:
         raise NothingParked(f"{len(keys)} keys: at most {KEYS_MAX} at once; use --all")
     wish = Release(keys=None if keys is None else tuple(keys), dead_letter=dead_letter)
-    lots = {name: _held(spec, name) for name in _queries(spec) if query in {None, name}}
+    held_tables = {name: _held(spec, name) for name in _queries(spec) if query in {None, name}}
     meant = [
-        name for name, held in lots.items() if held.num_rows and pc.any(wish.names(held)).as_py()
+        name
+        for name, held in held_tables.items()
+        if held.num_rows and pc.any(wish.names(held)).as_py()
     ]
     if not meant:
         raise NothingParked(

@@ -31,7 +31,7 @@ LOOK_SECONDS: Final = 5.0
 L = TypeVar("L", bound=ListenerFiles)
 
 
-class Entrance(Generic[L]):
+class ListenerGroup(Generic[L]):
     """Shared parts of listeners. Belongs to the event loop; `now` is monotonic seconds."""
 
     def __init__(self, bounds: AddressBounds, now: Callable[[], float]) -> None:
@@ -155,33 +155,33 @@ class Gate:
     failures.
     """
 
-    def __init__(self, entrance: Entrance[L], listener: str) -> None:
-        self._entrance = entrance
+    def __init__(self, listener_group: ListenerGroup[L], listener: str) -> None:
+        self._listener_group = listener_group
         self._listener = listener
 
     def admitted(self, address: str) -> bool:
-        return self._entrance.admitted(self._listener, address)
+        return self._listener_group.admitted(self._listener, address)
 
     def crowded(self, address: str) -> bool:
-        return self._entrance.limits.crowded(address)
+        return self._listener_group.limits.crowded(address)
 
     def barred(self, address: str) -> bool:
-        return self._entrance.barred(self._listener, address)
+        return self._listener_group.barred(self._listener, address)
 
     def failed(self, address: str) -> None:
-        self._entrance.failed(address)
+        self._listener_group.failed(address)
 
     def entered(self, address: str) -> None:
-        self._entrance.limits.entered(address)
+        self._listener_group.limits.entered(address)
 
     def left(self, address: str) -> None:
-        self._entrance.limits.left(address)
+        self._listener_group.limits.left(address)
 
     def handshake_delay(self, address: str) -> float | None:
-        return self._entrance.handshake_delay(address)
+        return self._listener_group.handshake_delay(address)
 
     def turn_delay(self) -> float | None:
-        return self._entrance.turn_delay()
+        return self._listener_group.turn_delay()
 
     def handshake_failed(self, address: str) -> None:
-        self._entrance.handshake_failed(self._listener, address)
+        self._listener_group.handshake_failed(self._listener, address)

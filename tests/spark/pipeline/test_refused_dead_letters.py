@@ -107,7 +107,7 @@ def killed_behind(pipeline: Pipeline, steps: tuple[str, ...]) -> None:
     pipeline.send(topic, values(ROWS))
     pipeline.write(text(pipeline, topic, out, dead))
 
-    def no_batch_without_its_letters() -> None:
+    def no_batch_without_its_dead_letters() -> None:
         table, copied, letters = seen(pipeline, out, dead)
         batches = {n * 3 // ROWS for n in (*table, *copied)}
         assert batches <= {n * 3 // ROWS for n in letters}
@@ -116,7 +116,7 @@ def killed_behind(pipeline: Pipeline, steps: tuple[str, ...]) -> None:
     broker = pipeline.broker
     outlive(
         DRIVER, Path(pipeline.folder), broker.bootstrap, broker.admin_url, topic, steps=steps,
-        between=no_batch_without_its_letters,
+        between=no_batch_without_its_dead_letters,
     )  # fmt: skip
     good = Counter(n for n in range(ROWS) if n % 3)
     bad = Counter(n for n in range(ROWS) if n % 3 == 0)
