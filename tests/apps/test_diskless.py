@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
 
+from penstock.apps.diskless.command import _object
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.control import SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
@@ -17,7 +19,7 @@ from penstock.diskless.formats.store_properties import KEY
 from penstock.diskless.gc import ObjectIdMarkers
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing import ObjectWriter
-from penstock.objects import DirectoryStore
+from penstock.objects import DirectoryStore, open_store
 from tests.apps.conftest import Run
 from tests.diskless.submissions import TOPIC, Sent
 from tests.diskless.world import guard_of
@@ -159,6 +161,15 @@ def test_objects_says_what_is_wrong_with_one(bare: Run, data: Path) -> None:
     path.unlink()
     (row,) = facts(bare, data, "objects", "--state", "committed")
     assert row["note"] == "not in the store"
+
+
+async def test_objects_names_indexes_of_tiered_segments() -> None:
+    store = open_store("memory://indexes-of-tiers")
+    key = "archive/topic/0/00000000000000000000-0-1-cee61d16.timeindex"
+    await store.put(key, [bytes(24)])
+    row = await _object(cast(Any, SimpleNamespace(store=store)), {}, "committed", key)
+    assert (row["note"], row["size_bytes"]) == ("an index of a tiered segment", 24)
+    await store.close()
 
 
 def test_verify_finds_nothing_wrong_and_then_what_is(bare: Run, data: Path) -> None:

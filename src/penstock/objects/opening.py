@@ -113,6 +113,15 @@ def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int)
         )
     except (BaseError, ValueError, TypeError) as error:
         raise _invalid(url, without_credentials_in(str(error).partition("\n")[0])) from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of pyo3, which does not export it
+            raise
+        names = ", ".join(sorted(options))
+        raise _invalid(
+            url,
+            f"one of the options {names} is of the store's HTTP client and cannot be set; name only"
+            " options of the store, such as aws_endpoint and aws_region",
+        ) from None
     return client
 
 

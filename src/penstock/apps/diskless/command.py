@@ -174,6 +174,7 @@ async def _object(
     installation: Installation, names: dict[PartitionKey, str], state: str, key: str
 ) -> dict[str, Any]:
     from penstock.archive.footers import read_footer
+    from penstock.control.tiers.values import LOG, SUFFIXES
     from penstock.objects import ObjectNotFound, StoreRefused, StoreUnavailable
 
     row: dict[str, Any] = {
@@ -187,7 +188,12 @@ async def _object(
     except (StoreRefused, StoreUnavailable):
         raise  # nothing is known of this object then, nor of the next
     except PenstockError as error:
-        row["note"] = await _sealed(installation, key, row["size_bytes"]) or f"no footer: {error}"
+        if key.endswith(SUFFIXES) and not key.endswith(LOG):
+            row["note"] = "an index of a tiered segment"
+        else:
+            row["note"] = (
+                await _sealed(installation, key, row["size_bytes"]) or f"no footer: {error}"
+            )
     else:
         row["partitions"] = [_name(names, item.topic_id, item.partition) for item in footer.ranges]
     return row

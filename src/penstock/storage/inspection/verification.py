@@ -151,7 +151,7 @@ class PartitionCheck:
         self._small_files()
         for name in self._files.quarantined:
             path = os.path.join(self._files.path, name)
-            self._note("file", path, "was set aside by `penstock log repair`")
+            self._note("file", path, "was set aside by a broker or `penstock log repair`")
         for place, base in enumerate(self._files.segments):
             self._segment(base, place)
         if self._following >= 0:
