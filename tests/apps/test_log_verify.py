@@ -91,6 +91,37 @@ def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     assert bare("log", "verify", "none", "-b", broker.bootstrap).status == 1
 
 
+@pytest.mark.parametrize(
+    ("hurt", "first", "last"), [((1,), 3, 5), ((1, 2, 3), 3, 11), ((4,), 12, 14)]
+)
+def test_damage_that_a_running_broker_finds_is_one_fault(
+    bare: Run, tmp_path: Path, hurt: tuple[int, ...], first: int, last: int
+) -> None:
+    with Broker(directory=tmp_path, admin=False) as broker:
+        with Client(broker.bootstrap) as client:
+            client.create_topic("t", 1)
+            produce(broker.bootstrap, "t", *[GOOD_BATCH] * 5)
+            client.commit_offsets("billing", {("t", 0): first})
+        broker.stop()
+        file = tmp_path / "log" / "t-0" / "00000000000000000000.log"
+        stored = bytearray(file.read_bytes())
+        for number in hurt:
+            stored[number * len(GOOD_BATCH) + len(GOOD_BATCH) - 2] ^= 1
+        file.write_bytes(stored)
+        broker.start()
+        words = ("-b", broker.bootstrap)
+        told = bare("--output", "json", "log", "verify", "t", *words)
+        facts = json.loads(told.out)
+        (row,) = facts["findings"]
+        assert (row["base_offset"], row["last_offset"]) == (first, last)
+        assert "CORRUPT_MESSAGE" in row["reason"]
+        assert (told.status, facts["batches"]) == (1, 5 - len(hurt))
+        found = bare("--output", "json", "doctor", *words)
+        (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
+        assert finding["status"] == "fail"
+        assert f"--to {last + 1} --execute" in finding["fix"]
+
+
 def test_files_are_read_when_the_broker_is_stopped(
     broker: Broker, bare: Run, tmp_path: Path
 ) -> None:

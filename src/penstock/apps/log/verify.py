@@ -129,11 +129,17 @@ def verify_fetched(
     client: Client, topic: str, partition: int, offset: int, verifier: BatchVerifier
 ) -> int | None:
     """Check the batches of one fetch from `offset`; return the next offset, if any."""
+    from penstock.client.errors import BrokerFoundCorruption
     from penstock.records import CorruptBatch, split_batches
     from penstock.storage.inspection.findings import Finding
 
     where = TopicPartition(topic, partition)
-    fetched = fetched_from(client, topic, partition, offset)
+    try:
+        fetched = fetched_from(client, topic, partition, offset)
+    except BrokerFoundCorruption as error:
+        readable = _after_damage(client, topic, partition, offset)
+        verifier.found(Finding(where, offset, readable - 1, "as fetched", str(error)))
+        return readable
     data = memoryview(fetched.data)
     at = 0
     try:
@@ -149,6 +155,34 @@ def verify_fetched(
         verifier.found(Finding(where, offset, -1, "as fetched", "the broker sends no batch"))
         return None
     return fetched.next_offset
+
+
+def _after_damage(client: Client, topic: str, partition: int, damaged: int) -> int:
+    """Return the first offset after a damaged one that the broker reads, else the end."""
+    from penstock.client.errors import BrokerFoundCorruption
+
+    def is_readable(offset: int) -> bool:
+        try:
+            client.fetch_raw(topic, partition, offset)
+        except BrokerFoundCorruption:
+            return False
+        return True
+
+    end = client.list_offsets(topic, "latest", partitions=[partition])[partition]
+    step, readable = 1, end
+    while damaged + step < end:
+        if is_readable(damaged + step):
+            readable = damaged + step
+            break
+        damaged += step
+        step *= 2
+    while readable - damaged > 1:
+        middle = (damaged + readable) // 2
+        if is_readable(middle):
+            readable = middle
+        else:
+            damaged = middle
+    return readable
 
 
 def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
