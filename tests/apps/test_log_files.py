@@ -80,9 +80,9 @@ def test_wrong_words_are_refused(broker: Broker, bare: Run, tmp_path: Path) -> N
     for words, said in (
         (("dump", "t", "--offsets", "5"), "must read FROM:TO"),
         (("dump", "t", "--offsets", "5:4"), "FROM is above TO"),
-        (("dump", "t", "--what", "indexes"), "goes with --data-dir"),
+        (("dump", "t", "--what", "indexes"), "requires --data-dir"),
         (("dump",), "name a TOPIC"),
-        (("stats", "t", "--set", "a=b"), "go with --objects"),
+        (("stats", "t", "--set", "a=b"), "require --objects"),
         (("repair", "t"), "stopped broker"),
     ):
         ran = bare("log", *words, "-b", broker.bootstrap)

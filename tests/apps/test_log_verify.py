@@ -63,7 +63,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
 
     stuck = asked()
     assert stuck["status"] == "fail"
-    assert "group billing stands at offset 3 of t-1" in stuck["cause"]
+    assert "group billing is at offset 3 of t-1" in stuck["cause"]
     assert "offsets 3 to 5 cannot be read: " in stuck["cause"]
     command = re.search(r"penstock (group seek .* --execute)", stuck["fix"])
     assert command is not None

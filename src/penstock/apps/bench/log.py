@@ -106,7 +106,7 @@ class Load:
         batches = self._bed.client.iter_arrow(topic, columns=("value",))
         found = sum([batch.num_rows for batch in batches])
         if found != expected:
-            raise UnavailableError(f"topic {topic}: {found} records came back of {expected}")
+            raise UnavailableError(f"topic {topic}: read {found} of {expected} records")
 
     def hows(self, where: str) -> dict[str, str]:
         """Return the descriptions of the figures; `where` names the target."""

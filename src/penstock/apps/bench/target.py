@@ -84,7 +84,7 @@ def scratch(parent: Path) -> Iterator[Path]:
         DirectoryUnusable: it cannot be created, or has too little room.
     """
     if not parent.is_dir():
-        raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
+        raise DirectoryUnusable(f"data directory {parent} does not exist; {_CURE}")
     check_space(parent, shutil.disk_usage(parent).free)
     directory = None
     try:
@@ -108,7 +108,7 @@ def _removed(directory: Path) -> None:
     with deferred():
         shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
-        click.echo(f"penstock: {directory} could not be removed whole", err=True)
+        click.echo(f"penstock: could not remove all of {directory}; delete the rest", err=True)
 
 
 @contextmanager

@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option("-f", "layout", metavar="FORMAT", help="%t %p %o %k %s %h %T %K %S. Default: %s\\n")
-@click.option("-K", "delimiter", metavar="TEXT", help="Print the key and this before the value.")
-@click.option("-J", "as_json", is_flag=True, help="One JSON envelope a line.")
-@click.option("-q", "quiet", is_flag=True, help="No word on stderr.")
+@click.option(
+    "-K", "delimiter", metavar="TEXT", help="Print the key and this separator before the value."
+)
+@click.option("-J", "as_json", is_flag=True, help="Print each record as one line of JSON.")
+@click.option("-q", "quiet", is_flag=True, help="Print nothing on stderr.")
 @click.option(
     "--isolation", type=click.Choice(("read_uncommitted", "read_committed")),
     default="read_committed", show_default=True,

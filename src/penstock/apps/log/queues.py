@@ -44,13 +44,13 @@ class NoAdminInterface(UnavailableError):
 
 admin_option = click.option(
     "--admin", metavar="HOST:PORT,…",
-    help="Admin interfaces to ask (PENSTOCK_ADMIN); else as brokers say.",
+    help="Admin addresses (PENSTOCK_ADMIN). Default: those that brokers report.",
 )  # fmt: skip
 
 
-@click.group("queue", short_help="Share groups as queues: depth, oldest, peek, redrive.")
+@click.group("queue", short_help="Inspect share groups, and redrive dead letters.")
 def queue() -> None:
-    """Share groups: waiting records, records in delivery, dead letters."""
+    """Inspect share groups, and return dead letters to their topics."""
 
 
 @queue.command("list")
@@ -164,7 +164,7 @@ def _peek_dead_letters(state: State, client: Client, name: str, count: int) -> N
 @queue.command("redrive")
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=REDRIVEN, show_default=True,
-              help="Dead letters looked at, those first that lie longest.")  # fmt: skip
+              help="Most dead letters to read, the oldest first.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
@@ -208,8 +208,8 @@ def needed_topic(client: Client, group: str) -> str:
     topic = letter_topic(client, group)
     if topic is None:
         raise NoDeadLetterTopic(
-            f"group {group!r} has no dead letters: `penstock config set group {group}"
-            f" {LETTER_TOPIC}=<topic>` names a topic for them"
+            f"group {group!r} has no dead letters: no topic is set for them. Set one with"
+            f" `penstock config set group {group} {LETTER_TOPIC}=<topic>`"
         )
     return topic
 
@@ -230,7 +230,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     if answer is None:
         raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
     if not answer["partitions"]:
-        raise NoQueue(f"queue {group!r}: nothing is stored of it; `penstock queue list` shows them")
+        raise NoQueue(f"share group {group!r} has no state; list groups with `penstock queue list`")
     ends: dict[str, dict[int, int]] = {}
     partitions = []
     for row in answer["partitions"]:

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from penstock.storage.inspection.findings import BatchVerifier, Finding
 
 
-@click.command("verify", short_help="Name what cannot be read, and files that disagree.")
-@click.option("--quick", is_flag=True, help="Checksums only: records are not looked at.")
-@click.option("--notes", is_flag=True, help="Show what is not wrong, too: gaps, torn ends.")
+@click.command("verify", short_help="Check stored batches and the files beside them.")
+@click.option("--quick", is_flag=True, help="Check only checksums, not records.")
+@click.option(
+    "--notes", is_flag=True, help="Show notes too: gaps and torn ends, which are not errors."
+)
 @place_options
 def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
@@ -109,7 +111,7 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
     topic = chosen.topic
     if topic is None:
-        raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+        raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
     wanted = list(chosen.numbers) or None
     with chosen.state.client() as client:
         starts = client.list_offsets(topic, "earliest", partitions=wanted)

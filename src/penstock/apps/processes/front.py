@@ -344,7 +344,7 @@ async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Ans
         elif isinstance(event, h11.Data):
             content += event.data
             if len(content) > ADMIN_ANSWER_BYTES_MAX:
-                raise OSError(f"its answer is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
+                raise OSError(f"its response is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return Answer(status, kept, bytes(content))
 
