@@ -101,7 +101,7 @@ on_invalid = "drop"
         ("changes", "keys that were deleted since"),
         ("strict", "it is ordered"),
         ("screen", "it is the console"),
-        ("nothing", "there is no sink nothing; there are plain, last"),
+        ("nothing", "unknown sink nothing; the file has plain, last"),
     ],
 )
 def test_sinks_that_take_rows_late(tmp_path: Path, sink: str, reason: str | None) -> None:
