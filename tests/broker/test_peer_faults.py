@@ -91,7 +91,7 @@ async def test_what_peers_send_is_judged(
         replication(cluster, other).rows_came(leader, [row])
         await until(lambda: not (log.copy.failed or log.copy.resting))
         assert everything(log) == whole, what
-    assert f"broker {leader} sends what the log refuses" in caplog.text
+    assert f"the log rejected records from broker {leader}" in caplog.text
     led = cluster.log(leader)
     for false in (Ack(authority, epoch, FAR, FAR), Begun(authority, epoch, FAR, FAR)):
         replication(cluster, leader).rows_came(9, [Row(led.key, false)])  # who is no replica

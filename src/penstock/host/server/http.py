@@ -152,8 +152,8 @@ class HttpFront:
         access = self._connections.access
         if access.rules is not None and not (self._security.has_tls or is_loopback(address[0])):
             logger.warning(
-                "%s %s has no TLS: passwords and fixed tokens of host.acl.file count from this"
-                " machine alone", LISTENER, settings.http_listener,
+                "%s %s has no TLS: passwords and fixed tokens of host.acl.file are accepted"
+                " from this machine only", LISTENER, settings.http_listener,
             )  # fmt: skip
         self._access = HttpAccess(
             access,
