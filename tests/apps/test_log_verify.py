@@ -111,7 +111,7 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert bare(*words, "fine").status == 0
     assert "no such partition" in bare(*words, "t", "-p", "7").err
     assert bare(*words[:-1], str(tmp_path / "log")).status == 1
-    assert "name the directory above" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
+    assert "give its parent directory" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
     (tmp_path / "empty").mkdir()
     assert "no directory of partitions" in bare(*words[:-1], str(tmp_path / "empty")).err
 

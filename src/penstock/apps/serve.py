@@ -44,8 +44,20 @@ logger = logging.getLogger(__name__)
 @click.option("--admin", metavar="HOST:PORT", help="Address of the admin HTTP interface.")
 @click.option("--processes", metavar="N", help="Brokers that share the directory (processes).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Format of log lines.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="warning",
+    show_default=True,
+    help="Lowest level of log lines.",
+)
 def serve(
     file: Path | None,
     data_dir: str | None,

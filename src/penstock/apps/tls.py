@@ -32,7 +32,13 @@ def tls() -> None:
 @click.option(
     "--client", "clients", multiple=True, metavar="NAME", help="A client's certificate, CN=NAME."
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="Days that the certificates are valid.",
+)
 @output_option
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int

@@ -80,7 +80,13 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Mechanism of the stored password; PLAIN works with each.",
     )
-    @click.option("--iterations", type=int, default=ITERATIONS, show_default=True)
+    @click.option(
+        "--iterations",
+        type=int,
+        default=ITERATIONS,
+        show_default=True,
+        help="Iterations of the hash.",
+    )
     @wraps(command)
     def wrapped(password_file: str | None, **arguments: Any) -> None:
         command(password=lambda: _password(password_file), **arguments)

@@ -137,7 +137,7 @@ def _measured(state: State, places: Places, seconds: float) -> Result:
         measured = measure(found.steps, seconds=seconds, runs=runs, begin=begin)
     if found.here:
         cores = usable_cores()
-        how = "what this process may use, by its affinity and its cgroup's quota"
+        how = "processors that this process may use, by its affinity and its cgroup's quota"
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
         found.notes.append(

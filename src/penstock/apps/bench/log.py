@@ -114,7 +114,7 @@ class Load:
         what = f"values of {self._value_bytes} B over {places} of {where}"
         ways = {
             "produce": f"columnar client, acks=all, no compression, {what}",
-            "consume": f"columnar client, from the start, of what was just written: {what}",
+            "consume": f"columnar client, from the start of the records just written: {what}",
         }
         return {
             f"{self._names[way]}{figure}": f"{said}{how}"

@@ -112,7 +112,7 @@ def _emptied(place: StorePlace, *, tell: bool) -> None:
     except PenstockError as error:
         if tell:
             shown = without_credentials(place.url)
-            text = f"penstock: objects below {shown} may be left behind: {error}"
+            text = f"penstock: objects below {shown} may remain, delete them: {error}"
             click.echo(text, err=True)
 
 

@@ -159,7 +159,7 @@ def _running(stack: ExitStack, state: State, places: Places, directory: Path) ->
     if seen.pid is None:
         found.notes.append(f"not measured: the broker's CPU ({seen.why_not})")
     else:
-        found.notes.append("the broker's CPU includes what others asked of it meanwhile")
+        found.notes.append("the broker's CPU includes requests of other clients")
     if seen.here:
         found.steps += _limits(stack, directory)
         found.notes.append(f"the disk's figures are those of {places.data_dir}")
@@ -180,7 +180,7 @@ def _running(stack: ExitStack, state: State, places: Places, directory: Path) ->
         found.notes.append(f"not measured: diskless topics ({refused})")
     else:
         found.steps.append(diskless_step(bed, where="a diskless topic of the broker's store"))
-        found.notes.append("the broker sweeps the objects of the deleted topics in its own time")
+        found.notes.append("the broker deletes the objects of the deleted topics later")
     return found
 
 

@@ -87,7 +87,9 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Replace an agent that still serves this path (host.socket.takeover).",
 )  # fmt: skip
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-format", type=click.Choice(("text", "json")), default="text", help="Format of log lines."
+)
 @click.option(
     "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="warning",
     show_default=True,

@@ -50,7 +50,7 @@ class AgentUnavailable(UnavailableError):
 @click.command("send", short_help="Send lines to an agent.")
 @socket_option
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@click.option("--partition", type=click.IntRange(min=0), help="Default: round robin.")
+@click.option("--partition", type=click.IntRange(min=0), help="Partition. Default: round robin.")
 @click.option(
     "--batch", type=click.IntRange(1, 4096), default=500, show_default=True,
     help="Lines of one frame.",

@@ -61,7 +61,7 @@ def status(state: State) -> None:
         f"cluster {found.cluster_id}: {counted(len(brokers), 'broker')}, {ready} ready,"
         f" {counted(count, 'partition')}"
     )
-    columns = ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind")
+    columns = ("broker", "address", "state", "rack", "roles", "leads", "replicas=copies", "behind")
     shown = [row | {"behind": "unknown"} if row["behind"] is None else row for row in brokers]
     show(state, shown, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
@@ -143,7 +143,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         f" {rate:g} MB/s{more}"
     )
     columns = (
-        "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "to_go",
+        "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "leaving=to_go",
     )  # fmt: skip
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and rows:

@@ -27,19 +27,27 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 
 @click.command("produce", short_help="Write records to a topic.")
 @click.argument("name", required=False, metavar="[TOPIC]")
-@click.option("-t", "topic", metavar="TOPIC")
-@click.option("-p", "partition", type=click.IntRange(min=-1), default=-1, help="Default: by key.")
+@click.option("-t", "topic", metavar="TOPIC", help="Topic, instead of the argument.")
+@click.option(
+    "-p", "partition", type=click.IntRange(min=-1), default=-1, help="Partition. Default: by key."
+)
 @click.option("-K", "key_delimiter", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option("-k", "key", help="One key for all records.")
 @click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record.")
 @click.option("-D", "delimiter", default="\\n", show_default=True, help="Separator of records.")
-@click.option("-z", "codec", type=CODECS, default="none", show_default=True)
+@click.option("-z", "codec", type=CODECS, default="none", show_default=True, help="Compression.")
 @click.option("-Z", "empty_is_null", is_flag=True, help="Write an empty key or value as null.")
 @click.option(
     "-l", "lines", is_flag=True, help="Accepted as kcat's option; FILE is always read by lines."
 )
 @click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")
-@click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(("all", "1", "0")),
+    default="all",
+    show_default=True,
+    help="Acknowledgements to wait for.",
+)
 @click.option("--rate", type=Number(0, min_open=True), help="Records per second at most.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @client_options

@@ -67,7 +67,7 @@ def list_queues(state: State) -> None:
             for group in client.list_groups()
             if group.group_type.lower() == "share"
         ]
-    show(state, rows, ("group", "state", "dead_letter_topic"), things="queues")
+    show(state, rows, ("group", "state", "dead_letter_topic"), things="share groups")
 
 
 @queue.command("describe")
@@ -186,10 +186,10 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
         "records": done.records, "doubles": done.doubles, "of_other_groups": done.others,
         "originals_gone": done.lost,
     }  # fmt: skip
-    verb = "would go back" if dry_run else "went back"
-    title = f"{done.records} dead letters of {name} {verb}, {done.doubles} doubles left out"
+    verb = "would be returned" if dry_run else "were returned"
+    title = f"{done.records} dead letters of {name} {verb}, {done.doubles} duplicates skipped"
     if done.lost:
-        title += f", {done.lost} were cut and {topic} keeps them: their originals are gone"
+        title += f", {done.lost} truncated ones stay in {topic}: their records were deleted"
     show(state, rows, ("topic", "records"), title=title, all_as_json=facts)
 
 

@@ -100,7 +100,9 @@ def progress(state: State) -> Callable[[int, int], None]:
 
 @click.command("reassign")
 @click.argument("name", required=False)
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
+@click.option(
+    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+)
 @click.option(
     "--replicas",
     "brokers",
@@ -220,7 +222,9 @@ def write_plan(file: IO[str], target: Mapping[TopicAndPartition, Sequence[int]])
 
 @click.command("elect")
 @click.argument("name")
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
+@click.option(
+    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+)
 @click.option("--unclean", is_flag=True, help="Elect a remaining replica; records may be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
 @client_options

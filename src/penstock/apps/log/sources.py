@@ -317,7 +317,7 @@ class BrokerSource:
                 if wanted.has(header):
                     yield Batch(header, f"{where}, as fetched", -1, functools.partial(bytes, data))
             if fetched.next_offset <= offset:
-                raise NothingSent(f"{where} from offset {offset} on: the broker sends nothing")
+                raise NothingSent(f"{where}: the broker returned no records from offset {offset}")
             offset = fetched.next_offset
 
 
@@ -422,7 +422,7 @@ def _objects(chosen: Chosen) -> Iterator[Source]:
 
 def no_such_partition(chosen: Chosen) -> NoLog:
     return NoLog(
-        f"--data-dir {chosen.data_dir}: there is no such partition of topic {chosen.topic!r}"
+        f"--data-dir {chosen.data_dir}: contains no such partition of topic {chosen.topic!r}"
     )
 
 

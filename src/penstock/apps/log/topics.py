@@ -70,9 +70,13 @@ def _local(changes: Mapping[str, str]) -> list[str]:
 
 @topic.command("create")
 @click.argument("names", nargs=-1, required=True)
-@click.option("-p", "--partitions", type=int, default=-1, help="Default: the broker's.")
+@click.option(
+    "-p", "--partitions", type=int, default=-1, help="Number of partitions. Default: the broker's."
+)
 @click.option("-r", "--replicas", "factor", type=int, default=-1, help="Default: the broker's.")
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE")
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Setting of the topics."
+)
 @click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
 @client_options
 def create(
@@ -166,7 +170,9 @@ def describe(state: State, name: str, everything: bool) -> None:
 
 @topic.command("alter-config")
 @click.argument("name")
-@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE")
+@click.option(
+    "-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Setting to change."
+)
 @click.option(
     "-d", "--delete", "deletions", multiple=True, metavar="KEY", help="Reset to the default."
 )
@@ -198,7 +204,7 @@ def add_partitions(state: State, name: str, num: int) -> None:
 @topic.command("trim-prefix")
 @click.argument("name")
 @click.option("-o", "--offset", required=True, help="First offset to keep; 'end' keeps nothing.")
-@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@click.option("-p", "--partitions", multiple=True, type=int, help="Partition. Default: all.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def trim_prefix(

@@ -71,7 +71,9 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
                     stack.enter_context(locked(root))
                 except StoreLocked:
                     live = True
-                    click.echo(f"{root}: a broker runs: ends are not compared", err=True)
+                    click.echo(
+                        f"{root}: a broker is running; the ends of logs are not compared", err=True
+                    )
                 verify_store(root, chosen.wanted, verifier, live=live, advance=advance)
     if chosen.topic is not None and not verifier.partitions:
         raise no_such_partition(chosen)
@@ -167,7 +169,7 @@ def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
     }
     columns = (
         "kind", "partition", "first offset=base_offset", "last_offset", "where=place",
-        "what is wrong=reason",
+        "problem=reason",
     )  # fmt: skip
     state = chosen.state
     if rows or state.json:

@@ -47,7 +47,13 @@ class _Measured:
     "--count", type=click.IntRange(1, PAYLOADS_MAX), default=96, show_default=True,
     help="Payloads to write in each way.",
 )  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 256),
+    default=8,
+    show_default=True,
+    help="Writes at a time.",
+)
 @click.option("--no-sync", is_flag=True, help="Write without sync in both ways.")
 @client_options
 def bench(

@@ -60,7 +60,13 @@ outbox.add_command(bench)
     metavar="MS",
     help="Time of the batch, which selects the directory. Default: now.",
 )
-@click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--event-count",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Number of events in the batch, for readers.",
+)
 @click.option(
     "--codec", type=CODECS, default="none", show_default=True,
     help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
@@ -99,7 +105,7 @@ def write(
     if batch_id is not None and len(files) > 1:
         raise click.UsageError("--batch-id names one batch, and there are several files")
     if batch_id is not None and threshold not in (None, "-1"):
-        raise click.UsageError("--batch-id writes a file, whatever its size: drop --threshold")
+        raise click.UsageError("--batch-id always writes a file: omit --threshold")
     changes: dict[str, object] = {
         "outbox.root": root,
         "outbox.topic": topic or "",

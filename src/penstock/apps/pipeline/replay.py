@@ -205,7 +205,7 @@ def _show_dead_letters(state: State, found: Found) -> None:
     if not found.groups and not state.json:
         click.echo("no dead letters")
         return
-    columns = ("rule", "came from=topic", "letters", "replayed", "stuck", "would go=going")
+    columns = ("rule", "topic", "dead letters=letters", "replayed", "stuck", "would return=going")
     show(state, found.groups, columns, all_as_json=facts)
     if state.json:
         return
@@ -221,7 +221,7 @@ def _show_dead_letters(state: State, found: Found) -> None:
         for example in found.examples
     ]
     if rows:
-        write_table(("letter", "came from", "rule", "reason", "key", "value"), rows)
+        write_table(("dead letter", "record", "rule", "reason", "key", "value"), rows)
         click.echo(f"would return {counted(found.going, 'record')}; {ENOUGH}")
 
 
@@ -283,7 +283,17 @@ def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> Non
             f" {entry.parked} of them parked"
         )
         write_table(
-            ("key", "first", "rule", "reason", "waits", "tries", "since", "next try", "behind"),
+            (
+                "key",
+                "first record",
+                "rule",
+                "reason",
+                "held to",
+                "tries",
+                "since",
+                "next try",
+                "queued",
+            ),
             [
                 (
                     _key(row["key"]),
@@ -378,7 +388,7 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         )
         return
     write_table(
-        ("topic", "partition", "from", "joined at", "records"),
+        ("topic", "partition", "from", "added at", "records"),
         [
             (topic, int(partition), first, end, end - first)
             for topic, partitions in found.ranges.items()
@@ -386,8 +396,8 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         ],
     )
     click.echo(
-        f"sink {found.sink} of query {found.query} joined {moment(found.joined_ms)}: "
-        f"{found.records} records before, {found.done} of {found.chunks} chunks written"
+        f"sink {found.sink} of query {found.query} was added {moment(found.joined_ms)}: "
+        f"{found.records} older records, {found.done} of {found.chunks} chunks written"
         + (f", {found.rows} rows" if found.done else "")
     )
     if found.done < found.chunks and more:

@@ -239,7 +239,7 @@ class Front:
             return _error(
                 HTTPStatus.NOT_FOUND,
                 "resource_not_found",
-                f"there is no broker {name[:32]} here, only {known}",
+                f"broker {name[:32]} does not run here; running: {known}",
             )
         target = _target(request).split("/", 3)[3]
         return await self._asked([broker], request, f"/{target}")
