@@ -296,7 +296,9 @@ class HttpFront:
                 return self._no(503, _error(error, "sink_unavailable"))
             return self._for_good(error)
         except ClientDisconnect:
-            return _json({"error": "network_exception", "message": "the client has gone"}, 400)
+            return _json(
+                {"error": "network_exception", "message": "the client closed the connection"}, 400
+            )
         except Exception:
             logger.exception("an ingest request failed")
             message = "the agent failed on this request; its log has the cause"

@@ -27,6 +27,7 @@ from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwne
 
 _DONE: Final = "done"
 _UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
+"""Message of brokers of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
