@@ -141,7 +141,7 @@ def test_rot_is_set_aside_and_consumers_pass_it(broker: Broker, bare: Run, tmp_p
     assert "nothing changed" in planned.out
     assert f"{rotten['size_bytes']} bytes that cannot be read" in planned.out
     assert file.read_bytes() == data
-    assert "are done" in bare("log", "repair", *place, "--yes").out
+    assert "done; check the result" in bare("log", "repair", *place, "--yes").out
     assert file.with_name(f"{file.name}.1.quarantined").read_bytes() == data
     found = json.loads(bare("--output", "json", "log", "verify", *place).out)
     assert found["wrong"] == 0

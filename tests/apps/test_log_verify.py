@@ -96,7 +96,7 @@ def test_files_are_read_when_the_broker_is_stopped(
 ) -> None:
     words = ("--output", "json", "log", "verify", "--data-dir", str(tmp_path))
     running = bare(*words)
-    assert "a broker runs" in running.err
+    assert "a broker is running" in running.err
     assert json.loads(running.out)["partitions"] == 3
     broker.stop()
     file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
@@ -113,7 +113,7 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert bare(*words[:-1], str(tmp_path / "log")).status == 1
     assert "give its parent directory" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
     (tmp_path / "empty").mkdir()
-    assert "no directory of partitions" in bare(*words[:-1], str(tmp_path / "empty")).err
+    assert "contains no partition directories" in bare(*words[:-1], str(tmp_path / "empty")).err
 
 
 def test_the_logs_of_all_processes_are_read(broker: Broker, bare: Run, tmp_path: Path) -> None:

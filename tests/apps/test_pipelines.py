@@ -167,7 +167,7 @@ def test_status_before_the_first_run(
     file = str(write(PIPELINE))
     ran = bare("pipeline", "status", file, "-b", broker.bootstrap)
     assert ran.status == 0
-    assert "has not run here yet" in ran.out
+    assert "has never run with this state directory" in ran.out
     ran = bare("pipeline", "status", file, "-b", broker.bootstrap, "--output", "json")
     assert json.loads(ran.out)["queries"] == []
 

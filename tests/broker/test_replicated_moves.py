@@ -241,7 +241,7 @@ async def test_who_does_not_learn_in_time_is_waited_for(
     await until(lambda: own._row(log.key).move)  # type: ignore[union-attr]
     own._moves._begun[log.key] = row(four).move
     own.replication.claim([log.key])
-    await until(lambda: "does not get all of the log in time" in caplog.text)
+    await until(lambda: "did not receive the whole log in time" in caplog.text)
     assert await four.produce(b"meanwhile") == 1
     assert row(four).replicas == before
     learner.rows_came = came  # type: ignore[method-assign]

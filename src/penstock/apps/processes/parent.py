@@ -306,7 +306,7 @@ class Parent:
         child.due = now + pause_seconds
         how = f"was ended by signal {-code}" if code < 0 else f"ended with status {code}"
         logger.error(
-            "%s (process %d) %s; restarting it in %.1f s", child.name, pid, how, pause_seconds
+            "%s (process %d) %s; it is started again in %.1f s", child.name, pid, how, pause_seconds
         )
 
     def _stop(self) -> list[str]:

@@ -100,7 +100,7 @@ on_invalid = "drop"
         ("last", "without order_by older rows would replace"),
         ("changes", "keys that were deleted since"),
         ("strict", "it is ordered"),
-        ("screen", "it is the console"),
+        ("screen", "it writes to the console"),
         ("nothing", "unknown sink nothing; the file has plain, last"),
     ],
 )
