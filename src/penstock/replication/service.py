@@ -399,10 +399,7 @@ class Replication:
                 leading.keep()
                 found.append(log)
             elif leading.core.settled:
-                logger.error(
-                    "%s: the remaining replicas do not receive the whole log",
-                    log.log.topic_partition,
-                )
+                logger.error("%s: replicas lack a part of the log", log.log.topic_partition)
                 leading.lost()
                 found.append(log)
             else:
@@ -445,9 +442,7 @@ class Replication:
                 self._waiting[one] = None
             one.leading.may_append(one.copy.core)  # clients are told the epoch before any append
         except PenstockError as error:
-            logger.error(
-                "%s: cannot send records to the replicas: %s", one.log.topic_partition, error
-            )
+            logger.error("%s: cannot send to replicas: %s", one.log.topic_partition, error)
             one.mend(error)
 
     def room_bytes(self, broker_id: int) -> int:
