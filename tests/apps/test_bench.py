@@ -61,6 +61,11 @@ def processes(of: Path) -> list[int]:
     return found
 
 
+def problems(text: str) -> list[str]:
+    """The lines of stderr that do not say what a command waits for on a busy machine."""
+    return [line for line in text.splitlines() if not line.startswith("% waiting")]
+
+
 def bench_topics(bootstrap: str) -> list[str]:
     from penstock.client import Client
 
@@ -95,7 +100,7 @@ def test_a_broker_of_its_own(
         "bench", "--data-dir", str(data), "--seconds", "1", "--write", str(written),
         "--output", "json",
     )  # fmt: skip
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     read = calibration(ran.out)
     assert read == calibration(written.read_text())
     assert set(read.measured) == HOST | LATENCIES | THROUGHPUT | CPU | STORE | COMMIT
@@ -117,8 +122,7 @@ def test_a_running_broker(bare: Run, data: Path) -> None:
     with Broker(process=True) as broker:
         words = ("bench", "-b", broker.bootstrap, "--data-dir", str(data), "--seconds", "1")
         ran = bare(*words, "--output", "json")
-        said = [line for line in ran.err.splitlines() if not line.startswith("% waiting")]
-        assert (ran.status, said) == (0, [])
+        assert (ran.status, problems(ran.err)) == (0, [])
         assert bench_topics(broker.bootstrap) == []
     read = calibration(ran.out)
     assert set(read.measured) == HOST | LATENCIES | THROUGHPUT | CPU
@@ -130,7 +134,7 @@ def test_a_running_broker(bare: Run, data: Path) -> None:
 
 def test_the_table_shows_ratios_and_how(bare: Run, data: Path, bootstrap: str) -> None:
     ran = bare("-b", bootstrap, "bench", "--data-dir", str(data), "--seconds", "1", "--explain")
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     assert "× loopback" in ran.out
     assert "median of 3 runs" in ran.out
     assert "not measured: the broker's CPU (the broker runs in the process that measures it)" in (
@@ -150,7 +154,7 @@ def test_a_store_and_a_database_are_left_as_they_were(
         "bench", "--data-dir", str(data), "--seconds", "1", "--store", url, *options,
         "--control", database, "--output", "json",
     )  # fmt: skip
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     read = calibration(ran.out)
     remote = {f"remote_{name}" for name in STORE}
     assert remote | COMMIT | {"diskless_produce_mb_per_s"} < set(read.measured)

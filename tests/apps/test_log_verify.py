@@ -61,6 +61,7 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
         (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
         return dict(finding)
 
+    bare("log", "verify", "t", "-b", broker.bootstrap)  # loads what a check has 15 s for
     stuck = asked()
     assert stuck["status"] == "fail"
     assert "group billing is at offset 3 of t-1" in stuck["cause"]
