@@ -16,7 +16,7 @@ from penstock.apps.plan.output import plan_inputs
 from penstock.apps.session import State
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
-from penstock.planner.host_check.sockets import producer_buffer_bytes
+from penstock.planner.host_check.check import producer_buffer_bytes
 from penstock.planner.results import Plan
 
 SYNC_ROUNDS: Final = 100

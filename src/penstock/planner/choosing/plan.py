@@ -1,14 +1,230 @@
-"""Choice as a plan: the recommendation, every reason, and the changes by single answers."""
+"""Choice as a plan: reasons, verdicts, the recommendation, and the answers that change it.
+
+A candidate does not fit if a rule speaks against it, fits with a caveat if one has a caveat, and
+fits otherwise. Of the fitting transports the one with the fewest caveats is recommended; ties go to
+the one that is cheaper to run. A stream processor or a workflow engine needs a transport.
+
+Each answer is flipped in turn. Yes-or-no answers and choices are tried in all their values.
+Numbers are tried on and beside every threshold of a rule, upwards and downwards from the given one,
+until the recommendation changes. A threshold of a product, such as bytes a day, is divided by its
+other factor.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, nextafter
+from typing import Any, Final, Literal
 
-from penstock.planner.choosing.answers import changes
-from penstock.planner.choosing.judging import NOTHING, Choice, Verdict, combinations, judge
-from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, SOURCES
-from penstock.planner.choosing.workload import Workload
+from penstock.base.settings import SettingInfo, describe
+from penstock.planner.choosing.rules import (
+    CANDIDATES,
+    COMBINATIONS,
+    DERIVED,
+    EFFECTS,
+    RULES,
+    SOURCES,
+    Combination,
+    Rule,
+    Workload,
+    fact_of,
+)
+from penstock.planner.quantities import format_quantity
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, fail, note, warn
+
+Fit = Literal["fits", "fits with a caveat", "does not fit"]
+NOTHING: Final = "nothing fits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    rule: Rule
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    candidate: str
+    fit: Fit
+    reasons: tuple[Reason, ...]
+
+    def of(self, effect: str) -> tuple[Reason, ...]:
+        return tuple([reason for reason in self.reasons if reason.rule.effect == effect])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Verdicts by candidate, the recommended transport, and the additions on top of it."""
+
+    verdicts: Mapping[str, Verdict]
+    transport: str | None
+    on_top: tuple[str, ...]
+
+    @property
+    def recommended(self) -> tuple[str, ...]:
+        """Recommended ids; empty if nothing fits.
+
+        A workflow engine carries its own messages; a processor needs the log under it.
+        """
+        if self.on_top == ("workflow",):
+            return self.on_top
+        if self.transport is None:
+            return ()
+        return (self.transport, *self.on_top)
+
+    @property
+    def text(self) -> str:
+        return " + ".join([CANDIDATES[name].label for name in self.recommended]) or NOTHING
+
+
+def judge(workload: Workload) -> Choice:
+    verdicts = {candidate: _verdict(candidate, workload) for candidate in CANDIDATES}
+    fitting = [one for one, verdict in verdicts.items() if verdict.fit != "does not fit"]
+    transports = [name for name in fitting if CANDIDATES[name].layer == "transport"]
+    return Choice(
+        verdicts=verdicts,
+        transport=min(
+            transports, key=lambda one: len(verdicts[one].of("caveat")), default=None
+        ),
+        on_top=tuple([name for name in fitting if CANDIDATES[name].layer != "transport"]),
+    )  # fmt: skip
+
+
+def _verdict(candidate: str, workload: Workload) -> Verdict:
+    fact = fact_of(workload)
+    reasons = [
+        Reason(rule=rule, decided_by="; ".join([test.found(fact) for test in rule.when]))
+        for rule in RULES
+        if rule.candidate == candidate and all([test.holds(fact) for test in rule.when])
+    ]
+    effects = {reason.rule.effect for reason in reasons}
+    fit: Fit = "fits"
+    if "against" in effects:
+        fit = "does not fit"
+    elif "caveat" in effects:
+        fit = "fits with a caveat"
+    return Verdict(candidate=candidate, fit=fit, reasons=tuple(reasons))
+
+
+def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
+    fact = fact_of(workload)
+    taken = set(choice.recommended) or {""}
+    return tuple(
+        [
+            combination
+            for combination in COMBINATIONS
+            if taken & combination.with_any and all([test.holds(fact) for test in combination.when])
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    input_name: str
+    attribute: str
+    answer: str
+    value: Any
+    choice: Choice
+
+
+def changes(workload: Workload) -> tuple[Change, ...]:
+    """Return all single answers that change the recommendation, for numbers the nearest ones."""
+    found: list[Change] = []
+    now = judge(workload).recommended
+    for info in describe(Workload):
+        for tried in _ladders(info, workload):
+            for value, answer in tried:
+                choice = judge(replace(workload, **{info.attribute: value}))
+                if choice.recommended != now:
+                    found.append(
+                        Change(
+                            input_name=info.name,
+                            attribute=info.attribute,
+                            answer=answer,
+                            value=value,
+                            choice=choice,
+                        )
+                    )
+                    break
+    return tuple(found)
+
+
+def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
+    """Yield lists of values with their texts; the first effective value of each list counts."""
+    given = getattr(workload, info.attribute)
+    if isinstance(given, bool):
+        yield [(not given, "no" if given else "yes")]
+    elif isinstance(given, str):
+        yield from ([(word, word)] for word in info.choices if word != given)
+    else:
+        steps = sorted(_thresholds(info, workload))
+        yield [upward for at in steps for upward in _upwards(info, at) if upward[0] > given]
+        yield [
+            downward
+            for at in reversed(steps)
+            for downward in _downwards(info, at)
+            if downward[0] < given
+        ]
+
+
+def _thresholds(info: SettingInfo, workload: Workload) -> set[float]:
+    found: set[float] = set()
+    for test in [test for rule in RULES for test in rule.when]:
+        if isinstance(test.value, (bool, str)):
+            continue
+        if test.fact == info.attribute:
+            found.add(float(test.value))
+        elif info.attribute in DERIVED.get(test.fact, ()):
+            one, other, factor = DERIVED[test.fact]
+            rest = other if one == info.attribute else one
+            found.add(test.value / (getattr(workload, rest) * factor))
+    return found
+
+
+def _upwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    text = format_quantity(at, info.unit)
+    if info.type_name == "int":
+        steps = [(ceil(at), "at least"), (floor(at) + 1, "at least")]
+        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
+    beside = nextafter(at, inf)
+    return _allowed(info, [(at, f"at least {text}"), (beside, f"more than {text}")])
+
+
+def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    text = format_quantity(at, info.unit)
+    if info.type_name == "int":
+        steps = [(floor(at), "at most"), (ceil(at) - 1, "at most")]
+        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
+    beside = nextafter(at, -inf)
+    return _allowed(info, [(at, f"at most {text}"), (beside, f"less than {text}")])
+
+
+def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    least = -inf if info.minimum is None else info.minimum
+    most = inf if info.maximum is None else info.maximum
+    return [value for value in values if least <= value[0] <= most]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    info: SettingInfo
+    thresholds: tuple[str, ...]
+
+
+def questions() -> tuple[Question, ...]:
+    return tuple([Question(info=info, thresholds=_lines(info)) for info in describe(Workload)])
+
+
+def _lines(info: SettingInfo) -> tuple[str, ...]:
+    names = {info.attribute, *(name for name, of in DERIVED.items() if info.attribute in of)}
+    lines: dict[tuple[str, str], list[str]] = {}
+    for rule in RULES:
+        if any([test.fact in names for test in rule.when]):
+            key = (rule.condition, EFFECTS[rule.effect])
+            lines.setdefault(key, []).append(CANDIDATES[rule.candidate].label)
+    return tuple([f"{when}: {effect} {', '.join(whom)}" for (when, effect), whom in lines.items()])
+
 
 _OWN: Final = "Penstock: its features"
 _RULE: Final = (

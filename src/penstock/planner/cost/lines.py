@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from math import isfinite
 from typing import Final, Literal
 
-from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.inputs import InvalidPlanFile
 from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
 

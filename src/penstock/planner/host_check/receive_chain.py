@@ -15,8 +15,7 @@ from __future__ import annotations
 from math import ceil, inf
 from typing import Final
 
-from penstock.planner.host_check.facts import UNLIMITED, HostFacts, Interface
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import UNLIMITED, CheckHostInputs, HostFacts, Interface
 from penstock.planner.host_check.layers import (
     RECEIVE,
     Fix,
@@ -29,7 +28,7 @@ from penstock.planner.host_check.layers import (
 )
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, receiver_window
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     ARTICLE,
     CONFIGURATION,
     ETHERNET_BYTES,

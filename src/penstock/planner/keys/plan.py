@@ -9,16 +9,23 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.planner.errors import NothingToPlan
-from penstock.planner.keys.advice import Advice, advise, findings, snippets
-from penstock.planner.keys.census import CensusResult
-from penstock.planner.keys.inputs import KeysInputs, needed_partitions, planned_partitions
+from penstock.planner.inputs import NothingToPlan
+from penstock.planner.keys.census import (
+    CensusResult,
+    KeysInputs,
+    needed_partitions,
+    planned_partitions,
+)
 from penstock.planner.keys.skew import (
+    Advice,
     SaltEffect,
+    advise,
+    findings,
     gini,
     hot_keys,
     keys_in,
     salt_effects,
+    snippets,
     top_share,
     zipf_exponent,
 )

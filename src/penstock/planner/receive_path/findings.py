@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.planner.receive_path.chain import SOCKET_HEADROOM, A, broken_constraints
-from penstock.planner.receive_path.host import broken_host
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.chain import SOCKET_HEADROOM, A, broken_constraints, broken_host
+from penstock.planner.receive_path.inputs import (
     DATAGRAM_OVERHEAD_BYTES,
     FLOW_BITS_EXPRESS_MAX,
     FLOW_BITS_MAX,

@@ -15,20 +15,22 @@ from penstock.planner.receive_path.chain import (
     BDP_RECOMMENDED,
     SOCKET_HEADROOM,
     bandwidth_delay,
+    linger_us,
+    lost_once_us,
+    lost_twice_us,
+    survival_s,
     term_for,
     window_of,
 )
 from penstock.planner.receive_path.findings import broken_findings, findings
-from penstock.planner.receive_path.host import survival_s
-from penstock.planner.receive_path.inputs import ReceivePathInputs
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     NAK_MULTICAST_BACKOFF_US,
     NAK_UNICAST_RETRY_RATIO,
     RMEM_MAX_DEFAULT_BYTES,
     TERM_MAX_BYTES,
     WINDOW_MAX_BYTES,
+    ReceivePathInputs,
 )
-from penstock.planner.receive_path.recovery import linger_us, lost_once_us, lost_twice_us
 from penstock.planner.receive_path.sizing import Sizing, size_receive_path
 from penstock.planner.results import Chart, Curve, Plan, Snippet, figures_of
 
