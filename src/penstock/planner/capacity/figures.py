@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -29,7 +28,7 @@ from penstock.planner.latency import (
     waiting,
 )
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Figure, figure
+from penstock.planner.results import Figure, figure, figures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,161 +38,127 @@ class Latencies:
     acknowledged: Distribution
     consumed: Distribution
     diskless: DisklessLatency | None
-    saturated: bool
 
 
-def requests_per_second(inputs: CapacityInputs, sizing: Sizing, messages: float) -> float:
+def requests_per_second(sizing: Sizing, messages: float) -> float:
     """Return produce requests per second to one broker.
 
     Every producer sends one to every broker per linger (at least 1 ms), fewer with fewer messages,
     and more when a request is full.
     """
     share = messages / sizing.peak_messages_per_second
-    by_time = inputs.producers * 1000 / max(inputs.linger, 1.0)
+    by_time = sizing.inputs.producers * 1000 / max(sizing.inputs.linger, 1.0)
     by_bytes = sizing.peak_write_bytes_per_second * share / sizing.brokers / REQUEST_BYTES
     return min(messages / sizing.brokers, max(by_time, by_bytes))
 
 
-def put_latency(inputs: CapacityInputs, deployment: Deployment) -> Distribution:
+def put_latency(sizing: Sizing) -> Distribution:
+    inputs, deployment = sizing.inputs, sizing.deployment
     names = deployment.put_names(inputs)
     return deployment.latency(*names, p50=inputs.put_p50, p99=inputs.put_p99)
 
 
-def commit_latency(inputs: CapacityInputs, deployment: Deployment) -> Distribution:
-    p50, p99 = inputs.commit_p50, inputs.commit_p99
-    return deployment.latency("commit_p50_ms", "commit_p99_ms", p50=p50, p99=p99)
+def commit_latency(sizing: Sizing) -> Distribution:
+    p50, p99 = sizing.inputs.commit_p50, sizing.inputs.commit_p99
+    return sizing.deployment.latency("commit_p50_ms", "commit_p99_ms", p50=p50, p99=p99)
 
 
-def object_latency(
-    inputs: CapacityInputs,
-    deployment: Deployment,
-    sizing: Sizing,
-    *,
-    interval_ms: float | None = None,
-) -> DisklessLatency:
-    written = sizing.peak_write_bytes_per_second / sizing.brokers
+def fill_ms(sizing: Sizing, written: float) -> float:
+    """Return the time in which the written bytes of all brokers fill an object of each."""
+    return sizing.deployment.diskless.buffer_bytes_max / (written / sizing.brokers) * 1000
+
+
+def object_latency(sizing: Sizing, interval_ms: float) -> DisklessLatency:
     return diskless_latency(
-        interval_ms=deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
-        requests_per_second=requests_per_second(inputs, sizing, sizing.peak_messages_per_second),
-        put=put_latency(inputs, deployment),
-        commit=commit_latency(inputs, deployment),
-        request=Distribution.constant(inputs.round_trip),
-        objects_in_flight_max=deployment.diskless.objects_in_flight_max,
-        fill_ms=deployment.diskless.buffer_bytes_max / written * 1000,
+        interval_ms=interval_ms,
+        requests_per_second=requests_per_second(sizing, sizing.peak_messages_per_second),
+        put=put_latency(sizing),
+        commit=commit_latency(sizing),
+        request=Distribution.constant(sizing.inputs.round_trip),
+        objects_in_flight_max=sizing.deployment.diskless.objects_in_flight_max,
+        fill_ms=fill_ms(sizing, sizing.peak_write_bytes_per_second),
     )
 
 
-def latencies(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Latencies:
+def latencies(sizing: Sizing) -> Latencies:
+    inputs, deployment, found = sizing.inputs, sizing.deployment, None
     per_producer = sizing.peak_messages_per_second / inputs.producers / max(1, sizing.brokers)
     lingering = waiting(inputs.linger, inputs.linger / 1000 * per_producer)
     if inputs.storage == "diskless":
-        found = object_latency(inputs, deployment, sizing)
-        answered, saturated = found.produce, found.saturated
+        found = object_latency(sizing, deployment.interval_ms(inputs))
+        answered = found.produce
     else:
-        found, saturated = None, False
         synced = deployment.latency("produce_p50_ms", "produce_p99_ms")
         answered = synced.plus(Distribution.constant(inputs.round_trip))
-        for _ in range(min(inputs.copies - 1, 1)):
+        if inputs.copies > 1:
             # all followers fetch and write in parallel, after the leader
             answered = answered.plus(synced).plus(Distribution.constant(inputs.round_trip))
     acknowledged = lingering.plus(answered)
     delivery = deployment.latency("delivery_p50_ms", "delivery_p99_ms")
     return Latencies(
-        acknowledged=acknowledged,
-        consumed=acknowledged.plus(delivery),
-        diskless=found,
-        saturated=saturated,
+        acknowledged=acknowledged, consumed=acknowledged.plus(delivery), diskless=found
     )
 
 
-def puts_per_second(
-    inputs: CapacityInputs,
-    deployment: Deployment,
-    sizing: Sizing,
-    *,
-    interval_ms: float | None = None,
-) -> float:
-    written = sizing.write_bytes_per_second / sizing.brokers
+def puts_per_second(sizing: Sizing, interval_ms: float) -> float:
     gathers_ms = gathering_ms(
-        deployment.interval_ms(inputs) if interval_ms is None else interval_ms,
-        put_latency(inputs, deployment),
-        commit_latency(inputs, deployment),
-        objects_in_flight_max=deployment.diskless.objects_in_flight_max,
-        fill_ms=deployment.diskless.buffer_bytes_max / written * 1000,
+        interval_ms,
+        put_latency(sizing),
+        commit_latency(sizing),
+        objects_in_flight_max=sizing.deployment.diskless.objects_in_flight_max,
+        fill_ms=fill_ms(sizing, sizing.write_bytes_per_second),
     )
-    requests = requests_per_second(inputs, sizing, sizing.messages_per_second)
+    requests = requests_per_second(sizing, sizing.messages_per_second)
     return sizing.brokers * objects_per_second(gathers_ms, requests)
-
-
-def with_rate(inputs: CapacityInputs, messages_per_second: float) -> CapacityInputs:
-    return replace(inputs, messages_per_second=messages_per_second)
 
 
 _MODEL: Final = "Penstock's latency model: Lindley's recursion over an interval, PUTs and commits"
 _SUM: Final = "sums of independent lognormal parts, by quantiles"
 _SETTINGS: Final = "Penstock's settings of diskless topics"
 _STORE: Final = "object store"
+_LATENCY: Final = "latency at the peak"
 
 
-def latency_figures(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, found: Latencies
-) -> list[Figure]:
-    source = _SUM if found.diskless is None else _MODEL
-    row = partial(Figure, group="latency at the peak", unit="ms", source=source)
-    if found.diskless is None:
-        parts = (
-            f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + append and sync:"
-            f" p50 {deployment.text('produce_p50_ms')}, p99 {deployment.text('produce_p99_ms')}"
-            + (", once more for the followers" if inputs.copies > 1 else "")
-        )
+def latency_figures(sizing: Sizing, found: Latencies) -> list[Figure]:
+    inputs, deployment, diskless = sizing.inputs, sizing.deployment, found.diskless
+
+    def measured(stem: str) -> str:
+        return f"p50 {deployment.text(f'{stem}_p50_ms')}, p99 {deployment.text(f'{stem}_p99_ms')}"
+
+    def rows(name: str, label: str, of: Distribution, formula: str) -> list[Figure]:
+        return [
+            Figure(f"{name}_p{percent}_ms", f"{label}, p{percent}", of.quantile(percent / 100),
+                   "ms", formula, _SUM if diskless is None else _MODEL, group=_LATENCY)
+            for percent in (50, 99)
+        ]  # fmt: skip
+
+    parts = f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + "
+    if diskless is None:
+        parts += f"append and sync: {measured('produce')}"
+        parts += ", once more for the followers" if inputs.copies > 1 else ""
     else:
-        parts = (
-            f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + wait of up to"
-            f" {found.diskless.interval_ms:.3g} ms + PUT + turn + commit"
-        )
-    rows = [
-        *_quantiles(row, "produce", "produced to acknowledged", found.acknowledged, parts),
-        *_quantiles(
-            row, "end_to_end", "produced to consumed", found.consumed,
-            f"the above + delivery: p50 {deployment.text('delivery_p50_ms')},"
-            f" p99 {deployment.text('delivery_p99_ms')}",
-        ),
+        parts += f"wait of up to {diskless.interval_ms:.3g} ms + PUT + turn + commit"
+    whole = [
+        *rows("produce", "produced to acknowledged", found.acknowledged, parts),
+        *rows("end_to_end", "produced to consumed", found.consumed,
+              f"the above + delivery: {measured('delivery')}"),
     ]  # fmt: skip
-    if found.diskless is None:
-        return rows
-    p50, p99 = deployment.put_names(inputs)
-    given = inputs.put_p50 or inputs.put_p99
-    put_from = "given" if given else f"p50 {deployment.text(p50)}, p99 {deployment.text(p99)}"
-    given = inputs.commit_p50 or inputs.commit_p99
-    commit_from = (
-        "given"
-        if given
-        else f"p50 {deployment.text('commit_p50_ms')}, p99 {deployment.text('commit_p99_ms')}"
-    )
-    put, commit = put_latency(inputs, deployment), commit_latency(inputs, deployment)
-    configured = deployment.interval_ms(inputs)
-    waits = "an object closes so long after its first request, which waits for all of it"
+    if diskless is None:
+        return whole
+    given = "given" if inputs.put_p50 or inputs.put_p99 else measured(deployment.put_stem(inputs))
+    committed = "given" if inputs.commit_p50 or inputs.commit_p99 else measured("commit")
     return [
-        *rows,
-        row(name="object_interval_ms", label="an object gathers",
-            value=found.diskless.interval_ms, setting="diskless.commit.interval.ms",
-            formula=f"{configured} ms, less when diskless.buffer.max.bytes is full before, more"
-            " while PUTs or commits take longer", source=_SETTINGS),
-        *_quantiles(row, "gathering", "of it: waiting", found.diskless.wait, waits),
-        *_quantiles(row, "put", "of it: PUT", put, put_from),
-        *_quantiles(row, "commit", "of it: commit", commit, commit_from),
-        *_quantiles(row, "object_write", "of it: PUT, turn and commit", found.diskless.write,
-                    "max(PUT, what the object before still takes) + commit"),
-    ]  # fmt: skip
-
-
-def _quantiles(
-    row: partial[Figure], name: str, label: str, of: Distribution, formula: str
-) -> list[Figure]:
-    return [
-        row(name=f"{name}_p{percent}_ms", label=f"{label}, p{percent}",
-            value=of.quantile(percent / 100), formula=formula)
-        for percent in (50, 99)
+        *whole,
+        Figure("object_interval_ms", "an object gathers", diskless.interval_ms, "ms",
+               f"{deployment.interval_ms(inputs)} ms, less when diskless.buffer.max.bytes is full"
+               " before, more while PUTs or commits take longer", _SETTINGS, group=_LATENCY,
+               setting="diskless.commit.interval.ms"),
+        *rows("gathering", "of it: waiting", diskless.wait,
+              "an object closes so long after its first request, which waits for all of it"),
+        *rows("put", "of it: PUT", put_latency(sizing), given),
+        *rows("commit", "of it: commit", commit_latency(sizing), committed),
+        *rows("object_write", "of it: PUT, turn and commit", diskless.write,
+              "max(PUT, what the object before still takes) + commit"),
     ]  # fmt: skip
 
 
@@ -202,10 +167,16 @@ def _quantiles(
 class Requests:
     """Requests of diskless topics to the store per second, on all brokers, at the mean rate."""
 
-    inputs: CapacityInputs
-    deployment: Deployment
     sizing: Sizing
     puts: float
+
+    @property
+    def inputs(self) -> CapacityInputs:
+        return self.sizing.inputs
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.sizing.deployment
 
     @property
     def extents(self) -> float:
@@ -293,18 +264,17 @@ class Requests:
 # fmt: on
 
 
-def store_requests(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Requests:
-    puts = puts_per_second(inputs, deployment, sizing)
-    return Requests(inputs=inputs, deployment=deployment, sizing=sizing, puts=puts)
+def store_requests(sizing: Sizing) -> Requests:
+    interval_ms = sizing.deployment.interval_ms(sizing.inputs)
+    return Requests(sizing=sizing, puts=puts_per_second(sizing, interval_ms))
 
 
 IN_FLIGHT_REQUESTS: Final = 5
 """max.in.flight.requests.per.connection of Kafka's producer."""
 
 
-def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> list[Figure]:
-    figure = partial(Figure, group="brokers", source=ARITHMETIC, unit="brokers")
-    free = sizing.free
+def broker_figures(sizing: Sizing) -> list[Figure]:
+    inputs, deployment, free = sizing.inputs, sizing.deployment, sizing.free
     produce = deployment.text(deployment.produce_name(inputs))
     cpu = deployment.text(deployment.produce_cpu_name(inputs))
     needs = {
@@ -321,33 +291,17 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
         "partitions": f"partitions × replicas / {inputs.broker_partitions:,} per broker",
         "replicas and zones": "one for each replica, and for each zone",
     }
-    rows = [
-        figure(name="brokers", label="brokers", value=sizing.brokers,
-               minimum=sizing.brokers_needed,
-               formula="the largest need of all resources + 1, so that one may be down"),
+    brokers, *others = figures_of(sizing, "brokers")
+    by_need = [
+        Figure(f"brokers_by_{name.replace(' ', '_')}", f"for {name}", count, "brokers",
+               needs[name], ARITHMETIC, group="brokers")
+        for name, count in sizing.brokers_by.items()
     ]  # fmt: skip
-    for name, count in sizing.brokers_by.items():
-        slug = name.replace(" ", "_")
-        rows.append(
-            figure(name=f"brokers_by_{slug}", label=f"for {name}", value=count,
-                   formula=needs[name])
-        )  # fmt: skip
-    rows.append(
-        Figure(name="partitions_per_broker", label="replicas per broker", unit="partitions",
-               value=sizing.replicas_per_broker, group="brokers",
-               formula="partitions × replicas / brokers", source=ARITHMETIC)
-    )  # fmt: skip
-    rows.append(
-        figure(name="idle_brokers", label="brokers without a partition", value=sizing.idle_brokers,
-               formula="brokers - partitions × replicas, where that is more than none")
-    )  # fmt: skip
-    return rows
+    return [brokers, *by_need, *others]
 
 
-def producer_figures(
-    inputs: CapacityInputs, sizing: Sizing, acknowledged_p99_ms: float
-) -> list[Figure]:
-    figure = partial(Figure, group="a producer", unit="bytes")
+def producer_figures(sizing: Sizing, acknowledged_p99_ms: float) -> list[Figure]:
+    inputs, group = sizing.inputs, "a producer"
     batches = sizing.partitions * inputs.batch_bytes
     rate = sizing.peak_messages_per_second * inputs.message_bytes / inputs.producers
     waiting = rate * acknowledged_p99_ms / 1000
@@ -357,33 +311,28 @@ def producer_figures(
     )
     needed = max(batches, waiting)
     return [
-        figure(name="producer_batches_bytes", label="one open batch per partition",
-               value=batches, formula=f"{sizing.partitions} partitions ×"
-               f" {format_quantity(inputs.batch_bytes, 'bytes')}",
-               source="Kafka: RecordAccumulator, batch.size"),
-        figure(name="producer_waiting_bytes", label="not acknowledged at the 99th percentile",
-               value=waiting, formula="messages at the peak × message / producers"
-               f" × {acknowledged_p99_ms:.3g} ms until the answer",
-               source="Little's law"),
-        figure(name="producer_memory_bytes", label="producer memory",
-               value=max(float(inputs.buffer_bytes), 2.0 * needed), minimum=needed,
-               setting="buffer.memory",
-               formula="twice the larger of the two above, at least"
+        Figure("producer_batches_bytes", "one open batch per partition", batches, "bytes",
+               f"{sizing.partitions} partitions × {format_quantity(inputs.batch_bytes, 'bytes')}",
+               "Kafka: RecordAccumulator, batch.size", group=group),
+        Figure("producer_waiting_bytes", "not acknowledged at the 99th percentile", waiting,
+               "bytes", "messages at the peak × message / producers"
+               f" × {acknowledged_p99_ms:.3g} ms until the answer", "Little's law", group=group),
+        Figure("producer_memory_bytes", "producer memory",
+               max(float(inputs.buffer_bytes), 2.0 * needed), "bytes",
+               "twice the larger of the two above, at least"
                f" {format_quantity(inputs.buffer_bytes, 'bytes')}; needed is the larger one",
-               source="Kafka: ProducerConfig, buffer.memory"),
-        figure(name="producer_batch_fill_bytes", label="bytes in a batch when it leaves",
-               value=filled, formula="messages at the peak × message / producers / partitions"
+               "Kafka: ProducerConfig, buffer.memory", minimum=needed, setting="buffer.memory",
+               group=group),
+        Figure("producer_batch_fill_bytes", "bytes in a batch when it leaves", filled, "bytes",
+               "messages at the peak × message / producers / partitions"
                f" × linger {inputs.linger:g} ms; one message at least, batch.size at most",
-               source="Kafka: ProducerConfig, linger.ms"),
-        figure(name="produce_requests_per_second",
-               label="requests of all producers to a broker, peak",
-               value=requests_per_second(inputs, sizing, sizing.peak_messages_per_second),
-               unit="requests/s",
-               formula=f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
+               "Kafka: ProducerConfig, linger.ms", group=group),
+        Figure("produce_requests_per_second", "requests of all producers to a broker, peak",
+               requests_per_second(sizing, sizing.peak_messages_per_second), "requests/s",
+               f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
                " (1 ms at least), more when requests of 1 MiB are full; at most one per message",
-               source="Kafka: one ProduceRequest per broker, linger.ms"),
-        figure(name="producer_request_window", label="requests under way per broker",
-               value=IN_FLIGHT_REQUESTS, unit="requests",
-               formula="the default, at which an idempotent producer keeps its order",
-               source="Kafka: max.in.flight.requests.per.connection"),
+               "Kafka: one ProduceRequest per broker, linger.ms", group=group),
+        Figure("producer_request_window", "requests under way per broker", IN_FLIGHT_REQUESTS,
+               "requests", "the default, at which an idempotent producer keeps its order",
+               "Kafka: max.in.flight.requests.per.connection", group=group),
     ]  # fmt: skip

@@ -264,9 +264,12 @@ class Deployment:
             return "diskless_produce_cpu_s_per_gb"
         return f"{'replicated_' if inputs.copies > 1 else ''}produce_cpu_s_per_gb"
 
+    def put_stem(self, inputs: CapacityInputs) -> str:
+        return "put" if inputs.store == "directory" else "remote_put"
+
     def put_names(self, inputs: CapacityInputs) -> tuple[str, str]:
         """Return the names of the PUT latencies, to a directory or to a remote store."""
-        stem = "put" if inputs.store == "directory" else "remote_put"
+        stem = self.put_stem(inputs)
         return f"{stem}_p50_ms", f"{stem}_p99_ms"
 
     def interval_ms(self, inputs: CapacityInputs) -> int:

@@ -17,7 +17,6 @@ from typing import Final
 
 from penstock.planner.capacity.figures import (
     Latencies,
-    Requests,
     broker_figures,
     latencies,
     latency_figures,
@@ -27,7 +26,6 @@ from penstock.planner.capacity.figures import (
     puts_per_second,
     requests_per_second,
     store_requests,
-    with_rate,
 )
 from penstock.planner.capacity.inputs import (
     CLUSTER_PARTITIONS_ZOOKEEPER,
@@ -44,6 +42,7 @@ from penstock.planner.results import (
     Figure,
     Finding,
     Plan,
+    curves,
     fail,
     figures_of,
     note,
@@ -68,10 +67,8 @@ _SCALES: Final = (
 )
 
 
-def partition_findings(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
-) -> Iterator[Finding]:
-    limit = deployment.topic_partitions_max
+def partition_findings(sizing: Sizing) -> Iterator[Finding]:
+    inputs, limit = sizing.inputs, sizing.deployment.topic_partitions_max
     if sizing.partitions > limit:
         yield fail(
             "partitions of a topic",
@@ -91,10 +88,10 @@ def partition_findings(
             f" {sizing.partitions:,} partitions can be read at a time",
             "more partitions, or less work per message",
         )
-    yield from _hot_findings(sizing)
+    yield _hot_finding(sizing)
 
 
-def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
+def disk_findings(sizing: Sizing) -> Iterator[Finding]:
     room, limit_bytes = sizing.disk_room, sizing.partition_bytes_max
     more = (
         f"{sizing.partitions_by_disk:,} partitions or more; shorter retention; --storage diskless"
@@ -102,12 +99,10 @@ def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
     fullest, busiest = sizing.fullest_replicas_bytes, sizing.busiest_replica_bytes
     if fullest > room * sizing.usable:
         yield Finding(
-            severity="fail" if fullest > room else "warn", subject="bytes on a disk",
-            cause=f"the fullest has {sizing.replicas_per_broker} of"
-            f" {sizing.replicas:,} partitions, {format_quantity(fullest, 'bytes')} of"
-            f" {format_quantity(room, 'bytes')} without the journal, of which"
-            f" {inputs.headroom:.0%} should stay free",
-            fix=more,
+            "fail" if fullest > room else "warn", "bytes on a disk",
+            f"the fullest has {sizing.partitions_per_broker} of {sizing.replicas:,} partitions,"
+            f" {format_quantity(fullest, 'bytes')} of {format_quantity(room, 'bytes')} without the"
+            f" journal, of which {sizing.inputs.headroom:.0%} should stay free", more,
         )  # fmt: skip
     if busiest > limit_bytes:
         yield warn(
@@ -125,40 +120,36 @@ def disk_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
         )
 
 
-def _hot_findings(sizing: Sizing) -> Iterator[Finding]:
-    hottest, mean = (
-        sizing.hottest_partition_messages_per_second,
-        sizing.peak_messages_per_second / sizing.partitions,
-    )
-    allowed = sizing.allowed_messages
-    key = sizing.hottest_key_messages_per_second
-    ways = sizing.salt_ways
+def _hot_finding(sizing: Sizing) -> Finding:
+    hottest, allowed = sizing.hottest_partition_messages_per_second, sizing.allowed_messages
+    mean, ways = sizing.mean_partition_messages_per_second, sizing.salt_ways
     if hottest <= UNEVEN * mean and hottest <= allowed:
-        yield ok(
+        return ok(
             "growth of type 1 (uniform)",
             f"the busiest partition has {significant(hottest)} messages/s,"
             f" {hottest / mean:.2g} times the mean",
             "adding brokers and partitions is enough",
         )
-        return
-    yield Finding(
-        severity="fail" if hottest > allowed else "warn",
-        subject="growth of type 2 (hot spot)",
-        cause=f"the busiest partition has {significant(hottest)} messages/s,"
+    return Finding(
+        "fail" if hottest > allowed else "warn", "growth of type 2 (hot spot)",
+        f"the busiest partition has {significant(hottest)} messages/s,"
         f" {significant(hottest / mean)} times the mean; it and its consumer take"
         f" {significant(allowed)} with headroom, and the busiest key alone has"
-        f" {significant(key)}, however many partitions there are",
-        fix=f"salt the busiest keys by {ways}, which ends their strict order, give them a topic"
+        f" {significant(sizing.hottest_key_messages_per_second)}, however many partitions there"
+        " are",
+        f"salt the busiest keys by {ways}, which ends their strict order, give them a topic"
         " of their own, or key by something finer"
         if ways > 1
         else "key by something finer; more partitions spread the keys that collide",
     )  # fmt: skip
 
 
-def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]:
-    replicas = sizing.partitions * inputs.copies
-    scale = next(text for limit, text in _SCALES if sizing.messages_per_second < limit)
-    yield note("nearest scale", scale)
+def growth_findings(sizing: Sizing) -> Iterator[Finding]:
+    inputs = sizing.inputs
+    yield note(
+        "nearest scale",
+        next(text for limit, text in _SCALES if sizing.messages_per_second < limit),
+    )
     if sizing.messages_per_second < MANAGED_MESSAGES:
         yield note(
             "operations",
@@ -168,7 +159,7 @@ def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]
     if sizing.partitions > METADATA_PARTITIONS:
         yield note(
             "partition metadata",
-            f"{sizing.partitions:,} partitions, {replicas:,} replicas: above"
+            f"{sizing.partitions:,} partitions, {sizing.replicas:,} replicas: above"
             f" {METADATA_PARTITIONS:,} ZooKeeper struggled, and ended at about"
             f" {CLUSTER_PARTITIONS_ZOOKEEPER:,}",
             "on Kafka use KRaft; Penstock keeps metadata in its control plane",
@@ -194,11 +185,10 @@ def growth_findings(inputs: CapacityInputs, sizing: Sizing) -> Iterator[Finding]
         )
 
 
-def request_findings(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing
-) -> Iterator[Finding]:
-    asked = requests_per_second(inputs, sizing, sizing.peak_messages_per_second)
-    allowed = deployment.ceiling("requests_per_s") * max(1.0, inputs.broker_cores) * sizing.usable
+def request_findings(sizing: Sizing) -> Iterator[Finding]:
+    cores = max(1.0, sizing.inputs.broker_cores)
+    asked = requests_per_second(sizing, sizing.peak_messages_per_second)
+    allowed = sizing.deployment.ceiling("requests_per_s") * cores * sizing.usable
     if asked > allowed:
         yield warn(
             "produce requests",
@@ -221,13 +211,13 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
             "while a broker is down its partitions are, and its disk is the only copy",
             "--storage diskless, or --replication 3",
         )
-    else:
-        if inputs.replication == 2:
-            yield warn(
-                "two replicas",
-                "both must have a record before it is acknowledged: nothing is while one is down",
-                "--replication 3",
-            )
+    if inputs.replication == 2:
+        yield warn(
+            "two replicas",
+            "both must have a record before it is acknowledged: nothing is while one is down",
+            "--replication 3",
+        )
+    if inputs.replication > 1:
         yield note(
             "replication",
             "processor time is that of large batches on three brokers, 7.3 s/GB of all; 100 bytes"
@@ -242,14 +232,8 @@ def durability_findings(inputs: CapacityInputs) -> Iterator[Finding]:
         )
 
 
-def store_findings(
-    inputs: CapacityInputs,
-    deployment: Deployment,
-    sizing: Sizing,
-    asked: Requests,
-    latency: Latencies,
-) -> Iterator[Finding]:
-    settings = deployment.diskless
+def store_findings(sizing: Sizing, puts: float, latency: Latencies) -> Iterator[Finding]:
+    settings = sizing.deployment.diskless
     each = sizing.peak_write_bytes_per_second / sizing.brokers_needed
     waiting = each * latency.acknowledged.quantile(0.99) / 1000
     if waiting > settings.pending_bytes_max:
@@ -259,7 +243,7 @@ def store_findings(
             f" allowed are {format_quantity(settings.pending_bytes_max, 'bytes')}",
             "raise it, or add brokers",
         )
-    put_seconds = put_latency(inputs, deployment).mean / 1000
+    put_seconds = put_latency(sizing).mean / 1000
     ceiling = settings.objects_in_flight_max * settings.buffer_bytes_max / max(put_seconds, 1e-6)
     if each > ceiling:
         yield fail(
@@ -269,19 +253,18 @@ def store_findings(
             f" {format_quantity(ceiling, 'bytes/s')}",
             "raise it or diskless.buffer.max.bytes, or add brokers",
         )
-    if latency.saturated:
+    if latency.diskless is not None and latency.diskless.saturated:
         yield warn(
             "diskless.commit.interval.ms",
             "objects close later than configured: earlier ones are still written or committed",
             "raise it, or find out why PUTs or commits take so long",
         )
-    if asked.puts > STORE_PREFIX_PUTS_PER_SECOND:
-        beyond = asked.puts > STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES
+    if puts > STORE_PREFIX_PUTS_PER_SECOND:
         yield Finding(
-            severity="fail" if beyond else "warn", subject="PUT rate",
-            cause=f"{significant(asked.puts)} PUTs/s; one prefix takes"
-            f" {STORE_PREFIX_PUTS_PER_SECOND:,}, and there are {WAL_PREFIXES}",
-            fix="a longer diskless.commit.interval.ms, or fewer brokers",
+            "fail" if puts > STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES else "warn", "PUT rate",
+            f"{significant(puts)} PUTs/s; one prefix takes {STORE_PREFIX_PUTS_PER_SECOND:,}, and"
+            f" there are {WAL_PREFIXES}",
+            "a longer diskless.commit.interval.ms, or fewer brokers",
         )  # fmt: skip
     rate = settings.consolidation_bytes_per_second
     behind = sizing.write_bytes_per_second / sizing.brokers_needed
@@ -301,52 +284,43 @@ _INTERVALS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 250, 500, 1_000, 2_000)
 _RETENTION_FACTORS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 
 
-def capacity_charts(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, latency: Latencies
-) -> tuple[Chart, ...]:
-    charts = [_counts(inputs, deployment), _bytes(inputs, deployment), _latency(latency)]
-    if inputs.storage == "diskless":
-        charts.append(_intervals(inputs, deployment, sizing))
-    return tuple(charts)
+def capacity_charts(sizing: Sizing, latency: Latencies) -> tuple[Chart, ...]:
+    charts = (_counts(sizing), _bytes(sizing), _latency(latency))
+    return (*charts, _intervals(sizing)) if sizing.inputs.storage == "diskless" else charts
 
 
-def _counts(inputs: CapacityInputs, deployment: Deployment) -> Chart:
-    rates = [
-        factor * inputs.messages_per_second
-        for factor in _FACTORS
-        if 0.001 <= factor * inputs.messages_per_second <= _RATE_MAX
+def _counts(sizing: Sizing) -> Chart:
+    inputs = sizing.inputs
+    rates = [factor * inputs.messages_per_second for factor in _FACTORS]
+    rates = [rate for rate in rates if 0.001 <= rate <= _RATE_MAX]
+    sizes = [
+        size(replace(inputs, partitions=0, messages_per_second=rate), sizing.deployment)
+        for rate in rates
     ]
-    sizes = [size(with_rate(replace(inputs, partitions=0), rate), deployment) for rate in rates]
-    x = tuple(rates)
     return Chart(
         title="Partitions and brokers against the rate",
         x_label="messages/s today", y_label="count", x_log=True, y_log=True,
-        curves=(
-            Curve(label="partitions", x=x, y=tuple([size.partitions for size in sizes])),
-            Curve(label="partitions needed", x=x,
-                  y=tuple([size.partitions_needed for size in sizes])),
-            Curve(label="brokers", x=x, y=tuple([size.brokers for size in sizes])),
-        ),
+        curves=curves(rates, {
+            "partitions": [size.partitions for size in sizes],
+            "partitions needed": [size.partitions_needed for size in sizes],
+            "brokers": [size.brokers for size in sizes],
+        }),
         marks={"planned": inputs.messages_per_second},
     )  # fmt: skip
 
 
-def _bytes(inputs: CapacityInputs, deployment: Deployment) -> Chart:
-    days = [
-        factor * inputs.retention
-        for factor in _RETENTION_FACTORS
-        if inputs.storage != "tiered" or factor * inputs.retention >= inputs.local_retention
-    ]
-    sizes = [size(replace(inputs, retention=days_kept), deployment) for days_kept in days]
-    x = tuple(days)
+def _bytes(sizing: Sizing) -> Chart:
+    inputs = sizing.inputs
+    least = inputs.local_retention if inputs.storage == "tiered" else 0.0
+    days = [factor * inputs.retention for factor in _RETENTION_FACTORS]
+    days = [kept for kept in days if kept >= least]
+    sizes = [size(replace(inputs, retention=kept), sizing.deployment) for kept in days]
     return Chart(
         title="Stored data by retention", x_label="days", y_label="TB",
-        curves=(
-            Curve(label="on disks, with replicas", x=x,
-                  y=tuple([size.disk_bytes / 1e12 for size in sizes])),
-            Curve(label="in the object store", x=x,
-                  y=tuple([size.store_bytes / 1e12 for size in sizes])),
-        ),
+        curves=curves(days, {
+            "on disks, with replicas": [size.disk_bytes / 1e12 for size in sizes],
+            "in the object store": [size.store_bytes / 1e12 for size in sizes],
+        }),
         marks={"planned": inputs.retention},
     )  # fmt: skip
 
@@ -358,75 +332,64 @@ def _latency(latency: Latencies) -> Chart:
     }
     return Chart(
         title="Latency at the peak", x_label="ms", y_label="share of messages", x_log=True,
-        curves=tuple(
-            [
-                Curve(label=label, x=tuple([max(0.001, part.quantile(share)) for share in _SHARES]),
-                      y=_SHARES)
-                for label, part in parts.items()
-            ]
-        ),
+        curves=tuple([
+            Curve(label=label, x=tuple([max(0.001, part.quantile(share)) for share in _SHARES]),
+                  y=_SHARES)
+            for label, part in parts.items()
+        ]),
     )  # fmt: skip
 
 
-def _intervals(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> Chart:
-    x = _INTERVALS_MS
-    least = object_latency(inputs, deployment, sizing, interval_ms=0.0)
+def _intervals(sizing: Sizing) -> Chart:
+    least = object_latency(sizing, 0.0)
     found = [
-        object_latency(inputs, deployment, sizing, interval_ms=at).produce
-        if at > least.interval_ms
-        else least.produce
-        for at in x
+        object_latency(sizing, at).produce if at > least.interval_ms else least.produce
+        for at in _INTERVALS_MS
     ]
-    puts = [puts_per_second(inputs, deployment, sizing, interval_ms=at) for at in x]
     return Chart(
         title="Batching interval: produce latency at the peak, and PUTs",
         x_label="diskless.commit.interval.ms", y_label="ms; PUTs/s", x_log=True, y_log=True,
-        curves=(
-            Curve(label="p50, ms", x=x, y=tuple([latency.quantile(0.5) for latency in found])),
-            Curve(label="p99, ms", x=x, y=tuple([latency.quantile(0.99) for latency in found])),
-            Curve(label="PUTs/s of all brokers", x=x, y=tuple(puts)),
-        ),
-        marks={"planned": deployment.interval_ms(inputs)},
+        curves=curves(_INTERVALS_MS, {
+            "p50, ms": [latency.quantile(0.5) for latency in found],
+            "p99, ms": [latency.quantile(0.99) for latency in found],
+            "PUTs/s of all brokers": [puts_per_second(sizing, at) for at in _INTERVALS_MS],
+        }),
+        marks={"planned": sizing.deployment.interval_ms(sizing.inputs)},
     )  # fmt: skip
 
 
 SOURCE: Final = "the envelope of scales: network, partition metadata, storage volume, PUT rate"
 
 
-def rooms(
-    inputs: CapacityInputs, deployment: Deployment, sizing: Sizing, asked: Requests | None
-) -> Mapping[str, float]:
+def rooms(sizing: Sizing, puts: float) -> Mapping[str, float]:
     """Return each loaded limit's room, as a multiple of the planned load."""
     shares = sizing.broker_shares
     found = {name: sizing.brokers_needed / share for name, share in shares.items() if share > 0}
-    replicas = sizing.partitions * inputs.copies
     found["partition metadata"] = min(
-        inputs.broker_partitions * sizing.brokers_needed / replicas,
-        deployment.topic_partitions_max / sizing.partitions,
+        sizing.inputs.broker_partitions * sizing.brokers_needed / sizing.replicas,
+        sizing.deployment.topic_partitions_max / sizing.partitions,
     )
     allowed = sizing.allowed_messages / sizing.usable
     found["busiest partition"] = allowed / sizing.hottest_partition_messages_per_second
-    if asked is not None and asked.puts:
-        found["PUT rate"] = STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES / asked.puts
+    if puts:
+        found["PUT rate"] = STORE_PREFIX_PUTS_PER_SECOND * WAL_PREFIXES / puts
     return found
 
 
 def room_figures(found: Mapping[str, float]) -> list[Figure]:
     ordered = sorted(found.items(), key=lambda item: item[1])
-    first = ordered[0][0]
-    rows = [
-        Figure(name="first_bottleneck", label="the first bottleneck", value=first,
-               group="room to grow", source=SOURCE,
-               formula="the smallest room below, one broker down, ceilings used to the full")
+    group = "room to grow"
+    return [
+        Figure("first_bottleneck", "the first bottleneck", ordered[0][0], "",
+               "the smallest room below, one broker down, ceilings used to the full", SOURCE,
+               group=group),
+        *[
+            Figure(f"room_{name.replace(' ', '_').lower()}_times", name, room, "times",
+                   "what the planned brokers and partitions take / the planned load", SOURCE,
+                   group=group)
+            for name, room in ordered
+        ],
     ]  # fmt: skip
-    for name, room in ordered:
-        slug = name.replace(" ", "_").lower()
-        rows.append(
-            Figure(name=f"room_{slug}_times", label=name, value=room, unit="times",
-                   group="room to grow", source=SOURCE,
-                   formula="what the planned brokers and partitions take / the planned load")
-        )  # fmt: skip
-    return rows
 
 
 _COUNTS: Final = ("partitions", "consumers_per_group", "brokers")
@@ -445,34 +408,31 @@ def capacity_plan(inputs: CapacityInputs, deployment: Deployment | None = None) 
     Raises:
         ImpossiblePlan: latencies whose 99th percentile lies below the median.
     """
-    deployed = deployment or Deployment()
-    sizing = size(inputs, deployed)
-    latency = latencies(inputs, deployed, sizing)
+    sizing = size(inputs, deployment or Deployment())
+    latency = latencies(sizing)
     diskless = inputs.storage == "diskless"
-    asked = store_requests(inputs, deployed, sizing) if diskless else None
-    figures = [
-        *figures_of(sizing, "load", "partitions and consumers"),
-        *broker_figures(inputs, deployed, sizing),
-        *figures_of(sizing, "storage", "network"),
-        *producer_figures(inputs, sizing, latency.acknowledged.quantile(0.99)),
-        *latency_figures(inputs, deployed, sizing, latency),
-    ]
-    findings = [
-        *partition_findings(inputs, deployed, sizing),
-        *disk_findings(inputs, sizing),
-        *request_findings(inputs, deployed, sizing),
-        *growth_findings(inputs, sizing),
-        *durability_findings(inputs),
-    ]
-    if asked is not None:
-        figures += figures_of(asked)
-        findings += store_findings(inputs, deployed, sizing, asked, latency)
-    figures += room_figures(rooms(inputs, deployed, sizing, asked))
+    asked = store_requests(sizing) if diskless else None
+    puts = 0.0 if asked is None else asked.puts
     return Plan(
         title="capacity",
         inputs=inputs,
-        figures=tuple(figures),
-        findings=tuple(findings),
-        charts=capacity_charts(inputs, deployed, sizing, latency),
+        figures=(
+            *figures_of(sizing, "load", "partitions and consumers"),
+            *broker_figures(sizing),
+            *figures_of(sizing, "storage", "network"),
+            *producer_figures(sizing, latency.acknowledged.quantile(0.99)),
+            *latency_figures(sizing, latency),
+            *(() if asked is None else figures_of(asked)),
+            *room_figures(rooms(sizing, puts)),
+        ),
+        findings=(
+            *partition_findings(sizing),
+            *disk_findings(sizing),
+            *request_findings(sizing),
+            *growth_findings(sizing),
+            *durability_findings(inputs),
+            *(store_findings(sizing, puts, latency) if diskless else ()),
+        ),
+        charts=capacity_charts(sizing, latency),
         answers=_DISKLESS_ANSWERS if diskless else _ANSWERS,
     )

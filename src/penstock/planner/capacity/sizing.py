@@ -325,7 +325,9 @@ class Sizing:
     def brokers_needed(self) -> int:
         return max(self.brokers_by.values())
 
-    @property
+    @figure("brokers", "brokers", group="brokers", source=ARITHMETIC,
+            minimum=lambda s: s.brokers_needed,
+            formula="the largest need of all resources + 1, so that one may be down")
     def brokers(self) -> int:
         return self.brokers_needed + 1
 
@@ -333,11 +335,13 @@ class Sizing:
     def replicas(self) -> int:
         return self.partitions * self.inputs.copies
 
-    @property
-    def replicas_per_broker(self) -> int:
+    @figure("replicas per broker", "partitions", group="brokers", source=ARITHMETIC,
+            formula="partitions × replicas / brokers")
+    def partitions_per_broker(self) -> int:
         return ceil(self.replicas / self.brokers)
 
-    @property
+    @figure("brokers without a partition", "brokers", group="brokers", source=ARITHMETIC,
+            formula="brokers - partitions × replicas, where that is more than none")
     def idle_brokers(self) -> int:
         return max(0, self.brokers - self.replicas)
 
@@ -405,12 +409,12 @@ class Sizing:
 
     @property
     def fullest_replicas_bytes(self) -> float:
-        others = self.partition_disk_bytes * (self.replicas_per_broker - 1)
+        others = self.partition_disk_bytes * (self.partitions_per_broker - 1)
         return others + self.busiest_replica_bytes
 
     @figure("the fullest disk", "bytes", group="storage", source=ARITHMETIC,
-            formula="{replicas_per_broker} partitions, the busiest among them, on one of {brokers}"
-            " brokers + journal")
+            formula="{partitions_per_broker} partitions, the busiest among them, on one of"
+            " {brokers} brokers + journal")
     def fullest_disk_bytes(self) -> float:
         return self.fullest_replicas_bytes + self.disk_journal_bytes
 

@@ -31,7 +31,7 @@ from penstock.planner.choosing.rules import (
     fact_of,
 )
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, fail, note, warn
+from penstock.planner.results import Chart, Figure, Finding, Plan, curves, fail, note, warn
 
 Fit = Literal["fits", "fits with a caveat", "does not fit"]
 NOTHING: Final = "nothing fits"
@@ -41,6 +41,10 @@ NOTHING: Final = "nothing fits"
 class Reason:
     rule: Rule
     decided_by: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.rule.reason} ({self.decided_by})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +125,7 @@ def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    input_name: str
-    attribute: str
+    info: SettingInfo
     answer: str
     value: Any
     choice: Choice
@@ -137,15 +140,7 @@ def changes(workload: Workload) -> tuple[Change, ...]:
             for value, answer in tried:
                 choice = judge(replace(workload, **{info.attribute: value}))
                 if choice.recommended != now:
-                    found.append(
-                        Change(
-                            input_name=info.name,
-                            attribute=info.attribute,
-                            answer=answer,
-                            value=value,
-                            choice=choice,
-                        )
-                    )
+                    found.append(Change(info=info, answer=answer, value=value, choice=choice))
                     break
     return tuple(found)
 
@@ -183,27 +178,28 @@ def _thresholds(info: SettingInfo, workload: Workload) -> set[float]:
 
 
 def _upwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
-    text = format_quantity(at, info.unit)
     if info.type_name == "int":
-        steps = [(ceil(at), "at least"), (floor(at) + 1, "at least")]
-        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
-    beside = nextafter(at, inf)
-    return _allowed(info, [(at, f"at least {text}"), (beside, f"more than {text}")])
+        return _allowed(info, at, [(ceil(at), "at least"), (floor(at) + 1, "at least")])
+    return _allowed(info, at, [(at, "at least"), (nextafter(at, inf), "more than")])
 
 
 def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
-    text = format_quantity(at, info.unit)
     if info.type_name == "int":
-        steps = [(floor(at), "at most"), (ceil(at) - 1, "at most")]
-        return _allowed(info, [(n, f"{w} {format_quantity(n, info.unit)}") for n, w in steps])
-    beside = nextafter(at, -inf)
-    return _allowed(info, [(at, f"at most {text}"), (beside, f"less than {text}")])
+        return _allowed(info, at, [(floor(at), "at most"), (ceil(at) - 1, "at most")])
+    return _allowed(info, at, [(at, "at most"), (nextafter(at, -inf), "less than")])
 
 
-def _allowed(info: SettingInfo, values: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+def _allowed(
+    info: SettingInfo, at: float, steps: list[tuple[float, str]]
+) -> list[tuple[Any, str]]:  # fmt: skip
+    """Return the values within the bounds, with their texts; fractions show the threshold."""
     least = -inf if info.minimum is None else info.minimum
     most = inf if info.maximum is None else info.maximum
-    return [value for value in values if least <= value[0] <= most]
+    return [
+        (value, f"{word} {format_quantity(value if isinstance(value, int) else at, info.unit)}")
+        for value, word in steps
+        if least <= value <= most
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,50 +246,33 @@ def plan_choice(workload: Workload) -> Plan:
 
 
 def _recommendation(workload: Workload, choice: Choice) -> list[Figure]:
-    def row(name: str, label: str, value: str, formula: str, source: str) -> Figure:
-        return Figure(
-            name=name,
-            label=label,
-            value=value,
-            formula=formula,
-            source=source,
-            group="recommendation",
-        )
-
-    found = [row("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
+    rows = [("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
     if choice.transport is not None and choice.transport not in choice.recommended:
         label = CANDIDATES[choice.transport].label
-        found.append(row("transport", "around it", label, _RULE, SOURCES["thresholds"]))
+        rows.append(("transport", "around it", label, _RULE, SOURCES["thresholds"]))
     for combination in combinations(workload, choice):
         when = " and ".join([test.text for test in combination.when]) or "always"
         text = f"{combination.label}: {combination.how}"
-        found.append(row(combination.name, "usual together", text, when, combination.source))
+        rows.append((combination.name, "usual together", text, when, combination.source))
     for name in choice.recommended:
-        candidate = CANDIDATES[name]
-        found.append(
-            row(
-                f"{_snake(name)}_part",
-                f"{candidate.label} in Penstock",
-                candidate.part,
-                "there" if candidate.present else "not there",
-                _OWN,
-            )
-        )
-    return found
+        found = CANDIDATES[name]
+        there = "there" if found.present else "not there"
+        rows.append((f"{_snake(name)}_part", f"{found.label} in Penstock", found.part, there, _OWN))
+    return [
+        Figure(name, label, value, "", formula, source, group="recommendation")
+        for name, label, value, formula, source in rows
+    ]
 
 
 def _changes(workload: Workload) -> list[Figure]:
     return [
         Figure(
-            name=f"change_{change.attribute}_{place}",
-            label=f"{change.input_name}: {change.answer}",
-            value=change.choice.text,
-            formula="the same rules, with this one answer instead",
-            source=_OWN_COMPUTATION,
-            group="which single answer would change it",
+            f"change_{change.info.attribute}_{place}", f"{change.info.name}: {change.answer}",
+            change.choice.text, "", "the same rules, with this one answer instead",
+            _OWN_COMPUTATION, group="which single answer would change it",
         )
         for place, change in enumerate(changes(workload), 1)
-    ]
+    ]  # fmt: skip
 
 
 _OWN_COMPUTATION: Final = "computed: every answer is flipped, numbers at each threshold"
@@ -303,29 +282,21 @@ def _reasons(verdict: Verdict) -> list[Figure]:
     candidate = CANDIDATES[verdict.candidate]
     prefix, group = _snake(verdict.candidate), f"{candidate.label}: {verdict.fit}"
     counts = [f"{len(verdict.of(effect))} {effect}" for effect in EFFECTS]
-    found = [
+    against = "any reason against: does not fit; any caveat: fits with a caveat"
+    return [
         Figure(
-            name=f"{prefix}_verdict",
-            label=candidate.label,
-            value=verdict.fit,
-            formula=", ".join(counts),
-            source="any reason against: does not fit; any caveat: fits with a caveat",
+            f"{prefix}_verdict", candidate.label, verdict.fit, "", ", ".join(counts), against,
             group=group,
-        )
-    ]
-    for effect in EFFECTS:
-        found += [
+        ),
+        *[
             Figure(
-                name=f"{prefix}_{_snake(reason.rule.subject)}",
-                label=f"{effect}: {reason.rule.subject}",
-                value=f"{reason.rule.reason} ({reason.decided_by})",
-                formula=reason.rule.condition,
-                source=reason.rule.source,
-                group=group,
+                f"{prefix}_{_snake(reason.rule.subject)}", f"{effect}: {reason.rule.subject}",
+                reason.text, "", reason.rule.condition, reason.rule.source, group=group,
             )
+            for effect in EFFECTS
             for reason in verdict.of(effect)
-        ]
-    return found
+        ],
+    ]  # fmt: skip
 
 
 def _findings(choice: Choice) -> list[Finding]:
@@ -339,43 +310,27 @@ def _findings(choice: Choice) -> list[Finding]:
         ]
     found: list[Finding] = []
     for name in choice.recommended:
-        candidate, verdict = CANDIDATES[name], choice.verdicts[name]
+        candidate = CANDIDATES[name]
         found += [
-            warn(
-                f"{candidate.label}: {reason.rule.subject}",
-                f"{reason.rule.reason} ({reason.decided_by})",
-            )
-            for reason in verdict.of("caveat")
+            warn(f"{candidate.label}: {reason.rule.subject}", reason.text)
+            for reason in choice.verdicts[name].of("caveat")
         ]
         if not candidate.present:
-            found.append(
-                note(
-                    candidate.label,
-                    f"in Penstock: {candidate.part}",
-                    f"for example {candidate.examples}",
-                )
-            )
+            part, examples = candidate.part, candidate.examples
+            found.append(note(candidate.label, f"in Penstock: {part}", f"for example {examples}"))
     return found
 
 
 def _chart(choice: Choice) -> Chart:
-    labels = tuple([CANDIDATES[candidate].label for candidate in choice.verdicts])
+    labels = [CANDIDATES[candidate].label for candidate in choice.verdicts]
+    counts = {
+        effect: [len(verdict.of(effect)) for verdict in choice.verdicts.values()]
+        for effect in ("for", "caveat", "against")
+    }
     return Chart(
-        title="reasons by candidate",
-        x_label="",
-        y_label="reasons",
-        kind="bar",
-        curves=tuple(
-            [
-                Curve(
-                    label=effect,
-                    x=labels,
-                    y=tuple([len(verdict.of(effect)) for verdict in choice.verdicts.values()]),
-                )
-                for effect in ("for", "caveat", "against")
-            ]
-        ),
-    )
+        title="reasons by candidate", x_label="", y_label="reasons", kind="bar",
+        curves=curves(labels, counts),
+    )  # fmt: skip
 
 
 def _snake(words: str) -> str:

@@ -108,13 +108,8 @@ EFFECTS: Final[Mapping[Effect, str]] = {
 }
 """Effects in the order of their reasons, with their words in questions."""
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": eq,
-    "≠": ne,
-    "≥": ge,
-    ">": gt,
-    "≤": le,
-    "<": lt,
-}
+    "=": eq, "≠": ne, "≥": ge, ">": gt, "≤": le, "<": lt,
+}  # fmt: skip
 _INFOS: Final[Mapping[str, SettingInfo]] = {info.attribute: info for info in describe(Workload)}
 _WORDS: Final[Mapping[str, Fact]] = {
     "yes": True,
@@ -222,40 +217,28 @@ def _tests(when: str) -> tuple[Test, ...]:
     return tuple(found)
 
 
-def _rules(candidate: str, table: list[tuple[Effect, str, str, str, str]]) -> list[Rule]:
-    return [
-        Rule(
-            candidate=candidate,
-            subject=subject,
-            effect=effect,
-            when=_tests(when),
-            reason=reason,
-            source=SOURCES[source],
-        )
-        for effect, subject, when, source, reason in table
-    ]
-
-
-def _candidate(name: str) -> Candidate:
-    row = {key: value for key, value in _DATA["candidate"][name].items() if key != "rules"}
-    return Candidate(id=name, **row)
-
-
-CANDIDATES: Final[Mapping[str, Candidate]] = {name: _candidate(name) for name in _DATA["order"]}
+CANDIDATES: Final[Mapping[str, Candidate]] = {
+    name: Candidate(id=name, **{key: row[key] for key in row if key != "rules"})
+    for name, row in ((name, _DATA["candidate"][name]) for name in _DATA["order"])
+}
 """Candidates by id. Of equally good transports the earlier is recommended, the cheaper to run."""
 RULES: Final[tuple[Rule, ...]] = tuple(
-    [rule for name, row in _DATA["candidate"].items() for rule in _rules(name, row["rules"])]
-)
+    [
+        Rule(
+            candidate=name, subject=subject, effect=effect, when=_tests(when), reason=reason,
+            source=SOURCES[source],
+        )
+        for name, row in _DATA["candidate"].items()
+        for effect, subject, when, source, reason in row["rules"]
+    ]
+)  # fmt: skip
 COMBINATIONS: Final[tuple[Combination, ...]] = tuple(
     [
         Combination(
-            name=row["name"],
-            label=row["label"],
-            with_any=frozenset(row["with"]),
-            when=_tests(row["when"]),
-            how=row["how"],
+            name=row["name"], label=row["label"], with_any=frozenset(row["with"]),
+            when=_tests(row["when"]), how=row["how"],
             source=SOURCES.get(row["source"], row["source"]),
         )
         for row in _DATA["combination"]
     ]
-)
+)  # fmt: skip

@@ -242,14 +242,7 @@ def operations(lines: Sequence[Line], share: float) -> Line:
 
 def size(option: str, name: str, label: str, value: float, unit: str, formula: str,
          source: str = MODEL) -> Figure:  # fmt: skip
-    return Figure(
-        name=f"{identifier(option)}_{name}",
-        label=label,
-        value=value,
-        unit=unit,
-        formula=formula,
-        source=source,
-    )
+    return Figure(f"{identifier(option)}_{name}", label, value, unit, formula, source)
 
 
 def identifier(key: str) -> str:

@@ -47,7 +47,7 @@ from penstock.planner.cost.logs import (
 )
 from penstock.planner.inputs import ImpossiblePlan
 from penstock.planner.quantities import significant
-from penstock.planner.results import Chart, Curve, Figure
+from penstock.planner.results import Chart, Curve, Figure, curves
 
 ARTICLE: Final = "filesystem outbox article"
 INFREQUENT_DAYS: Final = 30
@@ -394,43 +394,26 @@ def volume_chart(inputs: CostInputs, prices: Prices) -> Chart:
     steps = range(-_POINTS_EACH_WAY, _POINTS_EACH_WAY + 1)
     volumes = [now * _VOLUME_STEP**step for step in steps]
     return Chart(
-        title="cost by volume; given capacities grow with it",
-        x_label="bytes a day",
-        y_label="USD a month",
+        title="cost by volume; given capacities grow with it", x_label="bytes a day",
+        y_label="USD a month", x_log=True, y_log=True, marks={"this workload": now},
         curves=_curves(volumes, lambda at: scaled(inputs, at / now), prices),
-        x_log=True,
-        y_log=True,
-        marks={"this workload": now},
-    )
+    )  # fmt: skip
 
 
 def retention_chart(inputs: CostInputs, prices: Prices) -> Chart:
     days = sorted({*_RETENTION_DAYS, inputs.retention})
     return Chart(
-        title="cost by retention",
-        x_label="days kept",
-        y_label="USD a month",
+        title="cost by retention", x_label="days kept", y_label="USD a month", x_log=True,
+        y_log=True, marks={"this workload": inputs.retention},
         curves=_curves(days, lambda at: kept(inputs, at), prices),
-        x_log=True,
-        y_log=True,
-        marks={"this workload": inputs.retention},
-    )
+    )  # fmt: skip
 
 
 def _curves(
     values: Sequence[float], vary: Callable[[float], CostInputs], prices: Prices
 ) -> tuple[Curve, ...]:
-    columns = [all_options(vary(at), prices) for at in values]
-    return tuple(
-        [
-            Curve(
-                label=option.label,
-                x=tuple(values),
-                y=tuple([column[index].total_usd for column in columns]),
-            )
-            for index, option in enumerate(columns[0])
-        ]
-    )
+    rows = zip(*[all_options(vary(at), prices) for at in values], strict=True)
+    return curves(values, {row[0].label: [option.total_usd for option in row] for row in rows})
 
 
 def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
@@ -452,17 +435,11 @@ def input_chart(inputs: CostInputs, prices: Prices, key: str) -> Chart | None:
         return None
     found.sort(key=lambda row: -max(abs(row[1]), abs(row[2])))
     del found[BARS_MAX:]
-    names = tuple([row[0] for row in found])
+    names, downs, ups = zip(*found, strict=True)
     return Chart(
-        title=f"{key}: what ±50 % of an input changes",
-        x_label="",
-        y_label="USD a month",
-        curves=(
-            Curve(label="-50 %", x=names, y=tuple([row[1] for row in found])),
-            Curve(label="+50 %", x=names, y=tuple([row[2] for row in found])),
-        ),
-        kind="bar",
-    )
+        title=f"{key}: what ±50 % of an input changes", x_label="", y_label="USD a month",
+        kind="bar", curves=curves(names, {"-50 %": downs, "+50 %": ups}),
+    )  # fmt: skip
 
 
 def _total(inputs: CostInputs, prices: Prices, key: str) -> float:

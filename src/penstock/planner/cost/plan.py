@@ -8,7 +8,7 @@ a managed service still needs operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
@@ -34,7 +34,7 @@ from penstock.planner.cost.options import (
     volume_turn,
 )
 from penstock.planner.quantities import format_quantity, significant
-from penstock.planner.results import Chart, Figure, Finding, Number, Plan, fail, note, ok, warn
+from penstock.planner.results import Chart, Figure, Finding, Plan, fail, note, ok, warn
 
 SMALL_BYTES_PER_DAY: Final = 1e12
 """Volume below which a file system is not worth its operation."""
@@ -132,24 +132,17 @@ def _cheapest_log(ranked: Sequence[OptionCost]) -> list[Finding]:
     cause = f"{logs[0].label}: {_usd(logs[0].total_usd)} a month"
     if len(logs) > 1:
         cause += f"; {_by(logs[0], logs[1])}"
-    return [
-        ok(
-            "cheapest that delivers records",
-            cause,
-            "--per-record true leaves out those that deliver files",
-        )
-    ]
+    fix = "--per-record true leaves out those that deliver files"
+    return [ok("cheapest that delivers records", cause, fix)]
 
 
 def _unfit(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Finding]:
+    fix = "its cost is shown, but it is not among the cheapest"
+    against = [(option, reasons_against(option, inputs)) for option in options]
     return [
-        warn(
-            f"{option.label} does not fit",
-            "; ".join(reasons_against(option, inputs)),
-            "its cost is shown, but it is not among the cheapest",
-        )
-        for option in options
-        if reasons_against(option, inputs)
+        warn(f"{option.label} does not fit", "; ".join(reasons), fix)
+        for option, reasons in against
+        if reasons
     ]
 
 
@@ -207,7 +200,7 @@ def _latency() -> Finding:
 
 
 def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
-    found = [
+    found: list[Finding] = [
         note(
             "filesystem outbox",
             "needs a file system that producers and consumers all mount: not functions, not"
@@ -218,17 +211,18 @@ def _outbox(inputs: CostInputs, ranked: Sequence[OptionCost]) -> list[Finding]:
     tiering = any([option.key == "outbox-fsx-tiering" for option in ranked[:_NAMED_MAX]])
     if tiering and inputs.retention <= INFREQUENT_DAYS:
         given = max(inputs.infrequent_share, inputs.archive_share) > 0
+        cause = (
+            f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
+            f" {INFREQUENT_DAYS} d after the last read"
+        )
         found.append(
-            Finding(
-                severity="warn" if given else "note",
-                subject="Intelligent-Tiering",
-                cause=(
-                    f"data kept {inputs.retention:g} d never reaches the cheaper tiers, which begin"
-                    f" {INFREQUENT_DAYS} d after the last read"
-                    + ("; the given shares differ" if given else "")
-                ),
-                fix="leave infrequent-share and archive-share at -1" if given else "",
+            warn(
+                "Intelligent-Tiering",
+                f"{cause}; the given shares differ",
+                "leave infrequent-share and archive-share at -1",
             )
+            if given
+            else note("Intelligent-Tiering", cause)
         )
     return found
 
@@ -292,12 +286,6 @@ def _usd(value: float) -> str:
     return f"${value:,.0f}" if abs(value) >= 1 or not value else f"${value:.2g}"
 
 
-_TOTALS = "total a month"
-_PER_GB = "per GB produced"
-_ZONES = "traffic between zones, local cluster"
-_TURNS = "where the cheapest changes"
-
-
 def cost_plan(
     inputs: CostInputs, prices: Prices, today: date, *, preset: str | None = None
 ) -> Plan:
@@ -340,113 +328,76 @@ def _total_name(option: OptionCost) -> str:
 
 def _totals(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Figure]:
     gb_month = produced_bytes_s(inputs) * SECONDS / GB
-    totals = [
-        Figure(
-            name=_total_name(option),
-            label=option.label,
-            value=option.total_usd,
-            unit="USD/month",
-            formula="the sum of its lines below",
-            source=MODEL,
-            group=_TOTALS,
-        )
-        for option in options
-    ]
-    each = [
-        Figure(
-            name=f"{identifier(option.key)}_usd_per_gb",
-            label=option.label,
-            value=option.total_usd / gb_month,
-            unit="USD/GB",
-            formula=f"total / {significant(gb_month)} GB a month before compression",
-            source=MODEL,
-            group=_PER_GB,
-        )
-        for option in options
-    ]
-    return totals + each
+    formula = f"total / {significant(gb_month)} GB a month before compression"
+    return [
+        *[
+            Figure(_total_name(option), option.label, option.total_usd, "USD/month",
+                   "the sum of its lines below", MODEL, group="total a month")
+            for option in options
+        ],
+        *[
+            Figure(f"{identifier(option.key)}_usd_per_gb", option.label,
+                   option.total_usd / gb_month, "USD/GB", formula, MODEL, group="per GB produced")
+            for option in options
+        ],
+    ]  # fmt: skip
 
 
 def _turns(inputs: CostInputs, options: Sequence[OptionCost], turns: Turns) -> list[Figure]:
     ranked = fitting(options, inputs)
-    rows = [
-        Figure(
-            name="cheapest_option",
-            label="cheapest that fits",
-            value=ranked[0].key if ranked else None,
-            formula="smallest total of those that can carry the workload",
-            source=MODEL,
-            group=_TURNS,
-        )
-    ]
-    for name, label, turn, unit in (
+    group = "where the cheapest changes"
+    rows = (
         ("cheapest_from_bytes_per_day", "at less a day", turns.less, "bytes/day"),
         ("cheapest_to_bytes_per_day", "at more a day", turns.more, "bytes/day"),
         ("cheapest_from_retention_d", "if kept shorter", turns.shorter, "d"),
         ("cheapest_to_retention_d", "if kept longer", turns.longer, "d"),
-    ):
-        then = "" if turn is None else f": {turn.option.label}"
-        rows.append(
-            Figure(
-                name=name,
-                label=f"{label}{then}",
-                value=None if turn is None else turn.at,
-                unit=unit,
-                formula="nearest place where another total is smaller, by halving; - is nowhere",
-                source=MODEL,
-                group=_TURNS,
-            )
-        )
-    return rows
+    )
+    return [
+        Figure("cheapest_option", "cheapest that fits", ranked[0].key if ranked else None, "",
+               "smallest total of those that can carry the workload", MODEL, group=group),
+        *[
+            Figure(name, label if turn is None else f"{label}: {turn.option.label}",
+                   None if turn is None else turn.at, unit,
+                   "nearest place where another total is smaller, by halving; - is nowhere", MODEL,
+                   group=group)
+            for name, label, turn, unit in rows
+        ],
+    ]  # fmt: skip
 
 
 def _zones(inputs: CostInputs, prices: Prices) -> list[Figure]:
     load = workload_of(inputs)
-    usd = prices["zone.gb"]
-    source = "log and queue article, section 12b"
-
-    def row(name: str, label: str, value: Number, unit: str, formula: str) -> Figure:
-        return Figure(
-            name=f"cross_zone_{name}", label=label, value=value, unit=unit, formula=formula,
-            source=source, group=_ZONES,
-        )  # fmt: skip
-
+    usd = prices["zone.gb"].usd
     gb_month, copies = significant(load.gb_month), significant(load.copies_across_zones)
     crossing = load.replicated_gb_month + load.fetched_gb_month + load.sent_gb_month
+    rows: tuple[tuple[str, str, float, str, str], ...] = (
+        ("replication_bytes_per_month", "replication", load.replicated_gb_month * GB,
+         "bytes/month", f"{gb_month} GB × {copies} followers in other zones"),
+        ("consumer_bytes_per_month", "consumers", load.fetched_gb_month * GB, "bytes/month",
+         f"{gb_month} GB × {load.groups} groups × {load.reads_cross_zone:.3g}"),
+        ("producer_bytes_per_month", "producers", load.sent_gb_month * GB, "bytes/month",
+         f"{gb_month} GB × {load.writes_cross_zone:.3g}"),
+        ("replication_usd_per_month", "cost of replication", load.replicated_gb_month * usd,
+         "USD/month", f"replication × ${usd:g} a GB"),
+        ("total_usd_per_month", "cost of all", crossing * usd, "USD/month",
+         f"{significant(crossing)} GB × ${usd:g} a GB"),
+    )  # fmt: skip
     return [
-        row("replication_bytes_per_month", "replication", load.replicated_gb_month * GB,
-            "bytes/month", f"{gb_month} GB × {copies} followers in other zones"),
-        row("consumer_bytes_per_month", "consumers", load.fetched_gb_month * GB, "bytes/month",
-            f"{gb_month} GB × {load.groups} groups × {load.reads_cross_zone:.3g}"),
-        row("producer_bytes_per_month", "producers", load.sent_gb_month * GB, "bytes/month",
-            f"{gb_month} GB × {load.writes_cross_zone:.3g}"),
-        row("replication_usd_per_month", "cost of replication",
-            load.replicated_gb_month * usd.usd, "USD/month", f"replication × ${usd.usd:g} a GB"),
-        row("total_usd_per_month", "cost of all", crossing * usd.usd, "USD/month",
-            f"{significant(crossing)} GB × ${usd.usd:g} a GB"),
+        Figure(f"cross_zone_{name}", label, value, unit, formula,
+               "log and queue article, section 12b", group="traffic between zones, local cluster")
+        for name, label, value, unit, formula in rows
     ]  # fmt: skip
 
 
 def _bill(option: OptionCost) -> list[Figure]:
-    sizes = [
-        Figure(
-            name=figure.name, label=figure.label, value=figure.value, unit=figure.unit,
-            formula=figure.formula, source=figure.source, group=option.label,
-        )
-        for figure in option.sizes
+    return [
+        *[replace(figure, group=option.label) for figure in option.sizes],
+        *[
+            Figure(f"{identifier(option.key)}_{line.name}_usd_per_month", line.label, line.usd,
+                   "USD/month", line.formula, line.source, group=option.label)
+            for line in option.lines
+        ],
     ]  # fmt: skip
-    return sizes + [
-        Figure(
-            name=f"{identifier(option.key)}_{line.name}_usd_per_month",
-            label=line.label,
-            value=line.usd,
-            unit="USD/month",
-            formula=line.formula,
-            source=line.source,
-            group=option.label,
-        )
-        for line in option.lines
-    ]
 
 
 def _charts(inputs: CostInputs, prices: Prices, options: Sequence[OptionCost]) -> tuple[Chart, ...]:

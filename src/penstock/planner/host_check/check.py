@@ -61,6 +61,7 @@ from penstock.planner.host_check.layers import (
     judged,
     memory_layers,
     pressure_layers,
+    sysctl_layer,
     task_layers,
     text,
     tightest,
@@ -68,12 +69,12 @@ from penstock.planner.host_check.layers import (
 )
 from penstock.planner.host_check.receive_chain import receive_chain
 from penstock.planner.receive_path.inputs import ARTICLE
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Severity, Snippet, ok
+from penstock.planner.results import Chart, Figure, Finding, Plan, Severity, Snippet, curves, ok
 
 _BACKLOG: Final = Rule(
-    name="listen_backlog_connections", label="listen backlog", chain=BROKER, unit="connections",
-    setting="net.core.somaxconn", formula="socket.listen.backlog.size", short="warn",
-    source="listen(2): a longer queue is cut to somaxconn; BrokerSettings",
+    "listen_backlog_connections", "listen backlog", BROKER, "socket.listen.backlog.size",
+    "listen(2): a longer queue is cut to somaxconn; BrokerSettings", unit="connections",
+    setting="net.core.somaxconn", short="warn",
 )  # fmt: skip
 
 _CEILINGS: Final[Mapping[BufferOption, str]] = {
@@ -91,13 +92,11 @@ def socket_layers(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
     broker = configured.broker
-    name = "net.core.somaxconn"
     return (
-        judged(
-            _BACKLOG, facts.sysctl(name), broker.listen_backlog, unread=facts.why(name),
-            cause="the kernel cuts the queue without an error; clients that come at once wait and"
-            " try again",
-            fixes=(Fix(kind="sysctl", key=name, value=broker.listen_backlog),),
+        sysctl_layer(
+            facts, _BACKLOG, broker.listen_backlog,
+            "the kernel cuts the queue without an error; clients that come at once wait and try"
+            " again",
         ),
         _connection_buffer(facts, inputs, "SO_RCVBUF", broker.receive_buffer_bytes),
         _connection_buffer(facts, inputs, "SO_SNDBUF", broker.send_buffer_bytes),
@@ -113,14 +112,13 @@ def _connection_buffer(
         return asked_buffer(facts, "tcp", option, asked, BROKER, setting)
     name, word = _AUTOMATIC[option], _NAMES[option]
     rule = Rule(
-        name=f"tcp_{word}_buffer_bytes", label=f"TCP {word} buffer", chain=BROKER, unit="bytes",
-        setting=name, formula="2 × window", short="warn",
-        reading=f"third number of {name}",
-        source="tcp(7): buffers grow up to it, and about half of it is window",
+        f"tcp_{word}_buffer_bytes", f"TCP {word} buffer", BROKER, "2 × window",
+        "tcp(7): buffers grow up to it, and about half of it is window", unit="bytes", setting=name,
+        short="warn", reading=f"third number of {name}",
     )  # fmt: skip
     needed = 2 * inputs.window_bytes
     numbers = facts.sysctls.get(name, ())
-    fix = Fix(kind="sysctl", key=name, value=needed, rest=" ".join(map(str, numbers[:-1])))
+    fix = Fix("sysctl", name, needed, " ".join(map(str, numbers[:-1])))
     return judged(
         rule, facts.sysctl(name), needed, unread=facts.why(name), fixes=(fix,),
         cause="a connection's window cannot grow as far as its bandwidth and round trip ask",
@@ -141,11 +139,10 @@ def asked_buffer(
     """Return a layer for a requested buffer, which the kernel caps without an error."""
     name = _CEILINGS[option]
     rule = Rule(
-        name=f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
-        label=" ".join([_LABELS[kind], _NAMES[option], "buffer", _WHOSE[who]]).strip(),
-        chain=chain, unit="bytes", setting=name, short=short,
-        formula=setting, reading=f"{name}, or what was granted if that is less",
-        source="socket(7), SO_RCVBUF and SO_SNDBUF",
+        f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
+        " ".join([_LABELS[kind], _NAMES[option], "buffer", _WHOSE[who]]).strip(), chain, setting,
+        "socket(7), SO_RCVBUF and SO_SNDBUF", unit="bytes", setting=name, short=short,
+        reading=f"{name}, or what was granted if that is less",
     )  # fmt: skip
     cap, grant = facts.sysctl(name), facts.grant(kind, option, asked)
     found = cap
@@ -157,7 +154,7 @@ def asked_buffer(
     )
     return judged(
         rule, found, asked, unread=facts.why(name), detail=detail,
-        fixes=(Fix(kind="sysctl", key=name, value=asked),),
+        fixes=(Fix("sysctl", name, asked),),
         cause="the kernel cuts the request without an error",
     )  # fmt: skip
 
@@ -168,18 +165,16 @@ _WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
 
 def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
     rule = Rule(
-        name=f"{who}_descriptors", label=f"file descriptors of the {who}", chain=chain,
-        setting="RLIMIT_NOFILE",
-        formula=need.formula, source="getrlimit(2): accept and open fail with EMFILE above",
+        f"{who}_descriptors", f"file descriptors of the {who}", chain, need.formula,
+        "getrlimit(2): accept and open fail with EMFILE above", setting="RLIMIT_NOFILE",
     )  # fmt: skip
     opened = Rule(
-        name=f"{who}_descriptors_allowed", label=f"ceiling of the {who}'s descriptors", chain=chain,
-        setting="fs.nr_open", formula=need.formula, source="proc(5), fs.nr_open", short="warn",
+        f"{who}_descriptors_allowed", f"ceiling of the {who}'s descriptors", chain, need.formula,
+        "proc(5), fs.nr_open", setting="fs.nr_open", short="warn",
     )  # fmt: skip
     system = Rule(
-        name=f"{who}_descriptors_of_the_system", label=f"all descriptors, for the {who}",
-        chain=chain,
-        setting="fs.file-max", formula=need.formula, source="proc(5), fs.file-max",
+        f"{who}_descriptors_of_the_system", f"all descriptors, for the {who}", chain, need.formula,
+        "proc(5), fs.file-max", setting="fs.file-max",
     )  # fmt: skip
     limits = facts.limits
     may = limits.files_hard is not None and limits.files_hard >= need.value
@@ -189,38 +184,28 @@ def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tup
             rule, limits.files, need.value, unread=facts.why("limits"),
             cause="connections and segments above it are refused by the kernel",
             fix=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
-            fixes=(Fix(kind="ulimit", key="-n", value=need.value),),
+            fixes=(Fix("ulimit", "-n", need.value),),
         ),
-        _system_limit(facts, opened, "fs.nr_open", need.value),
-        _system_limit(facts, system, "fs.file-max", need.value),
-    )  # fmt: skip
-
-
-def _system_limit(facts: HostFacts, rule: Rule, name: str, needed: int) -> Layer:
-    return judged(
-        rule, facts.sysctl(name), needed, unread=facts.why(name),
-        fixes=(Fix(kind="sysctl", key=name, value=needed),),
+        sysctl_layer(facts, opened, need.value),
+        sysctl_layer(facts, system, need.value),
     )  # fmt: skip
 
 
 _QUEUE: Final = Rule(
-    name="unix_backlog_connections", label="queue of the Unix socket", chain=AGENT,
-    unit="connections", setting="net.core.somaxconn", short="warn",
-    formula="the agent's listen backlog", source="listen(2), unix(7)",
+    "unix_backlog_connections", "queue of the Unix socket", AGENT, "the agent's listen backlog",
+    "listen(2), unix(7)", unit="connections", setting="net.core.somaxconn", short="warn",
 )  # fmt: skip
 _DATAGRAMS: Final = Rule(
-    name="unix_datagram_queue", label="queued Unix datagrams", chain=AGENT,
-    setting="net.unix.max_dgram_qlen", formula="none: the agent's socket is a stream",
-    source="unix(7)",
+    "unix_datagram_queue", "queued Unix datagrams", AGENT, "none: the agent's socket is a stream",
+    "unix(7)", setting="net.unix.max_dgram_qlen",
 )  # fmt: skip
 _PLACE: Final = Rule(
-    name="socket_file_system", label="directory of the socket", chain=AGENT,
-    setting="host.socket.path", formula="file system of its mount",
-    source="unix(7); host IPC article, where to put the socket file",
+    "socket_file_system", "directory of the socket", AGENT, "file system of its mount",
+    "unix(7); host IPC article, where to put the socket file", setting="host.socket.path",
 )  # fmt: skip
 _LOCKED: Final = Rule(
-    name="locked_memory_bytes", label="locked memory", chain=AGENT, setting="RLIMIT_MEMLOCK",
-    formula="none: rings are shared memory that is not locked", source="getrlimit(2)",
+    "locked_memory_bytes", "locked memory", AGENT, "none: rings are shared memory that is not"
+    " locked", "getrlimit(2)", setting="RLIMIT_MEMLOCK",
 )  # fmt: skip
 
 
@@ -231,7 +216,6 @@ def producer_buffer_bytes() -> int:
 def agent_chain(
     facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 ) -> tuple[Layer, ...]:
-    name = "net.core.somaxconn"
     agent = configured.agent
     threads = Need(value=PROCESS_THREADS, formula=f"the process {PROCESS_THREADS}")
     return (
@@ -244,10 +228,9 @@ def agent_chain(
             facts, "unix", "SO_SNDBUF", agent.socket_buffer_bytes, AGENT,
             "host.socket.buffer.bytes", who="agent_",
         ),
-        judged(
-            _QUEUE, facts.sysctl(name), AGENT_BACKLOG, unread=facts.why(name),
-            cause="producers that connect at once, as after a restart, wait and try again",
-            fixes=(Fix(kind="sysctl", key=name, value=AGENT_BACKLOG),),
+        sysctl_layer(
+            facts, _QUEUE, AGENT_BACKLOG,
+            "producers that connect at once, as after a restart, wait and try again",
         ),
         *descriptor_layers(facts, agent_files(configured, inputs), AGENT, "agent"),
         *memory_layers(facts, agent_memory(configured, inputs), AGENT, "agent"),
@@ -349,33 +332,24 @@ def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 
 def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
     broken, narrow = first_broken(layers), tightest(layers)
+    unread = len([layer for layer in layers if layer.found is None])
     return (
-        Figure(
-            name="kernel", label="kernel", value=facts.kernel, group=_VERDICT,
-            formula="/proc/sys/kernel/osrelease", source="proc(5)",
-        ),
-        Figure(
-            name="first_broken_layer", label="first layer that breaks", group=_VERDICT,
-            value="none" if broken is None else broken.rule.label,
-            formula="the outermost layer that fails, or else the outermost with a warning",
-            source=f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
-        ),
-        Figure(
-            name="tightest_layer", label="layer with the least room", group=_VERDICT,
-            value="none" if narrow is None else narrow.rule.label,
-            formula="the smallest found ÷ needed", source="the figures below",
-        ),
-        Figure(
-            name="tightest_ratio", label="its room", group=_VERDICT, unit="times the need",
-            value=None if narrow is None else narrow.ratio,
-            formula="found ÷ needed; for latencies needed ÷ found", source="the figures below",
-        ),
-        Figure(
-            name="unknown_layers", label="layers that are not known", group=_VERDICT,
-            value=len([layer for layer in layers if layer.found is None]),
-            formula="facts that this host does not report, or not to this user",
-            source="the findings below",
-        ),
+        Figure("kernel", "kernel", facts.kernel, "", "/proc/sys/kernel/osrelease", "proc(5)",
+               group=_VERDICT),
+        Figure("first_broken_layer", "first layer that breaks",
+               "none" if broken is None else broken.rule.label, "",
+               "the outermost layer that fails, or else the outermost with a warning",
+               f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
+               group=_VERDICT),
+        Figure("tightest_layer", "layer with the least room",
+               "none" if narrow is None else narrow.rule.label, "", "the smallest found ÷ needed",
+               "the figures below", group=_VERDICT),
+        Figure("tightest_ratio", "its room", None if narrow is None else narrow.ratio,
+               "times the need", "found ÷ needed; for latencies needed ÷ found",
+               "the figures below", group=_VERDICT),
+        Figure("unknown_layers", "layers that are not known", unread, "",
+               "facts that this host does not report, or not to this user", "the findings below",
+               group=_VERDICT),
     )  # fmt: skip
 
 
@@ -384,33 +358,22 @@ def _figures(layer: Layer) -> list[Figure]:
     rule, found, needed = layer.rule, layer.found, layer.needed
     words = "unlimited" if isinstance(found, (int, float)) and found >= UNLIMITED else found
     most = rule.most and needed is not None
-    formula = rule.formula
-    if needed is not None:
-        formula = f"{formula} = {text(needed, rule.unit)}"
-    if rule.reading:
+    formula = rule.formula if needed is None else f"{rule.formula} = {text(needed, rule.unit)}"
+    if most:
+        formula = rule.reading or f"measured, against {rule.formula}"
+    elif rule.reading:
         formula = f"{formula}; found: {rule.reading}"
     figure = Figure(
-        name=rule.name,
-        label=rule.label,
-        value=words,
-        unit="" if isinstance(words, str) else rule.unit,
-        formula=rule.reading or f"measured, against {rule.formula}" if most else formula,
-        source=rule.source,
-        minimum=None if most else needed,
-        setting=rule.setting,
-        group=rule.chain,
-    )
+        rule.name, rule.label, words, "" if isinstance(words, str) else rule.unit, formula,
+        rule.source, minimum=None if most else needed, setting=rule.setting, group=rule.chain,
+    )  # fmt: skip
     if not most:
         return [figure]
     stem, _, unit = rule.name.rpartition("_")
     allowed = replace(
-        figure,
-        name=f"{stem}_allowed_{unit}",
-        label=f"{rule.label}: at most",
-        value=needed,
-        unit=rule.unit,
-        formula=rule.formula,
-    )
+        figure, name=f"{stem}_allowed_{unit}", label=f"{rule.label}: at most", value=needed,
+        unit=rule.unit, formula=rule.formula,
+    )  # fmt: skip
     return [figure, allowed]
 
 
@@ -419,17 +382,11 @@ def _headline(layers: tuple[Layer, ...]) -> Finding:
     if broken is None:
         return ok("the chain", "every layer that is known has what is needed")
     word = "breaks first" if broken.severity == "fail" else "is the first warning"
-    return Finding(
-        severity=broken.severity,
-        subject="the chain",
-        cause=f"{broken.rule.label} {word}",
-    )
+    return Finding(broken.severity, "the chain", f"{broken.rule.label} {word}")
 
 
 def _finding(layer: Layer) -> Finding:
-    return Finding(
-        severity=layer.severity, subject=layer.rule.label, cause=layer.cause, fix=layer.fix
-    )
+    return Finding(layer.severity, layer.rule.label, layer.cause, layer.fix)
 
 
 def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
@@ -438,38 +395,28 @@ def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
         held = largest.get((fix.kind, fix.key))
         if held is None or held.value < fix.value:
             largest[fix.kind, fix.key] = fix
-    texts = {
-        kind: "\n".join([fix.line for fix in largest.values() if fix.kind == kind])
-        for kind in _SNIPPETS
-    }
+    lines = {kind: [fix.line for fix in largest.values() if fix.kind == kind] for kind in _SNIPPETS}
     return tuple(
         [
-            Snippet(title=_SNIPPETS[kind][0], language=_SNIPPETS[kind][1], text=text + "\n")
-            for kind, text in texts.items()
-            if text
+            Snippet(title=title, language=language, text="\n".join([*lines[kind], ""]))
+            for kind, (title, language) in _SNIPPETS.items()
+            if lines[kind]
         ]
     )
 
 
 def _charts(chain: str, layers: tuple[Layer, ...]) -> list[Chart]:
-    bars = [
-        (layer.rule.label, min(max(layer.ratio, RATIO_MIN), RATIO_MAX))
+    bars = {
+        layer.rule.label: min(max(layer.ratio, RATIO_MIN), RATIO_MAX)
         for layer in layers
         if layer.rule.chain == chain and layer.ratio is not None
-    ]
+    }
     if not bars:
         return []
-    names = tuple([name for name, _ in bars])
     return [
         Chart(
-            title=f"{chain}: found against needed",
-            x_label="",
+            title=f"{chain}: found against needed", x_label="", kind="bar", y_log=True,
             y_label=f"times the need, up to {RATIO_MAX:g}",
-            kind="bar",
-            y_log=True,
-            curves=(
-                Curve(label="found", x=names, y=tuple([ratio for _, ratio in bars])),
-                Curve(label="needed", x=names, y=(1.0,) * len(bars)),
-            ),
+            curves=curves([*bars], {"found": bars.values(), "needed": [1.0] * len(bars)}),
         )
-    ]
+    ]  # fmt: skip

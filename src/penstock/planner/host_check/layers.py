@@ -20,7 +20,7 @@ mount(8); Linux: sysctl/vm, dirty_ratio; adjtimex(2).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal
 
 from penstock.planner.host_check.inputs import (
@@ -47,7 +47,7 @@ RANKS: Final[Mapping[Severity, int]] = {"ok": 0, "note": 1, "warn": 2, "fail": 3
 FixKind = Literal["sysctl", "ethtool", "ulimit", "systemd"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fix:
     """Command line; of two layers with the same `key` the larger value wins."""
 
@@ -68,7 +68,7 @@ class Fix:
         return f"{self.key}={self.value}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Description of a layer. `short` is the severity of a shortage.
 
@@ -78,10 +78,11 @@ class Rule:
     name: str
     label: str
     chain: str
-    unit: str = ""
-    setting: str = ""
     formula: str
     source: str
+    _: KW_ONLY
+    unit: str = ""
+    setting: str = ""
     short: Severity = "fail"
     reading: str = ""
     most: bool = False
@@ -130,24 +131,24 @@ def judged(
     if found is None:
         return unknown(rule, unread, needed)
     enough = found <= needed if rule.most else found >= needed
-    comparison = (
-        f"found {text(found, rule.unit)}, allowed at most {text(needed, rule.unit)}"
-        if rule.most
-        else f"found {text(found, rule.unit)}, needed {text(needed, rule.unit)}"
-    )
-    if detail:
-        comparison = f"{comparison} ({detail})"
+    bound = "allowed at most" if rule.most else "needed"
+    compared = f"found {text(found, rule.unit)}, {bound} {text(needed, rule.unit)}"
+    compared += f" ({detail})" if detail else ""
     if enough:
-        return Layer(rule=rule, found=found, needed=needed, severity="ok", cause=comparison)
+        return Layer(rule=rule, found=found, needed=needed, severity="ok", cause=compared)
     return Layer(
-        rule=rule,
-        found=found,
-        needed=needed,
-        severity=short or rule.short,
-        cause=f"{comparison}: {cause}" if cause else comparison,
-        fix=fix or "; ".join([fix.line for fix in fixes]),
-        fixes=fixes,
-    )
+        rule=rule, found=found, needed=needed, severity=short or rule.short,
+        cause=f"{compared}: {cause}" if cause else compared,
+        fix=fix or "; ".join([fix.line for fix in fixes]), fixes=fixes,
+    )  # fmt: skip
+
+
+def sysctl_layer(facts: HostFacts, rule: Rule, needed: int, cause: str = "") -> Layer:
+    """Return a layer for the kernel setting that the rule names."""
+    return judged(
+        rule, facts.sysctl(rule.setting), needed, unread=facts.why(rule.setting), cause=cause,
+        fixes=(Fix("sysctl", rule.setting, needed),),
+    )  # fmt: skip
 
 
 def unknown(rule: Rule, unread: str, needed: Number | None = None) -> Layer:
@@ -201,13 +202,13 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
     limits = [limit for limit in (group.memory_max_bytes, memory.total_bytes) if limit is not None]
     grouped = group.memory_max_bytes is not None and group.memory_max_bytes == min(limits)
     limit = Rule(
-        name=f"{who}_memory_bytes", label=f"memory of the {who}", chain=chain, unit="bytes",
-        setting="memory.max" if grouped else "", formula=need.formula,
-        source="cgroups(7): the kernel ends a process that grows beyond; settings of buffers",
+        f"{who}_memory_bytes", f"memory of the {who}", chain, need.formula,
+        "cgroups(7): the kernel ends a process that grows beyond; settings of buffers",
+        unit="bytes", setting="memory.max" if grouped else "",
     )  # fmt: skip
     free = Rule(
-        name=f"{who}_memory_available_bytes", label=f"memory available to the {who}", chain=chain,
-        unit="bytes", formula=need.formula, source="proc(5), MemAvailable", short="warn",
+        f"{who}_memory_available_bytes", f"memory available to the {who}", chain, need.formula,
+        "proc(5), MemAvailable", unit="bytes", short="warn",
     )  # fmt: skip
     lower = "or lower the settings in the formula, or --memory of the container above it"
     where = "of the host"
@@ -221,7 +222,7 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
             unread=facts.why("memory", "meminfo"), detail=where,
             cause="within its own bounds the process may be ended for want of memory",
             fix=f"memory.max of {need.value} or more, {lower}",
-            fixes=(Fix(kind="systemd", key="MemoryMax", value=need.value),) if grouped else (),
+            fixes=(Fix("systemd", "MemoryMax", need.value),) if grouped else (),
         ),
         judged(
             free, memory.available_bytes, need.value, unread=facts.why("meminfo"),
@@ -233,16 +234,16 @@ def memory_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[L
 
 def pressure_layers(facts: HostFacts, chain: str) -> tuple[Layer, ...]:
     kills = Rule(
-        name="memory_kills", label="kills for memory", chain=chain, short="warn",
-        formula="oom_kill of memory.events (v1: memory.oom_control)", source="cgroups(7)",
+        "memory_kills", "kills for memory", chain, "oom_kill of memory.events (v1:"
+        " memory.oom_control)", "cgroups(7)", short="warn",
     )  # fmt: skip
     swap = Rule(
-        name="swap_used_bytes", label="swap in use", chain=chain, unit="bytes",
-        formula="SwapTotal − SwapFree", source="proc(5), meminfo",
+        "swap_used_bytes", "swap in use", chain, "SwapTotal − SwapFree", "proc(5), meminfo",
+        unit="bytes",
     )  # fmt: skip
     pages = Rule(
-        name="huge_pages", label="transparent huge pages", chain=chain,
-        formula="/sys/kernel/mm/transparent_hugepage/enabled", source="Linux: transhuge",
+        "huge_pages", "transparent huge pages", chain,
+        "/sys/kernel/mm/transparent_hugepage/enabled", "Linux: transhuge",
     )  # fmt: skip
     found = facts.group.kills
     return (
@@ -289,16 +290,13 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
         limit for limit in (facts.group.tasks_max, facts.limits.processes) if limit is not None
     ]
     tasks = Rule(
-        name=f"{who}_threads", label=f"threads of the {who}", chain=chain,
-        setting="pids.max, RLIMIT_NPROC",
-        formula=need.formula, source="cgroups(7), pids.max; getrlimit(2)",
+        f"{who}_threads", f"threads of the {who}", chain, need.formula,
+        "cgroups(7), pids.max; getrlimit(2)", setting="pids.max, RLIMIT_NPROC",
     )  # fmt: skip
     maps = Rule(
-        name=f"{who}_mappings", label=f"memory mappings of the {who}", chain=chain,
-        setting="vm.max_map_count",
-        formula="for libraries, buffers, rings", source="Linux: sysctl/vm, max_map_count",
+        f"{who}_mappings", f"memory mappings of the {who}", chain, "for libraries, buffers, rings",
+        "Linux: sysctl/vm, max_map_count", setting="vm.max_map_count",
     )  # fmt: skip
-    name = "vm.max_map_count"
     running = "" if facts.group.tasks is None else f"the group runs {facts.group.tasks}"
     return (
         judged(
@@ -306,30 +304,25 @@ def task_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Lay
             unread=facts.why("pids", "limits"), detail=running,
             cause="a thread that cannot start stops the process",
             fix=f"pids.max (TasksMax=) and ulimit -u of {need.value} or more",
-            fixes=(Fix(kind="ulimit", key="-u", value=need.value),),
+            fixes=(Fix("ulimit", "-u", need.value),),
         ),
-        judged(
-            maps, facts.sysctl(name), MAPS, unread=facts.why(name),
-            fixes=(Fix(kind="sysctl", key=name, value=MAPS),),
-        ),
+        sysctl_layer(facts, maps, MAPS),
     )  # fmt: skip
 
 
 def cpu_layers(facts: HostFacts, inputs: CheckHostInputs, chain: str) -> tuple[Layer, ...]:
     quota = Rule(
-        name="cpu_quota_stall_ms", label="stall by the CPU quota", chain=chain, unit="ms",
-        setting="cpu.max", formula="stall", reading="period − quota ÷ CPUs",
-        short="warn", most=True,
-        source=f"Linux: sched-bwc; {ARTICLE}, stalls",
+        "cpu_quota_stall_ms", "stall by the CPU quota", chain, "stall",
+        f"Linux: sched-bwc; {ARTICLE}, stalls", unit="ms", setting="cpu.max",
+        reading="period − quota ÷ CPUs", short="warn", most=True,
     )  # fmt: skip
     throttled = Rule(
-        name="cpu_throttled_periods", label="throttled periods", chain=chain, unit="periods",
-        formula="nr_throttled of cpu.stat", source="Linux: sched-bwc", short="warn",
+        "cpu_throttled_periods", "throttled periods", chain, "nr_throttled of cpu.stat",
+        "Linux: sched-bwc", unit="periods", short="warn",
     )  # fmt: skip
     steal = Rule(
-        name="cpu_steal_ratio", label="stolen CPU time", chain=chain, short="warn", most=True,
-        formula="a hundredth", source="proc(5), stat",
-        reading="steal ÷ all time of /proc/stat since boot",
+        "cpu_steal_ratio", "stolen CPU time", chain, "a hundredth", "proc(5), stat", short="warn",
+        most=True, reading="steal ÷ all time of /proc/stat since boot",
     )  # fmt: skip
     return (
         judged(
@@ -385,35 +378,30 @@ UNSAFE_OPTIONS: Final[Mapping[str, str]] = {
 
 _MEDIAN: Final = "sync of the data directory"
 _TAIL: Final = Rule(
-    name="sync_p99_ms", label="slowest syncs (p99)", chain=BROKER, unit="ms", most=True,
-    formula=f"{TAIL} × the allowed median", source="fdatasync(2), measured", short="warn",
+    "sync_p99_ms", "slowest syncs (p99)", BROKER, f"{TAIL} × the allowed median",
+    "fdatasync(2), measured", unit="ms", most=True, short="warn",
 )  # fmt: skip
 _INODES: Final = Rule(
-    name="free_inodes", label="free inodes", chain=BROKER, short="warn",
-    formula="open.files.max: as many files as may be open", source="statvfs(3); StorageSettings",
+    "free_inodes", "free inodes", BROKER, "open.files.max: as many files as may be open",
+    "statvfs(3); StorageSettings", short="warn",
 )  # fmt: skip
 _KIND: Final = Rule(
-    name="file_system", label="file system", chain=BROKER, formula="type and options of the mount",
-    source="mount(8), proc(5), mountinfo",
+    "file_system", "file system", BROKER, "type and options of the mount",
+    "mount(8), proc(5), mountinfo",
 )  # fmt: skip
 _DIRTY: Final = Rule(
-    name="dirty_bytes", label="unwritten pages allowed", chain=BROKER, unit="bytes", short="warn",
-    setting="vm.dirty_ratio",
-    formula="log.checkpoint.bytes", reading="dirty_bytes, or dirty_ratio × available memory",
-    source="Linux: sysctl/vm, dirty_ratio; StorageSettings",
+    "dirty_bytes", "unwritten pages allowed", BROKER, "log.checkpoint.bytes",
+    "Linux: sysctl/vm, dirty_ratio; StorageSettings", unit="bytes", short="warn",
+    setting="vm.dirty_ratio", reading="dirty_bytes, or dirty_ratio × available memory",
 )  # fmt: skip
-_IO: Final = Rule(
-    name="io_limits", label="I/O limits", chain=BROKER, formula="io.max (v1: blkio.throttle)",
-    source="cgroups(7)",
-)  # fmt: skip
+_IO: Final = Rule("io_limits", "I/O limits", BROKER, "io.max (v1: blkio.throttle)", "cgroups(7)")
 _SOURCE: Final = Rule(
-    name="clock_source", label="clock source", chain=BROKER,
-    formula="clocksource0/current_clocksource", source="Linux: timekeeping",
-)  # fmt: skip
+    "clock_source", "clock source", BROKER, "clocksource0/current_clocksource", "Linux: timekeeping"
+)
 _ERROR: Final = Rule(
-    name="clock_error_ms", label="error of the clock", chain=BROKER, unit="ms", short="warn",
-    formula="clock-error", reading="the larger of estimated error and offset", most=True,
-    source="adjtimex(2): STA_UNSYNC, esterror, offset",
+    "clock_error_ms", "error of the clock", BROKER, "clock-error",
+    "adjtimex(2): STA_UNSYNC, esterror, offset", unit="ms", short="warn",
+    reading="the larger of estimated error and offset", most=True,
 )  # fmt: skip
 
 
@@ -422,8 +410,8 @@ def disk_layers(
 ) -> tuple[Layer, ...]:
     wanted_ms, reason = sync_wanted_ms(configured, inputs)
     median = Rule(
-        name="sync_p50_ms", label=_MEDIAN, chain=BROKER, unit="ms", most=True,
-        formula=reason, source="fdatasync(2) after 4 KiB, measured; settings",
+        "sync_p50_ms", _MEDIAN, BROKER, reason, "fdatasync(2) after 4 KiB, measured; settings",
+        unit="ms", most=True,
     )  # fmt: skip
     disk, why = facts.disk or Disk(directory=""), facts.why("sync", "disk")
     policy = configured.storage.log_flush_policy
@@ -451,8 +439,8 @@ def disk_layers(
 def _space(facts: HostFacts, configured: Configured) -> tuple[Layer, ...]:
     need = broker_disk(configured)
     space = Rule(
-        name="free_disk_bytes", label="free disk", chain=BROKER, unit="bytes",
-        formula=need.formula, source="statvfs(3); StorageSettings, log.segment.bytes",
+        "free_disk_bytes", "free disk", BROKER, need.formula,
+        "statvfs(3); StorageSettings, log.segment.bytes", unit="bytes",
     )  # fmt: skip
     disk, why = facts.disk or Disk(directory=""), facts.why("disk")
     return (
@@ -503,7 +491,7 @@ def _dirty(facts: HostFacts, configured: Configured) -> Layer:
     return judged(
         _DIRTY, _dirty_bytes(facts), needed, unread=facts.why("vm.dirty_ratio", "meminfo"),
         cause="the kernel holds writers up before a checkpoint would sync",
-        fixes=(Fix(kind="sysctl", key="vm.dirty_bytes", value=needed),),
+        fixes=(Fix("sysctl", "vm.dirty_bytes", needed),),
     )  # fmt: skip
 
 
