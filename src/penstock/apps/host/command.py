@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.lazy_group import LazyGroup
 from penstock.apps.session import (
+    LazyGroup,
     State,
     counted,
     current,

@@ -40,7 +40,7 @@ def status(state: State) -> None:
     can serve and an admin interface is reachable.
     """
     from penstock.apps.doctor.brokers import known_admins
-    from penstock.apps.doctor.losses import described, given_up
+    from penstock.apps.doctor.interfaces import described, given_up
     from penstock.client.replicas import SHORT_CALLS, outage
 
     with state.client(**SHORT_CALLS) as client:

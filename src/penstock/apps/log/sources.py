@@ -2,7 +2,8 @@
 
 All three yield the batches of a partition in order, one at a time, with their location. Files are
 read as they are, also while a broker runs: removed files are skipped, and an incomplete batch at
-the end of the newest segment ends it.
+the end of the newest segment ends it. A progress bar on stderr shows how
+much was read, if stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import functools
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,7 +22,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import click
 
-from penstock.apps.log.progress import progress
 from penstock.apps.session import State, client_options
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.ids import TopicPartition
@@ -441,3 +442,33 @@ def size_of(source: FileSource) -> int:
                 path = files.file(base, LOG)
                 total += os.path.getsize(path) if os.path.exists(path) else 0
     return total
+
+
+Count = Callable[[int], object]
+
+
+@contextmanager
+def progress(label: str, total: int, *, offsets: bool = False) -> Iterator[Count]:
+    """Return a function that reports how many of all bytes, or offsets, were read."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    counted: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if offsets:
+        counted = (MofNCompleteColumn(), TextColumn("offsets"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda size: bar.advance(task, size)

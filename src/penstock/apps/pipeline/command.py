@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.lazy_group import LazyGroup
-from penstock.apps.session import State, current, output_option, say, show, write_json, write_rich
+from penstock.apps.session import (
+    LazyGroup,
+    State,
+    current,
+    output_option,
+    say,
+    show,
+    write_json,
+    write_rich,
+)
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""`penstock plan check-host`: find the layer of this host that saturates first. It changes nothing.
+"""`penstock plan check-host|receive-path`: find the layer of this host that saturates first, or
+size the path from a network interface to an application.
 
 `host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of
 a broker and of an agent.
@@ -14,9 +15,11 @@ import click
 
 from penstock.apps.plan.output import plan_inputs
 from penstock.apps.session import State
+from penstock.base.settings import describe
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
 from penstock.planner.host_check.check import producer_buffer_bytes
+from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
 from penstock.planner.results import Plan
 
 SYNC_ROUNDS: Final = 100
@@ -112,3 +115,19 @@ def broker_side(settings: BrokerSettings) -> BrokerSide:
         queued_request_bytes=settings.queued_max_request_bytes,
         segment_bytes=settings.log_segment_bytes,
     )
+
+
+_SOCKET_FIELDS: Final = ("socket_receive_buffer_bytes", "socket_send_buffer_bytes")
+
+
+@click.command("receive-path")
+@plan_inputs(ReceivePathInputs)
+def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
+    """Size windows, socket buffers, rings and timers of a receive path.
+
+    Omitted sizes are planned; given sizes (window, term, so-rcvbuf, so-sndbuf, rmem-max,
+    ring-entries) are judged as the driver and the kernel would judge them.
+    """
+    names = {info.attribute: info.name for info in describe(BrokerSettings)}
+    receive, send = [names[socket_field] for socket_field in _SOCKET_FIELDS]
+    return plan_receive_path(inputs, (receive, send))
