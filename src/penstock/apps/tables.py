@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.daemon import handled
-from penstock.apps.outbox.options import parse_duration, parse_size
+from penstock.apps.outbox.care import parse_duration, parse_size
 from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, show
 from penstock.base.errors import InvalidError
 

@@ -221,7 +221,7 @@ class Computed(Generic[Value]):
 
 def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
     """Return the figures that the class of an object declares, in its order, or some groups."""
-    declared = [one for one in vars(type(sizing)).items() if isinstance(one[1], Computed)]
+    declared = [item for item in vars(type(sizing)).items() if isinstance(item[1], Computed)]
     return tuple(
         [
             _figure(name, one, sizing)

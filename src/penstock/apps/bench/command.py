@@ -121,10 +121,10 @@ def bench(
 
 
 def _measured(state: State, locations: Locations, seconds: float) -> Result:
-    from penstock.apps.bench.interrupts import interruptible
     from penstock.apps.bench.machine import host_facts, usable_cores
     from penstock.apps.bench.steps import measure, runs_of
     from penstock.apps.bench.target import scratch, target
+    from penstock.apps.daemon import interruptible
 
     runs = runs_of(seconds)
     with (

@@ -18,7 +18,7 @@ from typing import Any, Final
 import click
 
 from penstock.apps.loads.figures import noise, percentile, write_plainly
-from penstock.apps.outbox.options import outbox_options, parse_size
+from penstock.apps.outbox.care import outbox_options, parse_size
 from penstock.apps.session import State, client_options, show
 from penstock.base.system import SYSTEM_CLOCK
 

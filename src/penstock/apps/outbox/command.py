@@ -16,8 +16,7 @@ import click
 
 from penstock.apps.daemon import handled
 from penstock.apps.outbox.bench import bench
-from penstock.apps.outbox.care import audit, sweep
-from penstock.apps.outbox.options import outbox_options, parse_size
+from penstock.apps.outbox.care import audit, outbox_options, parse_size, sweep
 from penstock.apps.session import CODECS, State, client_options
 from penstock.base.errors import InvalidError
 from penstock.base.files import MACHINE_FILES, write_file

@@ -8,9 +8,9 @@ a managed service still needs operators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
-from typing import Final
+from typing import Final, NamedTuple, get_args
 
 from penstock.planner.cost.inputs import (
     GB,
@@ -40,28 +40,37 @@ SMALL_BYTES_PER_DAY: Final = 1e12
 """Volume below which a file system is not worth its operation."""
 MANAGED_RECORDS_S: Final = 100_000
 PREFIX_PUTS_S: Final = 3500
-_KINDS: Final[tuple[Kind, ...]] = (
-    "compute", "storage", "requests", "cross-zone", "throughput", "shards", "ingest", "retrieval",
-    "database", "cache", "operations",
-)  # fmt: skip
+_KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _NAMED_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turns:
-    """Nearest changes of the cheapest option, within the searched bounds."""
+class Turning(NamedTuple):
+    """Nearest change of the cheapest option in one direction, if there is one within the bounds."""
 
-    less: Turn | None
-    more: Turn | None
-    shorter: Turn | None
-    longer: Turn | None
+    name: str
+    label: str
+    word: str
+    unit: str
+    turn: Turn | None
+
+
+def turnings(inputs: CostInputs, prices: Prices) -> tuple[Turning, ...]:
+    day, days = "bytes/day", "d"
+    less, more = [volume_turn(inputs, prices, up=up) for up in (False, True)]
+    shorter, longer = [retention_turn(inputs, prices, up=up) for up in (False, True)]
+    return (
+        Turning("cheapest_from_bytes_per_day", "at less a day", "below", day, less),
+        Turning("cheapest_to_bytes_per_day", "at more a day", "above", day, more),
+        Turning("cheapest_from_retention_d", "if kept shorter", "kept under", days, shorter),
+        Turning("cheapest_to_retention_d", "if kept longer", "kept over", days, longer),
+    )
 
 
 def findings_of(
     inputs: CostInputs,
     prices: Prices,
     options: Sequence[OptionCost],
-    turns: Turns,
+    turns: Sequence[Turning],
     today: date,
     preset: str | None,
 ) -> tuple[Finding, ...]:
@@ -82,7 +91,7 @@ def findings_of(
     )
 
 
-def _cheapest(ranked: Sequence[OptionCost], turns: Turns) -> list[Finding]:
+def _cheapest(ranked: Sequence[OptionCost], turns: Sequence[Turning]) -> list[Finding]:
     if not ranked:
         return [
             fail(
@@ -110,16 +119,11 @@ def _by(best: OptionCost, second: OptionCost) -> str:
     return f"{_usd(saved)} ({share:.0%}) below {second.label}, which loses{won}"
 
 
-def _until(turns: Turns) -> str:
+def _until(turns: Sequence[Turning]) -> str:
     limits = [
         f"{word} {format_quantity(turn.at, unit)}: {turn.option.label}"
         + (", as this one does not fit there" if turn.unfit else "")
-        for word, turn, unit in (
-            ("below", turns.less, "bytes/day"),
-            ("above", turns.more, "bytes/day"),
-            ("kept under", turns.shorter, "d"),
-            ("kept over", turns.longer, "d"),
-        )
+        for _, _, word, unit, turn in turns
         if turn is not None
     ]
     return "; ".join(limits) or "at no other volume or retention is another cheaper"
@@ -295,18 +299,13 @@ def cost_plan(
         ImpossiblePlan: inputs that contradict each other; their class checks that.
     """
     options = all_options(inputs, prices)
-    turns = Turns(
-        less=volume_turn(inputs, prices, up=False),
-        more=volume_turn(inputs, prices, up=True),
-        shorter=retention_turn(inputs, prices, up=False),
-        longer=retention_turn(inputs, prices, up=True),
-    )
+    turns = turnings(inputs, prices)
     return Plan(
         title="cost" if preset is None else f"cost: {preset}",
         inputs=inputs,
         figures=(
             *_totals(inputs, options),
-            *_turns(inputs, options, turns),
+            *_turns(fitting(options, inputs), turns),
             *_zones(inputs, prices),
             *[figure for option in options for figure in _bill(option)],
         ),
@@ -343,15 +342,8 @@ def _totals(inputs: CostInputs, options: Sequence[OptionCost]) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _turns(inputs: CostInputs, options: Sequence[OptionCost], turns: Turns) -> list[Figure]:
-    ranked = fitting(options, inputs)
+def _turns(ranked: Sequence[OptionCost], turns: Sequence[Turning]) -> list[Figure]:
     group = "where the cheapest changes"
-    rows = (
-        ("cheapest_from_bytes_per_day", "at less a day", turns.less, "bytes/day"),
-        ("cheapest_to_bytes_per_day", "at more a day", turns.more, "bytes/day"),
-        ("cheapest_from_retention_d", "if kept shorter", turns.shorter, "d"),
-        ("cheapest_to_retention_d", "if kept longer", turns.longer, "d"),
-    )
     return [
         Figure("cheapest_option", "cheapest that fits", ranked[0].key if ranked else None, "",
                "smallest total of those that can carry the workload", MODEL, group=group),
@@ -360,7 +352,7 @@ def _turns(inputs: CostInputs, options: Sequence[OptionCost], turns: Turns) -> l
                    None if turn is None else turn.at, unit,
                    "nearest place where another total is smaller, by halving; - is nowhere", MODEL,
                    group=group)
-            for name, label, turn, unit in rows
+            for name, label, _, unit, turn in turns
         ],
     ]  # fmt: skip
 
