@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 import click
 
@@ -57,6 +57,9 @@ COLUMN_GAP: Final = 3
 """Characters between two columns of a table."""
 PIPED_COLUMNS_MAX: Final = 10_000
 """Tables that no terminal shows are folded here at the latest."""
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 
 
 class InvalidProfile(InvalidError):
@@ -237,6 +240,17 @@ def current() -> State:
     """Return the options before the command; the defaults outside of a command."""
     context = click.get_current_context(silent=True)
     return context.obj if context and isinstance(context.obj, State) else State()
+
+
+def default_option(
+    names: str, default: object, doc: str, kind: click.ParamType[Any] | type | None = None
+) -> Callable[[Decorated], Decorated]:
+    """Return an option whose help shows its default; `names` are separated by blanks."""
+    return click.option(*names.split(), type=kind, default=default, show_default=True, help=doc)
+
+
+def path_option(names: str, doc: str) -> Callable[[Decorated], Decorated]:
+    return click.option(*names.split(), type=click.Path(path_type=Path), help=doc)
 
 
 def output_option(command: Callable[..., None]) -> Callable[..., None]:

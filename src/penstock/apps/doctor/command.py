@@ -26,18 +26,13 @@ from penstock.apps.doctor.security import (
     security_checks,
 )
 from penstock.apps.doctor.storage import CONTROL_FILE, agent, installation, outbox, skipped
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import State, client_options, path_option, write_json, write_table
 from penstock.base.errors import PenstockError
 from penstock.client.replicas import outage
 
 
 @click.command("doctor", short_help="Find problems, and show how to fix them.")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="The broker's TOML file: database, store, TLS.",
-)
+@path_option("--config file", "The broker's TOML file: database, store, TLS.")
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
 @click.option(
@@ -45,10 +40,9 @@ from penstock.client.replicas import outage
     help="Admin interfaces to ask for readiness and clock (PENSTOCK_ADMIN); else as brokers say.",
 )  # fmt: skip
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
-@click.option(
-    "--agent-config", "agent_file", type=click.Path(path_type=Path),
-    help="A host agent's TOML file: checks the access to its HTTP front.",
-)  # fmt: skip
+@path_option(
+    "--agent-config agent_file", "A host agent's TOML file: checks the access to its HTTP front."
+)
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options
 def doctor(

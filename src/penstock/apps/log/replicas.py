@@ -9,7 +9,16 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import click
 
-from penstock.apps.session import Number, State, client_options, counted, say, show
+from penstock.apps.session import (
+    Number,
+    State,
+    client_options,
+    counted,
+    default_option,
+    path_option,
+    say,
+    show,
+)
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.replication.placement import placed_again
 
@@ -90,10 +99,9 @@ def waiting_options(command: Any) -> Any:
     command = click.option(
         "--no-wait", is_flag=True, help="Do not wait until the moves are complete."
     )(command)
-    return click.option(
-        "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
-        help="Seconds to wait; pending moves continue afterwards.",
-    )(command)  # fmt: skip
+    return default_option(
+        "--timeout limit", 3600.0, "Seconds to wait; pending moves continue afterwards.", Number(0)
+    )(command)
 
 
 def progress(state: State) -> Callable[[int, int], None]:
@@ -118,12 +126,7 @@ def progress(state: State) -> Callable[[int, int], None]:
     help="New replication factor; moves as few replicas as possible.",
 )
 @click.option("--cancel", is_flag=True, help="Cancel the pending reassignment.")
-@click.option(
-    "--file",
-    "plan",
-    type=click.Path(path_type=Path),
-    help="JSON file of partitions and their replicas.",
-)
+@path_option("--file plan", "JSON file of partitions and their replicas.")
 @waiting_options
 @client_options
 def reassign(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import click
 
-from penstock.apps.session import State, client_options
+from penstock.apps.session import State, client_options, path_option
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
@@ -148,14 +148,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.argument("topic", required=False)
     @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
-    @click.option(
-        "--data-dir", type=click.Path(path_type=Path),
-        help="Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
-    )  # fmt: skip
-    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
-    @click.option(
-        "--config", type=click.Path(path_type=Path), help="With --objects: the brokers' TOML file."
+    @path_option(
+        "--data-dir",
+        "Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
     )
+    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
+    @path_option("--config", "With --objects: the brokers' TOML file.")
     @click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
         help="With --objects: a broker's setting.",

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.daemon import handled
-from penstock.apps.session import State, client_options, counted, write_json, write_table
+from penstock.apps.session import (
+    State,
+    client_options,
+    counted,
+    default_option,
+    write_json,
+    write_table,
+)
 from penstock.base.errors import RetriableError, UnavailableError
 
 _DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
@@ -81,15 +88,11 @@ SHOWN_MAX: Final = 100
     "--group", "groups", multiple=True,
     help="Group that must have read a payload. Default: all with offsets of the topic.",
 )  # fmt: skip
-@click.option("--retention", default="24h", show_default=True, help="Age of payloads to remove.")
-@click.option(
-    "--orphan-age", default="1h", show_default=True,
-    help="Age of temporary files and empty directories to remove.",
-)  # fmt: skip
-@click.option(
-    "--grace", default="24h", show_default=True,
-    help="Age beyond retention from which a payload without pointer is reported.",
-)  # fmt: skip
+@default_option("--retention", "24h", "Age of payloads to remove.")
+@default_option("--orphan-age", "1h", "Age of temporary files and empty directories to remove.")
+@default_option(
+    "--grace", "24h", "Age beyond retention from which a payload without pointer is reported."
+)
 @click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
 @click.option("--every", metavar="DURATION", help="Repeat at this interval, until SIGTERM.")
@@ -207,10 +210,7 @@ def _show_failed(failed: list[str]) -> None:
     help="Group that must read all payloads. Default: all with offsets of the topic.",
 )  # fmt: skip
 @click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
-@click.option(
-    "--grace", default="5m", show_default=True,
-    help="Age below which a payload may be waiting for its pointer.",
-)  # fmt: skip
+@default_option("--grace", "5m", "Age below which a payload may be waiting for its pointer.")
 @client_options
 def audit(
     state: State, root: str, topic: str, groups: tuple[str, ...], checksums: bool, grace: str

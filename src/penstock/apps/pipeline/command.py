@@ -22,6 +22,7 @@ from penstock.apps.session import (
     State,
     current,
     output_option,
+    path_option,
     say,
     show,
     write_json,
@@ -106,7 +107,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
     @click.argument("file", type=click.Path(path_type=Path))
     @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers; wins over the file.")
     @click.option("--admin", metavar="URL", help="The broker's admin address.")
-    @click.option("--state", "directory", type=click.Path(path_type=Path), help="State directory.")
+    @path_option("--state directory", "State directory.")
     @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
     @functools.wraps(command)

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State
+from penstock.apps.session import State, default_option, path_option
 from penstock.base.settings import describe
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
@@ -27,22 +27,15 @@ SYNC_ROUNDS_MAX: Final = 1_000
 
 
 @click.command("check-host")
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path),
-    help="TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
-)  # fmt: skip
-@click.option(
-    "--agent-config", type=click.Path(path_type=Path),
-    help="TOML file of a host agent, as `penstock host serve` reads it.",
-)  # fmt: skip
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path),
-    help="Directory whose syncs are timed. [default: log.dirs]",
-)  # fmt: skip
-@click.option(
-    "--sync-rounds", type=click.IntRange(0, SYNC_ROUNDS_MAX), default=SYNC_ROUNDS,
-    show_default=True,
-    help="Syncs of 4 KiB to time in it, in a file without a name; 0 writes nothing at all.",
+@path_option(
+    "--config file",
+    "TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
+)
+@path_option("--agent-config", "TOML file of a host agent, as `penstock host serve` reads it.")
+@path_option("--data-dir", "Directory whose syncs are timed. [default: log.dirs]")
+@default_option(
+    "--sync-rounds", SYNC_ROUNDS, "Syncs of 4 KiB to time in it, in a file without a name; 0 writes"
+    " nothing at all.", click.IntRange(0, SYNC_ROUNDS_MAX),
 )  # fmt: skip
 @click.option("--interface", default="", help="Network interface. [default: of the default route]")
 @click.option(
