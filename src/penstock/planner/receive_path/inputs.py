@@ -38,7 +38,6 @@ MESSAGES_PER_TERM_MIN: Final = 8
 """Ratio of a term to the longest message or datagram."""
 WINDOW_DEFAULT_BYTES: Final = 128 << 10
 WINDOW_MAX_BYTES: Final = TERM_MAX_BYTES // 2
-SOCKET_BUFFER_DEFAULT_BYTES: Final = 128 << 10
 SOCKET_BUFFER_MAX_BYTES: Final = (2**31 - 1) // 2
 """Largest request, since Linux doubles it in an int."""
 RMEM_MAX_DEFAULT_BYTES: Final = 212_992
@@ -48,7 +47,6 @@ UDP_HEADER_BYTES: Final = 8
 IP_HEADER_BYTES: Final = 20
 ETHERNET_BYTES: Final = 14 + 4 + 8 + 12
 """Header, check sequence, preamble, and the gap after a frame."""
-ETHERNET_FRAME_BYTES: Final = 14 + 4
 DATAGRAM_OVERHEAD_BYTES: Final = UDP_HEADER_BYTES + IP_HEADER_BYTES + ETHERNET_BYTES
 
 RING_MIN_ENTRIES: Final = 256
@@ -62,7 +60,6 @@ NAK_UNICAST_DELAY_US: Final = 1.0
 NAK_UNICAST_RETRY_RATIO: Final = 100
 NAK_MULTICAST_BACKOFF_US: Final = 10_000.0
 NAK_MULTICAST_GROUP: Final = 10
-RETRANSMIT_DELAY_US: Final = 0.0
 RETRANSMIT_LINGER_US: Final = 10_000.0
 BACKOFF_FLOOR_US: Final = 100.0
 """Shortest backoff that timers and threads of a host can keep."""
