@@ -32,8 +32,7 @@ import pyarrow as pa
 
 from benchmarks.columnar_client import scratch
 from benchmarks.harness import Row, seconds
-from penstock.apps.loads.figures import interleaved
-from penstock.apps.loads.files import write_plainly
+from penstock.apps.loads.figures import interleaved, write_plainly
 from penstock.client import Client
 from penstock.client.limits import BATCH_BYTES
 from penstock.outbox.pointer import encode_pointer

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import uvloop
 
 from benchmarks.peers.bare_client import BatchTemplate, Link, produced, versions, versions_request
-from penstock.apps.loads.pacing import moments
+from penstock.apps.loads.figures import moments
 
 LINKS = 16
 SEED = 7

@@ -12,16 +12,18 @@ from pathlib import Path
 import pytest
 
 from penstock.apps.host_reading import Reading, Request, Tree, existing, quantile, read_host
-from penstock.apps.host_reading.disks import file_system, read_disk, sync_times_ms
 from penstock.apps.host_reading.files import cpu_list, mount_of
 from penstock.apps.host_reading.groups import read_group
-from penstock.apps.host_reading.kernel import (
+from penstock.apps.host_reading.host import (
     ask_clock,
+    file_system,
     read_clock,
+    read_disk,
     read_limits,
     read_memory,
     read_processors,
     read_sysctls,
+    sync_times_ms,
 )
 from penstock.apps.host_reading.network import (
     NoEthtool,

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from penstock.apps.plan.output import plan_inputs
 from penstock.apps.session import State, write_table
 from penstock.base.settings import setting
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.inputs import ImpossiblePlan
 from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet
 
 
@@ -46,8 +46,8 @@ def box(state: State, inputs: BoxInputs, fragile: bool) -> Plan:
             Figure(name="area_bytes", label="area", value=inputs.side_bytes * 2, unit="bytes",
                    formula="2 × side", source="Euclid", minimum=1, setting="box.area",
                    group="size"),
-            Figure(name="shape", label="shape", value="square", formula="as drawn",
-                   source="Euclid, book I", group="form"),
+            Figure(name="shape", label="shape", value="square", unit="",
+                   formula="as drawn", source="Euclid, book I", group="form"),
         ),
         findings=(finding,) if fragile else (),
         snippets=(Snippet(title="box.properties", language="properties", text="box.area=[2]\n"),),

@@ -19,10 +19,10 @@ import pytest
 
 from penstock.apps.host.probe import TIMEOUT_SECONDS
 from penstock.apps.host.send import NOTICE_SECONDS as NOTICE_BEFORE_SENDING
-from penstock.apps.log.configs import config
 from penstock.apps.log.consume import consume
 from penstock.apps.log.groups import group
 from penstock.apps.log.produce import produce
+from penstock.apps.log.topics import config
 from penstock.apps.log.topics import topic as topic_commands
 from penstock.apps.session import FIRST_NOTICE_SECONDS, NOTICE_SECONDS, State
 from penstock.apps.waiting import LOOK_SECONDS, Silence

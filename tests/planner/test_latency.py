@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.inputs import ImpossiblePlan
 from penstock.planner.latency import (
     ZERO,
     DisklessLatency,

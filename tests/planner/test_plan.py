@@ -16,10 +16,17 @@ from penstock.planner.calibration import (
     calibration_document,
     read_calibration,
 )
-from penstock.planner.errors import InvalidPlanFile
-from penstock.planner.inputs import read_inputs
-from penstock.planner.plots import draw
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, given_rows, input_rows
+from penstock.planner.inputs import InvalidPlanFile, read_inputs
+from penstock.planner.results import (
+    Chart,
+    Curve,
+    Figure,
+    Finding,
+    Plan,
+    draw,
+    given_rows,
+    input_rows,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

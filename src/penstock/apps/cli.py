@@ -14,8 +14,7 @@ from typing import Any, Final
 import click
 
 from penstock import __version__
-from penstock.apps.lazy_group import LazyGroup
-from penstock.apps.session import State
+from penstock.apps.session import LazyGroup, State
 from penstock.base.errors import PenstockError
 
 _COMMANDS: Final = {
@@ -27,8 +26,8 @@ _COMMANDS: Final = {
     "queue": ("log.queues", "queue", "Inspect share groups, and redrive dead letters."),
     "transaction": ("log.transactions", "transaction", "Inspect and abort transactions."),
     "cluster": ("log.cluster", "cluster", "Show brokers and partitions, and suggest moves."),
-    "broker": ("log.brokers", "broker", "Drain and remove brokers."),
-    "config": ("log.configs", "config", "Manage settings of topics, groups and brokers."),
+    "broker": ("log.replicas", "broker", "Drain and remove brokers."),
+    "config": ("log.topics", "config", "Manage settings of topics, groups and brokers."),
     "quota": ("log.quotas", "quota", "Manage quotas of users, client ids, addresses."),
     "acl": ("access.acls", "acl", "Manage access rules: list, add, remove."),
     "tls": ("tls", "tls", "Create, check and reload certificates."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import BadInput, State, counted, output_option, say, show
+from penstock.apps.session import BadInput, State, counted, default_option, output_option, say, show
 
 if TYPE_CHECKING:
     from penstock.security.data.key_location import KeyPlace
@@ -77,9 +77,9 @@ def init(state: State, place: KeyPlace) -> None:
 
 
 @keys.command("list", short_help="Show subjects that have keys.")
-@click.option(
-    "--limit", type=click.IntRange(0, SUBJECTS_MAX), default=SHOWN_MAX, show_default=True,
-    help="Most subjects to show, the oldest first.",
+@default_option(
+    "--limit", SHOWN_MAX, "Most subjects to show, the oldest first.",
+    click.IntRange(0, SUBJECTS_MAX),
 )  # fmt: skip
 @_ring
 @output_option

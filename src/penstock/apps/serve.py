@@ -25,18 +25,14 @@ from penstock.apps.configuration import Configuration, Given, configure, misspel
 from penstock.apps.daemon import FORMATS, LEVELS, set_up, stop_event
 from penstock.apps.private_files import protect
 from penstock.apps.running import serve_until
+from penstock.apps.session import default_option, path_option
 from penstock.apps.wiring import Ready, address, logs_below, trusted_note
 
 logger = logging.getLogger(__name__)
 
 
 @click.command("serve", short_help="Run a broker.")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="TOML file of settings, by Kafka's names.",
-)
+@path_option("--config file", "TOML file of settings, by Kafka's names.")
 @click.option("--data-dir", help="Directory of the log and its database (log.dirs).")
 @click.option(
     "--listener", metavar="HOST:PORT", help="Address for Kafka clients; port 0: any free port."
@@ -44,20 +40,8 @@ logger = logging.getLogger(__name__)
 @click.option("--admin", metavar="HOST:PORT", help="Address of the admin HTTP interface.")
 @click.option("--processes", metavar="N", help="Brokers that share the directory (processes).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@click.option(
-    "--log-format",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="Format of log lines.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(LEVELS),
-    default="warning",
-    show_default=True,
-    help="Lowest level of log lines.",
-)
+@default_option("--log-format", "text", "Format of log lines.", click.Choice(FORMATS))
+@default_option("--log-level", "warning", "Lowest level of log lines.", click.Choice(LEVELS))
 def serve(
     file: Path | None,
     data_dir: str | None,

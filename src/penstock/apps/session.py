@@ -16,6 +16,8 @@ name a file of them, as Kafka's tools take one; PENSTOCK_CLIENT_CONFIG names one
 
 JSON output is one object for a single result, an array for a list, and one object per line for
 a stream; its keys are part of the interface.
+
+Commands of a `LazyGroup` are imported at their first use.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar
 
 import click
 
@@ -54,6 +57,9 @@ COLUMN_GAP: Final = 3
 """Characters between two columns of a table."""
 PIPED_COLUMNS_MAX: Final = 10_000
 """Tables that no terminal shows are folded here at the latest."""
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 
 
 class InvalidProfile(InvalidError):
@@ -236,6 +242,17 @@ def current() -> State:
     return context.obj if context and isinstance(context.obj, State) else State()
 
 
+def default_option(
+    names: str, default: object, doc: str, kind: click.ParamType[Any] | type | None = None
+) -> Callable[[Decorated], Decorated]:
+    """Return an option whose help shows its default; `names` are separated by blanks."""
+    return click.option(*names.split(), type=kind, default=default, show_default=True, help=doc)
+
+
+def path_option(names: str, doc: str) -> Callable[[Decorated], Decorated]:
+    return click.option(*names.split(), type=click.Path(path_type=Path), help=doc)
+
+
 def output_option(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that asks no broker `--output`, and a `State` as first argument."""
 
@@ -393,3 +410,31 @@ def parse_pairs(texts: Sequence[str], option: str) -> dict[str, str]:
             raise click.UsageError(f"{option} {text}: must read key=value")
         pairs[name] = value
     return pairs
+
+
+class LazyGroup(click.Group):
+    """Group whose commands are imported at their first use.
+
+    `entries` maps a command's name to its module in `penstock.apps`, the name in it, and its line
+    of help.
+    """
+
+    def __init__(
+        self, *arguments: Any, entries: Mapping[str, tuple[str, str, str]], **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(f"penstock.apps.{entry[0]}"), entry[1])
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in self._entries.items()])

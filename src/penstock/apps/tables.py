@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.daemon import handled
-from penstock.apps.outbox.options import parse_duration, parse_size
-from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, show
+from penstock.apps.outbox.care import parse_duration, parse_size
+from penstock.apps.session import DEFAULT_BOOTSTRAP, State, client_options, default_option, show
 from penstock.base.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def _root(command: Command) -> Command:
     help="Admin address, for direct reads of segment files (PENSTOCK_ADMIN_URL).",
 )  # fmt: skip
 @click.option("--master", metavar="URL", help="Spark's master. Default: this machine.")
-@click.option(
-    "--tables-max", type=click.IntRange(1, 1_000), default=32, show_default=True,
-    help="Most tables to maintain at once; further topics wait.",
+@default_option(
+    "--tables-max", 32, "Most tables to maintain at once; further topics wait.",
+    click.IntRange(1, 1_000),
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Write the available records, and stop.")
 @client_options
@@ -112,7 +112,7 @@ def status(state: State, root: str) -> None:
 @table.command("compact", short_help="Rewrite small files as large ones.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
-@click.option("--target", default="128m", show_default=True, help="Size of the files to make.")
+@default_option("--target", "128m", "Size of the files to make.")
 @client_options
 def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> None:
     """Rewrite the small files of the tables of TOPICs, or of all, as large ones.
@@ -134,7 +134,7 @@ def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> No
 @table.command("clean", short_help="Remove files that no table version needs.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
-@click.option("--age", default="7d", show_default=True, help="Age of files to remove; 1h or more.")
+@default_option("--age", "7d", "Age of files to remove; 1h or more.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
 @client_options
 def clean(state: State, topics: tuple[str, ...], root: str, age: str, execute: bool) -> None:

@@ -10,7 +10,7 @@ import click
 
 from penstock.apps.admin import admin_addresses, admin_url, ask_admin
 from penstock.apps.log.queues import admin_option
-from penstock.apps.session import BadInput, State, output_option, say, show_facts
+from penstock.apps.session import BadInput, State, default_option, output_option, say, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.client.errors import BrokerRefused
 
@@ -32,13 +32,7 @@ def tls() -> None:
 @click.option(
     "--client", "clients", multiple=True, metavar="NAME", help="A client's certificate, CN=NAME."
 )
-@click.option(
-    "--days",
-    type=click.IntRange(1, 3650),
-    default=90,
-    show_default=True,
-    help="Days that the certificates are valid.",
-)
+@default_option("--days", 90, "Days that the certificates are valid.", click.IntRange(1, 3650))
 @output_option
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int

@@ -3,7 +3,7 @@
     inputs (settings, with units) ──> one function per plan ──> Plan ──> table, JSON, plot, form
 
 Every plan is a function from typed inputs to a `Plan`, whose figures have a formula and a source.
-The planner reads no files except its own tables (`tables.py`): the caller reads files, hosts and
+The planner reads no files except its own tables (`inputs.py`): the caller reads files, hosts and
 topics first. Inputs are declared like settings, so that a command line, a file and a form share one
 declaration.
 """

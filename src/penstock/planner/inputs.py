@@ -1,18 +1,52 @@
-"""Reading of a plan's inputs: declared like settings, written with units.
+"""Inputs of plans: declared like settings, written with units; their tables and errors.
 
 An inputs class is a frozen dataclass of `penstock.base.settings.setting` fields with names in
-kebab case (`message-bytes`); its unit is that of a number without a suffix.
+kebab case (`message-bytes`); its unit is that of a number without a suffix. Tables are TOML files
+beside the code that uses them.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from math import isfinite
-from typing import TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from penstock.base.errors import InvalidSetting
+from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.base.settings import SettingInfo, describe, load
 from penstock.planner.quantities import NoQuantity, parse_quantity
+
+
+class ImpossiblePlan(InvalidError):
+    """Inputs that no configuration can serve: the broken rule, the inputs, and the fix."""
+
+    code: ClassVar[str] = "invalid_request"
+
+    def __init__(self, rule: str, found: str, fix: str) -> None:
+        super().__init__(f"{rule}: {found}; {fix}")
+        self.rule = rule
+        self.found = found
+        self.fix = fix
+
+
+class InvalidPlanFile(InvalidError):
+    """An invalid file of a plan; the message names the position."""
+
+    code: ClassVar[str] = "invalid_config"
+
+
+class NothingToPlan(InvalidError):
+    code: ClassVar[str] = "invalid_request"
+
+
+def table_text(package: str, name: str) -> str:
+    return (resources.files(package) / name).read_text("utf-8")
+
+
+def read_table(package: str, name: str) -> dict[str, Any]:
+    return tomllib.loads(table_text(package, name))
+
 
 Inputs = TypeVar("Inputs")
 

@@ -42,7 +42,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.inputs import ImpossiblePlan
 
 Floats = NDArray[np.float64]
 

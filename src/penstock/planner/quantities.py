@@ -22,42 +22,19 @@ _NUMBER: Final = re.compile(
 _BITS_OR_BYTES: Final = re.compile(r"[KMGTP]i?b")
 
 _BYTES: Final[Mapping[str, float]] = {
-    "b": 1,
-    "k": 2**10,
-    "m": 2**20,
-    "g": 2**30,
-    "t": 2**40,
-    "kb": 1e3,
-    "mb": 1e6,
-    "gb": 1e9,
-    "tb": 1e12,
-    "pb": 1e15,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-    "pib": 2**50,
-}
+    "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40,
+    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
+}  # fmt: skip
 _SECONDS: Final[Mapping[str, float]] = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0,
     "d": 86400.0,
-}
+}  # fmt: skip
 _COUNTS: Final[Mapping[str, float]] = {"k": 1e3, "m": 1e6, "g": 1e9}
 _BITS: Final[Mapping[str, float]] = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "bit": 1.0}
 _PER: Final[Mapping[str, float]] = {
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-    "month": 30 * 86400.0,
-}
+    "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "day": 86400.0, "month": 30 * 86400.0,
+}  # fmt: skip
 _OF_UNIT: Final[Mapping[str, Mapping[str, float]]] = {
     "bytes": _BYTES,
     "bit": _BITS,

@@ -14,23 +14,29 @@ Figures are declared on the functions that compute them:
 A function's name is its figure's. Texts are templates: a field in braces is an attribute of the
 object, or of one of its attributes, with its unit after a colon; `:g` and `:.3g` are Python's own.
 A text that depends on more is a function of the object.
+
+Charts are drawn as PNG or SVG, with matplotlib from the extra `plots`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from io import BytesIO
 from string import Formatter
 from typing import Any, Final, Generic, Literal, TypeVar, overload
 
+from penstock.base.errors import InvalidError
 from penstock.base.settings import describe
+from penstock.planner.inputs import InvalidPlanFile
 from penstock.planner.quantities import format_quantity
 
 Number = float | int
 Severity = Literal["ok", "note", "warn", "fail"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """Result with its formula.
 
@@ -43,9 +49,10 @@ class Figure:
     name: str
     label: str
     value: Number | str | bool | None
-    unit: str = ""
+    unit: str
     formula: str
     source: str
+    _: KW_ONLY
     minimum: Number | None = None
     setting: str = ""
     group: str = ""
@@ -59,32 +66,20 @@ class Figure:
         return "" if self.minimum is None else format_quantity(self.minimum, self.unit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
+    """Finding on a requirement: it is met (`ok`), worth a check, will sometimes fail, or fails."""
+
     severity: Severity
     subject: str
     cause: str
     fix: str = ""
 
 
-def ok(subject: str, cause: str, fix: str = "") -> Finding:
-    """Return a finding on a met requirement."""
-    return Finding(severity="ok", subject=subject, cause=cause, fix=fix)
-
-
-def note(subject: str, cause: str, fix: str = "") -> Finding:
-    """Return a finding that is worth a check."""
-    return Finding(severity="note", subject=subject, cause=cause, fix=fix)
-
-
-def warn(subject: str, cause: str, fix: str = "") -> Finding:
-    """Return a finding on a requirement that will sometimes fail."""
-    return Finding(severity="warn", subject=subject, cause=cause, fix=fix)
-
-
-def fail(subject: str, cause: str, fix: str = "") -> Finding:
-    """Return a finding on a requirement that will fail."""
-    return Finding(severity="fail", subject=subject, cause=cause, fix=fix)
+ok: Final = partial(Finding, "ok")
+note: Final = partial(Finding, "note")
+warn: Final = partial(Finding, "warn")
+fail: Final = partial(Finding, "fail")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +110,13 @@ class Chart:
     x_log: bool = False
     y_log: bool = False
     marks: Mapping[str, Number] | None = None
+
+
+def curves(
+    x: Sequence[Number | str], by_label: Mapping[str, Iterable[Number]]
+) -> tuple[Curve, ...]:
+    """Return curves over the same `x`."""
+    return tuple([Curve(label=label, x=tuple(x), y=tuple(y)) for label, y in by_label.items()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,23 +152,26 @@ _NOTHING: Final = (0, -1, "")
 """Defaults that mean "unknown" or "to be planned"; False means no."""
 
 
-def given_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
+Row = tuple[str, Any, str, str]
+"""Name, value, unit and documentation of an input."""
+
+
+def given_rows(inputs: Any) -> list[Row]:
     """Return `input_rows` without empty inputs that were not given."""
-    defaults = {info.name: info.default for info in describe(type(inputs))}
+    changed = changed_rows(inputs)
     return [
         row
         for row in input_rows(inputs)
-        if row[1] is False or row[1] != defaults[row[0]] or row[1] not in _NOTHING
+        if row[1] is False or row in changed or row[1] not in _NOTHING
     ]
 
 
-def changed_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
+def changed_rows(inputs: Any) -> list[Row]:
     defaults = {info.name: info.default for info in describe(type(inputs))}
     return [row for row in input_rows(inputs) if row[1] != defaults[row[0]]]
 
 
-def input_rows(inputs: Any) -> list[tuple[str, Any, str, str]]:
-    """Return the name, value, unit and documentation of each input."""
+def input_rows(inputs: Any) -> list[Row]:
     return [
         (info.name, getattr(inputs, info.attribute), info.unit, info.doc)
         for info in describe(type(inputs))
@@ -177,18 +182,25 @@ Value = TypeVar("Value")
 Text = str | Callable[[Any], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """Declaration of a figure, see `results.Figure`; `shown` is whether it exists."""
 
     label: Text
-    unit: str
-    group: str
+    unit: str = ""
+    _: KW_ONLY
+    group: str = ""
     formula: Text
     source: Text
-    setting: str
-    minimum: Callable[[Any], Number] | None
-    shown: Callable[[Any], Any] | None
+    setting: str = ""
+    minimum: Callable[[Any], Number] | None = None
+    shown: Callable[[Any], Any] | None = None
+
+    def __call__(self, compute: Callable[[Any], Value]) -> Computed[Value]:
+        return Computed(compute, self)
+
+
+figure: Final = Declaration
 
 
 class Computed(Generic[Value]):
@@ -207,32 +219,14 @@ class Computed(Generic[Value]):
         return self if owner is None else self.compute(owner)
 
 
-def figure(
-    label: Text,
-    unit: str = "",
-    *,
-    group: str = "",
-    formula: Text,
-    source: Text,
-    setting: str = "",
-    minimum: Callable[[Any], Number] | None = None,
-    shown: Callable[[Any], Any] | None = None,
-) -> Callable[[Callable[[Any], Value]], Computed[Value]]:
-    declared = Declaration(
-        label=label, unit=unit, group=group, formula=formula, source=source, setting=setting,
-        minimum=minimum, shown=shown,
-    )  # fmt: skip
-    return lambda compute: Computed(compute, declared)
-
-
 def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
     """Return the figures that the class of an object declares, in its order, or some groups."""
+    declared = [item for item in vars(type(sizing)).items() if isinstance(item[1], Computed)]
     return tuple(
         [
             _figure(name, one, sizing)
-            for name, one in vars(type(sizing)).items()
-            if isinstance(one, Computed)
-            and (not groups or one.declared.group in groups)
+            for name, one in declared
+            if (not groups or one.declared.group in groups)
             and (one.declared.shown is None or one.declared.shown(sizing))
         ]
     )
@@ -241,16 +235,11 @@ def figures_of(sizing: object, *groups: str) -> tuple[Figure, ...]:
 def _figure(name: str, one: Computed[Any], sizing: object) -> Figure:
     declared = one.declared
     return Figure(
-        name=name,
-        label=filled(declared.label, sizing),
-        value=one.compute(sizing),
-        unit=declared.unit,
-        formula=filled(declared.formula, sizing),
-        source=filled(declared.source, sizing),
+        name, filled(declared.label, sizing), one.compute(sizing), declared.unit,
+        filled(declared.formula, sizing), filled(declared.source, sizing), group=declared.group,
         minimum=None if declared.minimum is None else declared.minimum(sizing),
         setting=declared.setting,
-        group=declared.group,
-    )
+    )  # fmt: skip
 
 
 class _Template(Formatter):
@@ -271,3 +260,71 @@ _TEMPLATE: Final = _Template()
 
 def filled(text: Text, sizing: object) -> str:
     return _TEMPLATE.vformat(text, (), {"of": sizing}) if isinstance(text, str) else text(sizing)
+
+
+_FORMATS: Final = {".png": "png", ".svg": "svg"}
+_WIDTH_INCHES: Final = 9.0
+_HEIGHT_INCHES: Final = 4.0
+_INSIDE_MAX: Final = 6
+"""Number of curves up to which the legend is inside the plot."""
+_COLOURS: Final = 10
+"""Colours before they repeat with another line style."""
+_STYLES: Final = ("-", "--", ":")
+
+
+def draw(plan: Plan, suffix: str) -> bytes:
+    """Draw all charts of a plan, one below the other, in the format of a file's suffix.
+
+    Raises:
+        InvalidPlanFile: an unknown suffix.
+        InvalidError: a plan without charts, or matplotlib is not installed.
+    """
+    kind = _FORMATS.get(suffix.lower())
+    if kind is None:
+        ends = " or ".join(_FORMATS)
+        raise InvalidPlanFile(f"plot files end in {ends}, and not in {suffix or 'nothing'!r}")
+    if not plan.charts:
+        raise InvalidError(f"plan {plan.title!r} has no charts to draw")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as missing:
+        raise InvalidError("plots need matplotlib: pip install 'penstock[plots]'") from missing
+    height = _HEIGHT_INCHES * len(plan.charts)
+    drawing = Figure(figsize=(_WIDTH_INCHES, height), layout="constrained")
+    drawing.suptitle(plan.title)
+    for place, chart in enumerate(plan.charts, 1):
+        _draw_chart(drawing.add_subplot(len(plan.charts), 1, place), chart)
+    buffer = BytesIO()
+    drawing.savefig(buffer, format=kind)
+    return buffer.getvalue()
+
+
+def _draw_chart(axes: Any, chart: Chart) -> None:
+    axes.set_title(chart.title)
+    axes.set_xlabel(chart.x_label)
+    axes.set_ylabel(chart.y_label)
+    for index, curve in enumerate(chart.curves):
+        if chart.kind == "bar":
+            width = 0.8 / len(chart.curves)
+            bar_positions = [at - 0.4 + width * (index + 0.5) for at in range(len(curve.x))]
+            axes.bar(bar_positions, curve.y, width=width, label=curve.label)
+            axes.set_xticks(
+                range(len(curve.x)), [str(at) for at in curve.x], rotation=20, ha="right"
+            )
+        else:
+            style = _STYLES[index // _COLOURS % len(_STYLES)]
+            axes.plot(curve.x, curve.y, label=curve.label, linestyle=style)
+    for label, place in (chart.marks or {}).items():
+        axes.axvline(place, linestyle="--", linewidth=0.8, color="grey")
+        axes.annotate(
+            label, (place, 1.0), xycoords=("data", "axes fraction"), rotation=90, va="top"
+        )
+    if chart.x_log:
+        axes.set_xscale("log")
+    if chart.y_log:
+        axes.set_yscale("log")
+    if len(chart.curves) > _INSIDE_MAX:
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
+    elif len(chart.curves) > 1:
+        axes.legend()
+    axes.grid(visible=True, alpha=0.3)

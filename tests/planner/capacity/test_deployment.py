@@ -13,7 +13,7 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.objects import FetchSettings
 from penstock.planner.calibration import Calibration, Measured
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
-from penstock.planner.capacity.ceilings import ASSUMED, WAL_PREFIXES
+from penstock.planner.capacity.inputs import ASSUMED, WAL_PREFIXES
 from penstock.planner.results import Plan
 from penstock.storage import LogConfig, StorageSettings
 

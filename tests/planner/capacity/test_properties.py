@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from penstock.base.errors import InvalidSetting
 from penstock.planner.capacity import CapacityInputs, Deployment, capacity_plan
 from penstock.planner.capacity.inputs import STORAGE_KINDS
-from penstock.planner.capacity.sizing import Sizing, rounded_up, size
-from penstock.planner.capacity.skew import exponent_of, harmonic, salt_ways, skew_of, top_keys
-from penstock.planner.errors import ImpossiblePlan
-from penstock.planner.inputs import read_inputs
+from penstock.planner.capacity.sizing import (
+    Sizing,
+    exponent_of,
+    harmonic,
+    rounded_up,
+    salt_ways,
+    size,
+    skew_of,
+    top_keys,
+)
+from penstock.planner.inputs import ImpossiblePlan, read_inputs
 
 DEPLOYMENT: Final = Deployment()
 

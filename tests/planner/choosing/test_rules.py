@@ -116,9 +116,9 @@ def test_changes_change_and_nothing_else_does(workload: Workload) -> None:
     now = judge(workload).recommended
     found = changes(workload)
     for change in found:
-        other = judge(change_one(workload, change.attribute, change.value)).recommended
+        other = judge(change_one(workload, change.info.attribute, change.value)).recommended
         assert other == change.choice.recommended != now
-    flipped = {change.attribute for change in found}
+    flipped = {change.info.attribute for change in found}
     for name in ("replay", "reply", "stateful", "waits", "same_host", "bursts", "consumer_down"):
         other = judge(flip(workload, name)).recommended
         assert (other != now) == (name in flipped)

@@ -7,8 +7,8 @@ from datetime import date
 import pytest
 
 from penstock.planner.cost import PRESETS, cost_plan, read_prices
+from penstock.planner.cost.inputs import kept, scaled
 from penstock.planner.cost.options import all_options, fitting, reasons_against
-from penstock.planner.cost.workload import kept, scaled
 from penstock.planner.results import Finding, Plan
 from tests.planner.cost.bills import PRICES, bills, inputs
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from penstock.base.errors import InvalidSetting
 from penstock.diskless.settings import DisklessSettings
 from penstock.planner.cost import CostInputs, all_options
-from penstock.planner.cost.inputs import OPTIONS
-from penstock.planner.cost.outbox import shares
-from penstock.planner.cost.workload import kept, pointers_of, scaled, workload_of
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.cost.inputs import OPTIONS, kept, pointers_of, scaled, workload_of
+from penstock.planner.cost.options import shares
+from penstock.planner.inputs import ImpossiblePlan
 from penstock.storage import LogConfig
 from tests.planner.cost.bills import PRICES, bills, inputs
 

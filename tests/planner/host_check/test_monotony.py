@@ -20,6 +20,7 @@ from penstock.planner.host_check import (
     first_broken,
     host_layers,
 )
+from penstock.planner.host_check.check import producer_buffer_bytes
 from penstock.planner.host_check.inputs import (
     agent_files,
     agent_memory,
@@ -29,7 +30,6 @@ from penstock.planner.host_check.inputs import (
     sync_wanted_ms,
 )
 from penstock.planner.host_check.layers import RANKS
-from penstock.planner.host_check.sockets import producer_buffer_bytes
 from penstock.storage.settings import StorageSettings
 
 from .hosts import DEFAULTS, HOST, SIDE

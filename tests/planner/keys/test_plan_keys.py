@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.errors import InvalidSetting
-from penstock.planner.errors import ImpossiblePlan, NothingToPlan
-from penstock.planner.inputs import read_inputs
+from penstock.planner.inputs import ImpossiblePlan, NothingToPlan, read_inputs
 from penstock.planner.keys import Census, KeysInputs, partition_counts, plan_keys
 from penstock.planner.keys.plan import shown_key
-from penstock.planner.plots import draw
-from penstock.planner.results import Plan
+from penstock.planner.results import Plan, draw
 from tests.planner.keys.records import batch, count, scope
 
 EVEN = {b"key-%d" % number: 100 for number in range(1000)}

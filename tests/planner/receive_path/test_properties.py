@@ -9,15 +9,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.planner.receive_path import FAMILIES, ReceivePathInputs, plan_receive_path
-from penstock.planner.receive_path.chain import Chain, broken_constraints, frame, plan_chain
+from penstock.planner.receive_path.chain import (
+    Chain,
+    broken_constraints,
+    frame,
+    plan_chain,
+    plan_timers,
+)
 from penstock.planner.receive_path.findings import broken_findings
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     SOCKET_BUFFER_MAX_BYTES,
     TERM_MAX_BYTES,
     TERM_MIN_BYTES,
     WINDOW_DEFAULT_BYTES,
 )
-from penstock.planner.receive_path.recovery import plan_timers
 from penstock.planner.receive_path.sizing import Sizing, size_receive_path
 
 mtus = st.integers(2, 2047).map(lambda frames: frames * 32)

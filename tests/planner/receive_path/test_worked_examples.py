@@ -13,10 +13,10 @@ from penstock.planner.receive_path.chain import (
     packets_of,
     real_rcvbuf,
     receiver_window,
+    survival_s,
     term_for,
     window_of,
 )
-from penstock.planner.receive_path.host import survival_s
 from penstock.planner.results import Finding, Plan
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

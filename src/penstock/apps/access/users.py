@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from penstock.apps.session import BadInput, State, client_options, say, show
+from penstock.apps.session import (
+    BadInput,
+    State,
+    client_options,
+    default_option,
+    path_option,
+    say,
+    show,
+)
 from penstock.base.errors import UnavailableError
 from penstock.security.credentials import (
     HASHES,
@@ -51,9 +59,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--offline", is_flag=True, help="Use the database directly, while no broker runs."
     )
-    @click.option(
-        "--config", "file", type=click.Path(path_type=Path), help="The broker's settings file."
-    )
+    @path_option("--config file", "The broker's settings file.")
     @click.option("--data-dir", help="The broker's directory (log.dirs).")
     @wraps(command)
     def wrapped(offline: bool, file: Path | None, data_dir: str | None, **arguments: Any) -> None:
@@ -80,13 +86,7 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Mechanism of the stored password; PLAIN works with each.",
     )
-    @click.option(
-        "--iterations",
-        type=int,
-        default=ITERATIONS,
-        show_default=True,
-        help="Iterations of the hash.",
-    )
+    @default_option("--iterations", ITERATIONS, "Iterations of the hash.", int)
     @wraps(command)
     def wrapped(password_file: str | None, **arguments: Any) -> None:
         command(password=lambda: _password(password_file), **arguments)

@@ -25,6 +25,7 @@ from penstock.apps.session import (
     State,
     client_options,
     parse_pairs,
+    path_option,
     write_json,
     write_table,
 )
@@ -59,10 +60,10 @@ class Result:
 
 
 @click.command("bench", short_help="Measure this host, as input of plans.")
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path),
-    help=f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
-)  # fmt: skip
+@path_option(
+    "--data-dir",
+    f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
+)
 @click.option("--quick", is_flag=True, help=f"Measure for about {QUICK_SECONDS:g} seconds.")
 @click.option(
     "--seconds", type=Number(1, 3600),
@@ -73,7 +74,7 @@ class Result:
     "--store-option", "options", multiple=True, metavar="KEY=VALUE", help="Option of the store."
 )
 @click.option("--control", metavar="URL", help="PostgreSQL database, instead of SQLite.")
-@click.option("--write", "path", type=click.Path(path_type=Path), help="Write a calibration.")
+@path_option("--write path", "Write a calibration.")
 @click.option("--explain", is_flag=True, help="Show how each figure was measured.")
 @client_options
 def bench(
@@ -121,10 +122,10 @@ def bench(
 
 
 def _measured(state: State, locations: Locations, seconds: float) -> Result:
-    from penstock.apps.bench.interrupts import interruptible
     from penstock.apps.bench.machine import host_facts, usable_cores
     from penstock.apps.bench.steps import measure, runs_of
     from penstock.apps.bench.target import scratch, target
+    from penstock.apps.daemon import interruptible
 
     runs = runs_of(seconds)
     with (

@@ -8,9 +8,9 @@ from struct import pack
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from penstock.apps.bench.interrupts import run_async
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
 from penstock.apps.bench.stores import own_name
+from penstock.apps.daemon import run_async
 from penstock.apps.loads.figures import quantiles_ms
 from penstock.base.errors import InvalidError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS

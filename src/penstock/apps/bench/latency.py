@@ -15,11 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.apps.bench.broker import Bed
-from penstock.apps.bench.interrupts import run_async
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
-from penstock.apps.loads.figures import quantiles_ms
-from penstock.apps.loads.pacing import moments
-from penstock.apps.loads.values import one_record
+from penstock.apps.daemon import run_async
+from penstock.apps.loads.figures import moments, one_record, quantiles_ms
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.apps.bench.broker import Bed
 from penstock.apps.bench.steps import Figures, Step
-from penstock.apps.loads.values import values
+from penstock.apps.loads.figures import values
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 

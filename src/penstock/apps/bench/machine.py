@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock import __version__
-from penstock.apps.bench.interrupts import deferred
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
+from penstock.apps.daemon import deferred
 from penstock.apps.host_reading.files import Tree, mount_of
-from penstock.apps.loads.figures import quantiles_ms
-from penstock.apps.loads.values import noise
+from penstock.apps.loads.figures import noise, quantiles_ms
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.apps.bench.broker import Bed
 from penstock.apps.bench.log import PARTITIONS, SMALL_BYTES
 from penstock.apps.bench.steps import Figures, Step
-from penstock.apps.loads.values import one_record
+from penstock.apps.loads.figures import one_record
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 

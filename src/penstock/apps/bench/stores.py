@@ -15,10 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from penstock.apps.bench.interrupts import run_async
 from penstock.apps.bench.steps import Figures, Step, quantile_hows
-from penstock.apps.loads.figures import quantiles_ms
-from penstock.apps.loads.values import noise
+from penstock.apps.daemon import run_async
+from penstock.apps.loads.figures import noise, quantiles_ms
 from penstock.base.errors import InvalidError, InvalidSetting, PenstockError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 from penstock.base.urls import without_credentials

@@ -18,13 +18,13 @@ import click
 
 from penstock.apps.bench.broker import Bed, look_for, own_broker
 from penstock.apps.bench.commits import commit_step, control_place
-from penstock.apps.bench.interrupts import deferred
 from penstock.apps.bench.latency import latency_steps
 from penstock.apps.bench.log import diskless_step, load_steps
 from penstock.apps.bench.machine import disk_steps, loopback_step
 from penstock.apps.bench.requests import request_step
 from penstock.apps.bench.steps import Step
 from penstock.apps.bench.stores import store_place, store_steps
+from penstock.apps.daemon import deferred
 from penstock.apps.session import State
 from penstock.apps.wiring import DirectoryUnusable
 from penstock.base.errors import PenstockError

@@ -19,7 +19,15 @@ from penstock.apps.diskless.installation import (
     partition_names,
     wanted_partitions,
 )
-from penstock.apps.session import State, counted, current, show, write_json, write_table
+from penstock.apps.session import (
+    State,
+    counted,
+    current,
+    default_option,
+    show,
+    write_json,
+    write_table,
+)
 from penstock.base.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -125,13 +133,7 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
     help="Only objects in this state.",
 )  # fmt: skip
 @click.option("--after", default="", metavar="KEY", help="List objects after this key.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    default=100,
-    show_default=True,
-    help="Most objects to list.",
-)
+@default_option("--limit", 100, "Most objects to list.", click.IntRange(1, 100_000))
 @installation_options
 def objects(configuration: Configuration, wanted: str | None, after: str, limit: int) -> None:
     """List objects by key: state, size, and the partitions in their footers.

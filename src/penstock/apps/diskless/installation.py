@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from penstock.apps.configuration import Configuration, Given, configure, parse_override
+from penstock.apps.session import path_option
 from penstock.apps.wiring import store_options, store_url
 from penstock.base.errors import InvalidError
 from penstock.control import DatabaseLocked, SqliteControlPlane
@@ -41,9 +42,7 @@ class Installation:
 def installation_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command `--config`, `--data-dir` and `-X`, and a `Configuration` as first argument."""
 
-    @click.option(
-        "--config", "file", type=click.Path(path_type=Path), help="The broker's TOML file."
-    )
+    @path_option("--config file", "The broker's TOML file.")
     @click.option("--data-dir", help="The broker's directory (log.dirs).")
     @click.option(
         "-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any broker setting by name."

@@ -58,15 +58,14 @@ def reach(state: State) -> tuple[ClusterMetadata | None, dict[int, BrokerState],
             states = client.broker_states()
     except PenstockError as error:
         fix = cure(error, "a broker") or "name a broker with -b HOST:PORT"
-        return None, {}, [Finding(check="broker", status="fail", cause=str(error), fix=fix)]
+        return None, {}, [Finding("broker", "fail", str(error), fix)]
     names = ", ".join(f"{node.node_id} at {node.address}" for node in cluster.nodes.values())
     slow = elapsed_ms > ROUND_TRIP_WARN_MS
     found = Finding(
-        check="broker",
-        status="warn" if slow else "ok",
-        cause=f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
-        fix="the network or the broker is slow: look at its load" if slow else "",
-    )
+        "broker", "warn" if slow else "ok",
+        f"brokers {names}; first answer after {elapsed_ms:.1f} ms",
+        "the network or the broker is slow: look at its load" if slow else "",
+    )  # fmt: skip
     return cluster, states, [found, *_shared(cluster)]
 
 
@@ -114,10 +113,10 @@ def _shared(cluster: ClusterMetadata) -> list[Finding]:
         by_address[node.address].append(str(node.node_id))
     return [
         Finding(
-            check="advertised addresses",
-            status="fail",
-            cause=f"brokers {' and '.join(ids)} advertise the same address, {address}",
-            fix="give each broker an advertised.listeners of its own",
+            "advertised addresses",
+            "fail",
+            f"brokers {' and '.join(ids)} advertise the same address, {address}",
+            "give each broker an advertised.listeners of its own",
         )
         for address, ids in by_address.items()
         if len(ids) > 1
@@ -141,7 +140,7 @@ def _went(state: State, node: Node, name: str, failure: PenstockError | None) ->
     except (OSError, UnicodeError) as error:
         cause = f"its advertised name {node.host} does not resolve here: {error}"
         fix = f"{fix}, or let clients resolve that name (DNS, /etc/hosts)"
-        return Finding(check=name, status="fail", cause=cause, fix=fix)
+        return Finding(name, "fail", cause, fix)
     begun = SYSTEM_CLOCK.monotonic()
     missing: list[str] = []
     if failure is None:
@@ -153,19 +152,17 @@ def _went(state: State, node: Node, name: str, failure: PenstockError | None) ->
     if failure is not None:
         if not _is_elsewhere(state, node, failure):
             fix = cure(failure, f"broker {node.node_id}")
-            return Finding(check=name, status="fail", cause=str(failure), fix=fix)
+            return Finding(name, "fail", str(failure), fix)
         cause = f"it runs, and its advertised address does not lead to it: {failure}"
         if ip_address(str(found[0][4][0]).partition("%")[0]).is_loopback:
             fix += "; a loopback address leads every machine to itself"
-        return Finding(check=name, status="fail", cause=cause, fix=fix)
+        return Finding(name, "fail", cause, fix)
     elapsed_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
     if missing:
         cause = "calls that it does not serve: " + ", ".join(missing)
-        return Finding(
-            check=name, status="warn", cause=cause, fix="upgrade the broker or the client"
-        )
+        return Finding(name, "warn", cause, "upgrade the broker or the client")
     cause = f"reached in {elapsed_ms:.1f} ms; knows every call of this client"
-    return Finding(check=name, status="ok", cause=cause)
+    return Finding(name, "ok", cause)
 
 
 def _is_elsewhere(state: State, node: Node, failure: PenstockError) -> bool:
@@ -186,12 +183,12 @@ def _readiness(broker: BrokerState) -> Check:
         refused = isinstance(broker.error, InvalidError)
         fix = "name its admin interface with --admin" if refused else ""
         cause = f"not checked: {broker.error}"
-        finding = Finding(check=name, status="skip", cause=cause, fix=fix)
+        finding = Finding(name, "skip", cause, fix)
     elif broker.unavailable:
-        finding = Finding(check=name, status="fail", cause=broker.unavailable, fix=_BRING_BACK)
+        finding = Finding(name, "fail", broker.unavailable, _BRING_BACK)
     else:
         cause = "ready: it can use everything that it needs"
-        finding = Finding(check=name, status="ok", cause=cause)
+        finding = Finding(name, "ok", cause)
     return Check(name, lambda: [finding])
 
 
@@ -212,7 +209,7 @@ def _found_clock(state: State, broker: BrokerState) -> Check:
             asked_ms = SYSTEM_CLOCK.now_ms()
             answer = ask_admin(state, address, "/livez")
         except PenstockError as error:
-            return [Finding(check=name, status="skip", cause=f"not checked: {_innermost(error)}")]
+            return [Finding(name, "skip", f"not checked: {_innermost(error)}")]
         return [_clock(address, answer.date, asked_ms, SYSTEM_CLOCK.now_ms())]
 
     return Check(name, run)
@@ -280,10 +277,10 @@ def _admin(state: State, address: str) -> list[Finding]:
     except PenstockError as error:
         return [
             Finding(
-                check=f"readiness of {address}",
-                status="fail",
-                cause=f"the admin interface at {address} cannot be asked: {_innermost(error)}",
-                fix="name the one of the broker's ready line with --admin",
+                f"readiness of {address}",
+                "fail",
+                f"the admin interface at {address} cannot be asked: {_innermost(error)}",
+                "name the one of the broker's ready line with --admin",
             )
         ]
     clock = _clock(address, answer.date, asked_ms, answered_ms)
@@ -297,15 +294,13 @@ def _clock(address: str, date: str | None, asked_ms: int, answered_ms: int) -> F
         theirs_ms = parsedate_to_datetime(date or "").timestamp() * 1000
     except ValueError:
         cause = "it answers without a date" if date is None else f"its date is none: {date}"
-        return Finding(check=name, status="warn", cause=cause)
+        return Finding(name, "warn", cause)
     skew_seconds = clock_skew_ms(asked_ms, theirs_ms, answered_ms) / 1000
     skewed = skew_seconds > SKEW_WARN_SECONDS
     return Finding(
-        check=name,
-        status="warn" if skewed else "ok",
-        cause=f"differs by about {skew_seconds:.0f} s",
-        fix=SKEW_CURE if skewed else "",
-    )
+        name, "warn" if skewed else "ok", f"differs by about {skew_seconds:.0f} s",
+        SKEW_CURE if skewed else "",
+    )  # fmt: skip
 
 
 def clock_skew_ms(asked_ms: float, date_ms: float, answered_ms: float) -> float:
@@ -325,15 +320,12 @@ def _ready(address: str, answer: Answer) -> Finding:
         found_id = int(answer.body["node_id"])
     except (ValueError, KeyError, TypeError):
         cause = f"status {answer.status}, and no answer as a broker gives it"
-        return Finding(check=name, status="warn", cause=cause, fix="name a broker's admin address")
+        return Finding(name, "warn", cause, "name a broker's admin address")
     name = f"readiness of broker {found_id}"
     wrong = [f"{check}: {cause}" for check, cause in checks if cause]
     if not wrong:
         names = ", ".join(check for check, _ in checks)
-        return Finding(check=name, status="ok", cause=f"ready: {names}")
+        return Finding(name, "ok", f"ready: {names}")
     return Finding(
-        check=name,
-        status="fail",
-        cause="; ".join(wrong),
-        fix=_SHOW_CAUSES if hides_causes(answer) else _BRING_BACK,
+        name, "fail", "; ".join(wrong), _SHOW_CAUSES if hides_causes(answer) else _BRING_BACK
     )

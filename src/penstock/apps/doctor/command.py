@@ -16,14 +16,9 @@ import click
 from penstock.apps.configuration import Given, configure, read_environment
 from penstock.apps.doctor import Check, Finding, look
 from penstock.apps.doctor.brokers import broker_checks, known_admins, reach
-from penstock.apps.doctor.compaction import compaction_check
-from penstock.apps.doctor.consumers import consumers
-from penstock.apps.doctor.copies import copies_check
-from penstock.apps.doctor.damage import damage_check
-from penstock.apps.doctor.dead_letters import dead_letters_check
-from penstock.apps.doctor.losses import loss_check
+from penstock.apps.doctor.interfaces import ADMIN_CHECKS
 from penstock.apps.doctor.machine import data_directory, programs
-from penstock.apps.doctor.partitions import partitions
+from penstock.apps.doctor.partitions import consumers, partitions
 from penstock.apps.doctor.security import (
     BY_CONFIGURATION,
     HOST_HTTP,
@@ -31,19 +26,13 @@ from penstock.apps.doctor.security import (
     security_checks,
 )
 from penstock.apps.doctor.storage import CONTROL_FILE, agent, installation, outbox, skipped
-from penstock.apps.doctor.tiers import tiers_check
-from penstock.apps.session import State, client_options, write_json, write_table
+from penstock.apps.session import State, client_options, path_option, write_json, write_table
 from penstock.base.errors import PenstockError
 from penstock.client.replicas import outage
 
 
 @click.command("doctor", short_help="Find problems, and show how to fix them.")
-@click.option(
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="The broker's TOML file: database, store, TLS.",
-)
+@path_option("--config file", "The broker's TOML file: database, store, TLS.")
 @click.option("--data-dir", help="The broker's directory (log.dirs).")
 @click.option("--local", is_flag=True, help="Only this machine: no broker, database or store.")
 @click.option(
@@ -51,10 +40,9 @@ from penstock.client.replicas import outage
     help="Admin interfaces to ask for readiness and clock (PENSTOCK_ADMIN); else as brokers say.",
 )  # fmt: skip
 @click.option("--agent", "socket", metavar="PATH", help="A host agent's socket.")
-@click.option(
-    "--agent-config", "agent_file", type=click.Path(path_type=Path),
-    help="A host agent's TOML file: checks the access to its HTTP front.",
-)  # fmt: skip
+@path_option(
+    "--agent-config agent_file", "A host agent's TOML file: checks the access to its HTTP front."
+)
 @click.option("--outbox", "root", metavar="DIRECTORY", help="An outbox's root.")
 @client_options
 def doctor(
@@ -104,12 +92,7 @@ def _of_brokers(state: State, admin: str | None) -> list[Finding]:
     if cluster is not None:
         checks += [
             partitions(state),
-            copies_check(state, addresses),
-            loss_check(state, addresses),
-            dead_letters_check(state, addresses),
-            tiers_check(state, addresses),
-            damage_check(state, addresses),
-            compaction_check(state, addresses),
+            *[check(state, addresses) for check in ADMIN_CHECKS],
             consumers(state),
         ]
     return findings + look(checks, outage=outage(states))
@@ -127,7 +110,7 @@ def _here(
         configuration = configure(file=file, environment=os.environ, flags=flags)
     except PenstockError as error:
         fix = "mend it: a broker does not start with it"
-        findings = [Finding(check="configuration", status="fail", cause=str(error), fix=fix)]
+        findings = [Finding("configuration", "fail", str(error), fix)]
         configuration = configure(file=None, environment={}, flags=flags)
         given, reason = False, "not checked: the configuration cannot be read"
     stored = data_dir is not None or (configuration.directory / CONTROL_FILE).exists()
@@ -154,5 +137,5 @@ def _host_checks(file: Path | None) -> list[Check]:
         return host_checks(configure_host(file=file, environment=os.environ, flags={}))
     except PenstockError as error:
         fix = "mend it: an agent does not start with it"
-        wrong = Finding(check=HOST_HTTP, status="fail", cause=str(error), fix=fix)
+        wrong = Finding(HOST_HTTP, "fail", str(error), fix)
         return [Check(HOST_HTTP, lambda: [wrong])]

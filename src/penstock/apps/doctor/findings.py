@@ -28,7 +28,7 @@ CHECKS_MAX: Final = 10_000
 Status = Literal["ok", "warn", "fail", "skip"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Result of one check; `skip` if the subject is absent or was not checked."""
 
@@ -79,9 +79,9 @@ async def _one(threads: Threads, check: Check, seconds: float, outage: str) -> S
         )
         if outage:
             cause = f"not checked: {cause}; {outage}"
-            return [Finding(check=check.name, status="skip", cause=cause)]
+            return [Finding(check.name, "skip", cause)]
     except (PenstockError, OSError) as error:
         cause, fix = str(error), ""
     except Exception as error:
         cause, fix = f"the check itself failed: {error!r}", "report it"
-    return [Finding(check=check.name, status="fail", cause=cause, fix=fix)]
+    return [Finding(check.name, "fail", cause, fix)]

@@ -50,13 +50,11 @@ def _writable(directory: Path) -> Finding:
             pass
     except OSError as error:
         return Finding(
-            check=name,
-            status="fail",
-            cause=f"{at}: {error.strerror}",
-            fix="choose another with --data-dir, or change its owner",
-        )
+            name, "fail", f"{at}: {error.strerror}",
+            "choose another with --data-dir, or change its owner",
+        )  # fmt: skip
     there = at == directory.expanduser().absolute()
-    return Finding(check=name, status="ok", cause="writable" if there else "can be created")
+    return Finding(name, "ok", "writable" if there else "can be created")
 
 
 def space(name: str, directory: Path) -> Finding:
@@ -66,11 +64,9 @@ def space(name: str, directory: Path) -> Finding:
     if free < FREE_BYTES_WARN:
         status = "fail" if free < FREE_BYTES_FAIL else "warn"
     return Finding(
-        check=name,
-        status=status,
-        cause=f"{free / (1 << 30):.1f} GiB free",
-        fix="" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
-    )
+        name, status, f"{free / (1 << 30):.1f} GiB free",
+        "" if status == "ok" else "free some, or lower retention.bytes and retention.ms",
+    )  # fmt: skip
 
 
 def sync(name: str, directory: Path) -> Finding:
@@ -80,30 +76,25 @@ def sync(name: str, directory: Path) -> Finding:
         times = sync_times_ms(at, SYNC_ROUNDS)
     except OSError as error:
         return Finding(
-            check=name,
-            status="fail",
-            cause=f"{at}: cannot write: {error.strerror}",
-            fix="choose another directory, or change its owner",
-        )
+            name, "fail", f"{at}: cannot write: {error.strerror}",
+            "choose another directory, or change its owner",
+        )  # fmt: skip
     median_ms = quantile(times, 0.5)
     slow = median_ms > SYNC_WARN_MS
     return Finding(
-        check=name,
-        status="warn" if slow else "ok",
-        cause=f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
-        fix="every acknowledged write waits for it: use a faster disk" if slow else "",
-    )
+        name, "warn" if slow else "ok",
+        f"median of {len(times)} syncs {median_ms:.2f} ms, worst {times[-1]:.2f} ms",
+        "every acknowledged write waits for it: use a faster disk" if slow else "",
+    )  # fmt: skip
 
 
 def _files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = 0 <= soft < FILES_WARN
     return Finding(
-        check="open files",
-        status="warn" if few else "ok",
-        cause=f"limit {soft}, could be raised to {hard}",
-        fix=f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
-    )
+        "open files", "warn" if few else "ok", f"limit {soft}, could be raised to {hard}",
+        f"ulimit -n {FILES_WARN} or more, or LimitNOFILE= in the service" if few else "",
+    )  # fmt: skip
 
 
 def _java() -> Finding:
@@ -115,13 +106,13 @@ def _java() -> Finding:
             [command, "-version"], capture_output=True, text=True, timeout=JAVA_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding(check=name, status="warn", cause=f"{command}: {error}", fix=fix)
+        return Finding(name, "warn", f"{command}: {error}", fix)
     said = (done.stderr or done.stdout).splitlines()
     version = _java_version(said[0] if said else "")
     if version < JAVA_MINIMUM:
         found = said[0] if said else "no version"
-        return Finding(check=name, status="warn", cause=f"{command}: {found}", fix=fix)
-    return Finding(check=name, status="ok", cause=said[0])
+        return Finding(name, "warn", f"{command}: {found}", fix)
+    return Finding(name, "ok", said[0])
 
 
 def _java_version(line: str) -> int:
@@ -133,11 +124,9 @@ def _java_version(line: str) -> int:
 def _spark() -> Finding:
     if find_spec("pyspark") is None:
         return Finding(
-            check="Spark",
-            status="warn",
-            cause="pyspark is not installed",
-            fix="for pipelines: pip install 'penstock[spark]'",
-        )
+            "Spark", "warn", "pyspark is not installed",
+            "for pipelines: pip install 'penstock[spark]'",
+        )  # fmt: skip
     from importlib.metadata import version
 
-    return Finding(check="Spark", status="ok", cause=f"pyspark {version('pyspark')}")
+    return Finding("Spark", "ok", f"pyspark {version('pyspark')}")

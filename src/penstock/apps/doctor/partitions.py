@@ -1,12 +1,17 @@
-"""Partition checks: missing leaders, out-of-sync replicas, and their causes."""
+"""Checks of partitions and consumers: missing leaders, out-of-sync replicas, unreadable batches.
+
+For every partition that a group has not read to its end, the next batches after its committed
+offset are checked, as many as one fetch returns. A consumer that is stuck at a batch that cannot be
+read gets the way past it.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.apps.doctor.findings import Check, Finding, Status
+from penstock.apps.doctor.findings import Check, Finding, Status, listed
 from penstock.apps.log.cluster import troubled
 from penstock.apps.log.replicas import DISKLESS
 from penstock.apps.session import counted
@@ -51,7 +56,7 @@ def _look(state: State) -> list[Finding]:
         return [_finding(trouble, names) for trouble, names in sorted(alike.items())] + others
     count = sum(len(topic.partitions) for topic in found.topics.values())
     return [
-        Finding(check=NAME, status="ok", cause=f"{count}, all have leaders, all replicas in sync"),
+        Finding(NAME, "ok", f"{count}, all have leaders, all replicas in sync"),
         *others,
     ]
 
@@ -60,11 +65,11 @@ def _roles(client: Client, found: ClusterMetadata) -> list[Finding]:
     """Report brokers whose roles exclude the replicas that they have."""
     return [
         Finding(
-            check="roles",
-            status="warn",
-            cause=f"broker {broker_id} has broker.roles = {','.join(state.roles)}, and replicas of"
+            "roles",
+            "warn",
+            f"broker {broker_id} has broker.roles = {','.join(state.roles)}, and replicas of"
             f" {counted(len(held), 'partition')}, as of {held[0]}",
-            fix=f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
+            f"penstock broker drain {broker_id}, or give it the role {PERSISTENCE}",
         )
         for broker_id, state in sorted(client.broker_states().items())
         if state.roles is not None
@@ -89,8 +94,7 @@ def _held(client: Client, found: ClusterMetadata, broker_id: int) -> list[str]:
 
 
 def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
-    more = len(names) - NAMED_MAX
-    where = ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    where = listed(names, NAMED_MAX)
     status: Status = "warn" if trouble.state == "behind" else "fail"
     state = {
         "stopped": "no leader",
@@ -109,10 +113,78 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
         else "they catch up without help; if not, check that those brokers reach the leader at"
         " its replication.listener, and read their logs"
     )
-    return Finding(
-        check=NAME, status=status, cause=f"{where}: {state}; {', '.join(reasons)}", fix=cure
-    )
+    return Finding(NAME, status, f"{where}: {state}; {', '.join(reasons)}", cure)
 
 
 def _listed(brokers: Sequence[int]) -> str:
     return ", ".join(map(str, brokers))
+
+
+if TYPE_CHECKING:
+    from penstock.apps.session import State
+    from penstock.client import Client
+
+GROUPS_MAX: Final = 100
+PARTITIONS_MAX: Final = 200
+"""Groups, and partitions of them that are behind, that one look covers."""
+
+CONSUMERS: Final = "consumers"
+
+
+def consumers(state: State) -> Check:
+    """Check that a group's next batches can be read."""
+    return Check(CONSUMERS, lambda: _read_ahead(state))
+
+
+def _read_ahead(state: State) -> list[Finding]:
+    with state.client() as client:
+        groups = sorted(group.group_id for group in client.list_groups())
+        behind = list(_behind(client, groups[:GROUPS_MAX]))
+        stuck = [
+            finding
+            for group, topic, partition, offset in behind[:PARTITIONS_MAX]
+            for finding in _stuck(client, group, topic, partition, offset)
+        ]
+    if stuck:
+        return stuck
+    left_out = len(groups) > GROUPS_MAX or len(behind) > PARTITIONS_MAX
+    limits = f", of which {GROUPS_MAX} and {PARTITIONS_MAX} were checked" if left_out else ""
+    partitions = counted(len(behind), "partition")
+    cause = f"{counted(len(groups), 'group')}, {partitions} with records to read{limits}"
+    return [Finding(CONSUMERS, "ok", f"{cause}: the next batches can be read")]
+
+
+def _behind(client: Client, groups: list[str]) -> Iterator[tuple[str, str, int, int]]:
+    """Yield group, topic, partition and committed offset of each lagging group."""
+    there = {topic.name for topic in client.list_topics(internal=True)}
+    ends: dict[str, dict[int, int]] = {}
+    for group in groups:
+        for (topic, partition), position in sorted(client.committed(group).items()):
+            if topic in there and topic not in ends:
+                ends[topic] = client.list_offsets(topic, "latest")
+            if 0 <= position.offset < ends.get(topic, {}).get(partition, -1):
+                yield group, topic, partition, position.offset
+
+
+def _stuck(
+    client: Client, group: str, topic: str, partition: int, offset: int
+) -> Iterator[Finding]:
+    from penstock.apps.log.verify import verify_fetched
+    from penstock.client.errors import OffsetOutOfRange
+    from penstock.storage.inspection.findings import BatchVerifier
+
+    verifier = BatchVerifier()
+    try:
+        verify_fetched(client, topic, partition, offset, verifier)
+    except OffsetOutOfRange:
+        return  # its committed offset is deleted: auto.offset.reset applies
+    for wrong in verifier.findings[:1]:
+        follows = max(wrong.last_offset, offset) + 1
+        yield Finding(
+            CONSUMERS, "fail",
+            f"group {group} is at offset {offset} of {topic}-{partition}, and the batch"
+            f" at offsets {wrong.base_offset} to {wrong.last_offset} cannot be read:"
+            f" {wrong.reason}",
+            f"stop the group, penstock group seek {group} -t {topic} -p {partition}"
+            f" --to {follows} --execute; list all such batches with penstock log verify {topic}",
+        )  # fmt: skip

@@ -75,7 +75,7 @@ def _settings(configuration: Configuration, listener: Listener) -> SecuritySetti
 
 
 def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]:
-    return [Finding(check=check, status=status, cause=cause, fix=fix)]
+    return [Finding(check, status, cause, fix)]
 
 
 def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:

@@ -48,23 +48,18 @@ def _database(configuration: Configuration) -> Finding:
             whole = file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC
     except FileNotFoundError:
         return Finding(
-            check="database",
-            status="skip",
-            cause=f"control.url is not set, and {path} does not exist",
-            fix="name the broker's file with --config, or its directory with --data-dir",
-        )
+            "database", "skip", f"control.url is not set, and {path} does not exist",
+            "name the broker's file with --config, or its directory with --data-dir",
+        )  # fmt: skip
     if not whole:
         return Finding(
-            check="database",
-            status="fail",
-            cause=f"{path} is no SQLite database",
-            fix="restore it from a backup; the broker does not start with it",
-        )
+            "database", "fail", f"{path} is no SQLite database",
+            "restore it from a backup; the broker does not start with it",
+        )  # fmt: skip
     return Finding(
-        check="database",
-        status="ok",
-        cause=f"{path}, {path.stat().st_size} bytes, used by brokers; their readiness covers it",
-    )
+        "database", "ok",
+        f"{path}, {path.stat().st_size} bytes, used by brokers; their readiness covers it",
+    )  # fmt: skip
 
 
 async def _postgres(url: str) -> Finding:
@@ -99,10 +94,7 @@ async def _postgres(url: str) -> Finding:
         facts.append(f"its clock differs by about {skew_seconds:.0f} s")
         fixes.append(SKEW_CURE)
     return Finding(
-        check="database",
-        status="warn" if fixes else "ok",
-        cause="; ".join(facts),
-        fix="; ".join(dict.fromkeys(fixes)),
+        "database", "warn" if fixes else "ok", "; ".join(facts), "; ".join(dict.fromkeys(fixes))
     )
 
 
@@ -117,7 +109,7 @@ def _object_store(configuration: Configuration) -> Finding:
             cause = "diskless.storage.url is not set"
             if not locations.control_url:
                 cause += f", and no diskless topic has used {directory}"
-            return Finding(check="object store", status="skip", cause=cause)
+            return Finding("object store", "skip", cause)
         url = directory.absolute().as_uri()
     fix = "check that it runs and allows access: diskless.storage.url and its options"
     return _within("object store", fix, _looked_at(configuration, url))
@@ -145,13 +137,11 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
     answer_ms = (SYSTEM_CLOCK.monotonic() - begun) * 1000
     said = f"{place_of(url, options)} answered in {answer_ms:.1f} ms"
     if known:
-        return Finding(check="object store", status="ok", cause=said)
+        return Finding("object store", "ok", said)
     return Finding(
-        check="object store",
-        status="warn",
-        cause=f"{said}, and has no identity ({KEY})",
-        fix="none if no broker has used it yet; otherwise it was emptied or is another store",
-    )
+        "object store", "warn", f"{said}, and has no identity ({KEY})",
+        "none if no broker has used it yet; otherwise it was emptied or is another store",
+    )  # fmt: skip
 
 
 def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding:
@@ -169,7 +159,7 @@ def _within(name: str, fix: str, asked: Coroutine[Any, Any, Finding]) -> Finding
         cause = str(error) or type(error).__name__
     except Exception as error:  # the database's own errors, which are many
         cause = f"{type(error).__name__}: {error}"
-    return Finding(check=name, status="fail", cause=cause, fix=fix)
+    return Finding(name, "fail", cause, fix)
 
 
 # -- agent, outbox, certificates ------------------------------------------------------------
@@ -193,20 +183,16 @@ def _agent(path: str) -> Finding:
         found = probe(path)
     except NotHealthy as error:
         return Finding(
-            check="host agent",
-            status="fail",
-            cause=str(error),
-            fix=f"start one with `penstock host serve --socket {path}`, or read its log",
-        )
+            "host agent", "fail", str(error),
+            f"start one with `penstock host serve --socket {path}`, or read its log",
+        )  # fmt: skip
     if found.state != "serving":
         return Finding(
-            check="host agent",
-            status="fail",
-            cause=f"socket {path}: the agent is {found.state}: {found.reason}",
-            fix="see `penstock host status` and the agent's log",
-        )
+            "host agent", "fail", f"socket {path}: the agent is {found.state}: {found.reason}",
+            "see `penstock host status` and the agent's log",
+        )  # fmt: skip
     cause = f"socket {path}: accepts producers, answered in {found.answer_ms:.1f} ms"
-    return Finding(check="host agent", status="ok", cause=cause)
+    return Finding("host agent", "ok", cause)
 
 
 def outbox(named: str | None) -> Check:
@@ -224,17 +210,17 @@ def _outbox(root: Path) -> list[Finding]:
     except OSError as error:
         cause = f"{error.strerror}"
         fix = "mount or create it: every writer and reader must see the same directory"
-        return [Finding(check=name, status="fail", cause=cause, fix=fix)]
+        return [Finding(name, "fail", cause, fix)]
     if not stat.S_ISDIR(mode):
         cause = "it is no directory"
-        return [Finding(check=name, status="fail", cause=cause, fix="name the root (--outbox)")]
+        return [Finding(name, "fail", cause, "name the root (--outbox)")]
     synced = sync(f"{name}, sync", root)
     if synced.status == "fail":
         return [synced]
     cause = "writable; `penstock outbox audit` compares its files with the topic"
-    return [Finding(check=name, status="ok", cause=cause), space(f"{name}, space", root), synced]
+    return [Finding(name, "ok", cause), space(f"{name}, space", root), synced]
 
 
 def skipped(name: str, cause: str, fix: str = "") -> Check:
     """Return a check that only reports why it was skipped."""
-    return Check(name, lambda: [Finding(check=name, status="skip", cause=cause, fix=fix)])
+    return Check(name, lambda: [Finding(name, "skip", cause, fix)])

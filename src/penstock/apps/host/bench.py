@@ -18,7 +18,7 @@ import click
 from penstock.apps.host.command import socket_option
 from penstock.apps.loads.figures import percentile
 from penstock.apps.loads.unix_socket import RawLimit, echo, forked, take
-from penstock.apps.session import Number, State, output_option, show_facts
+from penstock.apps.session import Number, State, default_option, output_option, show_facts
 from penstock.base.system import SYSTEM_CLOCK
 
 if TYPE_CHECKING:
@@ -36,29 +36,11 @@ ROUND_TRIPS_MAX: Final = 20_000
 @click.command("bench", short_help="Measure an agent.")
 @socket_option
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@click.option(
-    "--partition",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Partition of the chunks.",
-)
-@click.option(
-    "--size", type=click.IntRange(1, 8 << 20), default=65_536, show_default=True,
-    help="Payload bytes of one frame.",
-)  # fmt: skip
-@click.option(
-    "--chunks", type=click.IntRange(1, 4096), default=64, show_default=True,
-    help="Chunks of one frame.",
-)  # fmt: skip
-@click.option(
-    "--seconds", type=Number(0.1, 600), default=2.0, show_default=True,
-    help="Duration of each of the four parts.",
-)  # fmt: skip
-@click.option(
-    "--ring", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Bytes of shared memory for payloads.",
-)  # fmt: skip
+@default_option("--partition", 0, "Partition of the chunks.", click.IntRange(min=0))
+@default_option("--size", 65_536, "Payload bytes of one frame.", click.IntRange(1, 8 << 20))
+@default_option("--chunks", 64, "Chunks of one frame.", click.IntRange(1, 4096))
+@default_option("--seconds", 2.0, "Duration of each of the four parts.", Number(0.1, 600))
+@default_option("--ring", 0, "Bytes of shared memory for payloads.", click.IntRange(min=0))
 @output_option
 def bench(
     state: State,

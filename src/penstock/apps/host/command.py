@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.lazy_group import LazyGroup
 from penstock.apps.session import (
+    LazyGroup,
     State,
     counted,
     current,
     output_option,
+    path_option,
     show_facts,
     write_json,
     write_table,
@@ -70,9 +71,7 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command("serve", short_help="Run an agent.")
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="TOML file with the settings."
-)
+@path_option("--config file", "TOML file with the settings.")
 @click.option("--socket", "path", metavar="PATH", help="The socket file (host.socket.path).")
 @click.option(
     "--sink", type=click.Choice(("null", "memory", "outbox", "log")),

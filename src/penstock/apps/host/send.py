@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, ClassVar, Final
 import click
 
 from penstock.apps.host.command import socket_option
-from penstock.apps.session import BadInput, Number, current, say
+from penstock.apps.session import BadInput, Number, current, default_option, say
 from penstock.base.errors import PenstockError, UnavailableError
 from penstock.host.errors import NotConnected, PublishTimedOut
 
@@ -51,13 +51,10 @@ class AgentUnavailable(UnavailableError):
 @socket_option
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
 @click.option("--partition", type=click.IntRange(min=0), help="Partition. Default: round robin.")
-@click.option(
-    "--batch", type=click.IntRange(1, 4096), default=500, show_default=True,
-    help="Lines of one frame.",
-)  # fmt: skip
-@click.option(
-    "--timeout", type=Number(0, TIMEOUT_SECONDS_MAX), default=30.0, show_default=True,
-    help="Seconds to wait for an agent, and for each frame to be accepted.",
+@default_option("--batch", 500, "Lines of one frame.", click.IntRange(1, 4096))
+@default_option(
+    "--timeout", 30.0, "Seconds to wait for an agent, and for each frame to be accepted.",
+    Number(0, TIMEOUT_SECONDS_MAX),
 )  # fmt: skip
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 def send(

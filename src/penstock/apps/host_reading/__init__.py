@@ -4,9 +4,8 @@ Every function reads a `Tree`, the directory in place of `/`, and returns plain 
 `penstock.planner.host_check`; an unreadable value is None, with a reason in the tree.
 """
 
-from penstock.apps.host_reading.disks import existing, quantile, sync_times_ms
 from penstock.apps.host_reading.files import Tree
-from penstock.apps.host_reading.host import Reading, read_host
+from penstock.apps.host_reading.host import Reading, existing, quantile, read_host, sync_times_ms
 from penstock.apps.host_reading.network import Request
 
 __all__ = ["Reading", "Request", "Tree", "existing", "quantile", "read_host", "sync_times_ms"]

@@ -1,15 +1,17 @@
-"""Figures of measurements: quantiles, medians of interleaved runs, processor time."""
+"""Loads of measurements, and their figures: data, moments, quantiles, medians, processor time."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import UnavailableError
+from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
@@ -62,3 +64,72 @@ def cpu_seconds(pid: int) -> float | None:
         return total / 1e9
     except OSError:
         raise UnavailableError(f"the broker's process {pid} has ended") from None
+
+
+def write_plainly(directory: Path, name: str, payload: bytes, durable: bool) -> None:
+    """Create, write, rename; with `durable` sync the file before and the directory after."""
+    temporary = directory / f"{name}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        view = memoryview(payload)
+        while view:
+            view = view[os.write(file, view) :]
+        if durable:
+            os.fdatasync(file)
+    finally:
+        os.close(file)
+    temporary.rename(directory / name)
+    if durable:
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def moments(
+    begin: float,
+    count: int,
+    per_second: float,
+    uniform: Callable[[], float] = SYSTEM_RANDOMNESS.uniform,
+) -> list[float]:
+    """Return `count` moments after `begin`, in seconds; `uniform` draws from [0, 1)."""
+    moment, found = begin, []
+    for _ in range(count):
+        moment -= math.log(1.0 - uniform()) / per_second
+        found.append(moment)
+    return found
+
+
+if TYPE_CHECKING:
+    from penstock.client.producer_partitions import Pieces
+
+CHUNK_RECORDS: Final = 1_000
+
+
+def noise(size_bytes: int) -> bytes:
+    """Return incompressible bytes."""
+    return SYSTEM_RANDOMNESS.bits(8 * size_bytes).to_bytes(size_bytes, "big")
+
+
+def values(value_bytes: int, size_bytes: int) -> Any:
+    """Return a table of about so many bytes; its chunks share memory."""
+    import pyarrow as pa
+
+    content = noise(CHUNK_RECORDS * value_bytes)
+    ends = range(value_bytes, len(content) + 1, value_bytes)
+    chunk = pa.array([content[end - value_bytes : end] for end in ends], pa.binary())
+    count = max(1, size_bytes // len(content))
+    return pa.table({"value": pa.chunked_array([chunk] * count)})
+
+
+def one_record(value_bytes: int) -> Pieces:
+    """Return a batch of one record whose value has so many bytes."""
+    import pyarrow as pa
+
+    from penstock.client.producer_partitions import Pieces
+    from penstock.records.columnar import encode_batches
+
+    table = pa.table({"value": pa.array([noise(value_bytes)], pa.binary())})
+    (batch,) = encode_batches(table, now_ms=SYSTEM_CLOCK.now_ms())
+    return Pieces(batch.data, batch.record_count)

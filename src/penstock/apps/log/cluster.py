@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.log.replicas import DISKLESS, sites, write_plan
-from penstock.apps.session import Number, State, client_options, counted, show
+from penstock.apps.session import Number, State, client_options, counted, default_option, show
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -40,7 +40,7 @@ def status(state: State) -> None:
     can serve and an admin interface is reachable.
     """
     from penstock.apps.doctor.brokers import known_admins
-    from penstock.apps.doctor.losses import described, given_up
+    from penstock.apps.doctor.interfaces import described, given_up
     from penstock.client.replicas import SHORT_CALLS, outage
 
     with state.client(**SHORT_CALLS) as client:
@@ -77,20 +77,11 @@ def status(state: State) -> None:
 
 
 @cluster.command("advise")
-@click.option(
-    "--moves",
-    type=click.IntRange(1, 10_000),
-    default=100,
-    show_default=True,
-    help="Most partitions to change.",
-)
-@click.option(
-    "--rate",
-    type=Number(0, min_open=True),
-    default=RATE_MB_S,
-    show_default=True,
-    help="MB/s that a broker copies, for the estimate of time.",
-)
+@default_option("--moves", 100, "Most partitions to change.", click.IntRange(1, 10_000))
+@default_option(
+    "--rate", RATE_MB_S, "MB/s that a broker copies, for the estimate of time.",
+    Number(0, min_open=True),
+)  # fmt: skip
 @click.option(
     "--write", "file", type=click.File("w"), help="Write a file for penstock topic reassign --file."
 )

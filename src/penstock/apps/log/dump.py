@@ -18,6 +18,7 @@ from penstock.apps.log.sources import (
     range_options,
     source_of,
 )
+from penstock.apps.session import default_option
 from penstock.base.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -31,10 +32,7 @@ _KINDS: Final = ("batches", "indexes", "snapshots", "epochs", "journal", "all")
 
 @click.command("dump", short_help="Show batches, records, indexes, snapshots, journal.")
 @click.option("--deep", is_flag=True, help="Show the records too.")
-@click.option(
-    "--what", type=click.Choice(_KINDS), default="batches", show_default=True,
-    help="With --data-dir: the files to show.",
-)  # fmt: skip
+@default_option("--what", "batches", "With --data-dir: the files to show.", click.Choice(_KINDS))
 @click.option(
     "--file", "paths", multiple=True, type=click.Path(path_type=Path),
     help="One file: segment, index, snapshot, checkpoint or journal.",

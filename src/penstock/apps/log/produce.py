@@ -13,7 +13,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from penstock.apps.session import CODECS, Number, State, client_options, write_json
+from penstock.apps.session import (
+    CODECS,
+    Number,
+    State,
+    client_options,
+    default_option,
+    path_option,
+    write_json,
+)
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.quantities import format_quantity
 
@@ -34,20 +42,14 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 @click.option("-K", "key_delimiter", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option("-k", "key", help="One key for all records.")
 @click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record.")
-@click.option("-D", "delimiter", default="\\n", show_default=True, help="Separator of records.")
-@click.option("-z", "codec", type=CODECS, default="none", show_default=True, help="Compression.")
+@default_option("-D delimiter", "\\n", "Separator of records.")
+@default_option("-z codec", "none", "Compression.", CODECS)
 @click.option("-Z", "empty_is_null", is_flag=True, help="Write an empty key or value as null.")
 @click.option(
     "-l", "lines", is_flag=True, help="Accepted as kcat's option; FILE is always read by lines."
 )
-@click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")
-@click.option(
-    "--acks",
-    type=click.Choice(("all", "1", "0")),
-    default="all",
-    show_default=True,
-    help="Acknowledgements to wait for.",
-)
+@path_option("--file file", "Read from a file.")
+@default_option("--acks", "all", "Acknowledgements to wait for.", click.Choice(("all", "1", "0")))
 @click.option("--rate", type=Number(0, min_open=True), help="Records per second at most.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @client_options

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.session import State, client_options, counted, show
+from penstock.apps.session import State, client_options, counted, default_option, show
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 
@@ -118,8 +118,7 @@ def oldest(state: State, name: str, admin: str | None) -> None:
 
 @queue.command("peek")
 @click.argument("name")
-@click.option("-n", "--count", type=click.IntRange(1, 10_000), default=PEEKED, show_default=True,
-              help="Records of each partition.")  # fmt: skip
+@default_option("-n --count", PEEKED, "Records of each partition.", click.IntRange(1, 10_000))
 @click.option("--dead-letters", is_flag=True, help="Dead letters that were not redriven.")
 @admin_option
 @client_options
@@ -165,8 +164,10 @@ def _peek_dead_letters(state: State, client: Client, name: str, count: int) -> N
 
 @queue.command("redrive")
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=REDRIVEN, show_default=True,
-              help="Most dead letters to read, the oldest first.")  # fmt: skip
+@default_option(
+    "--limit", REDRIVEN, "Most dead letters to read, the oldest first.",
+    click.IntRange(1, 1_000_000),
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:

@@ -2,7 +2,8 @@
 
 All three yield the batches of a partition in order, one at a time, with their location. Files are
 read as they are, also while a broker runs: removed files are skipped, and an incomplete batch at
-the end of the newest segment ends it.
+the end of the newest segment ends it. A progress bar on stderr shows how
+much was read, if stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import functools
 import os
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,8 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol
 
 import click
 
-from penstock.apps.log.progress import progress
-from penstock.apps.session import State, client_options
+from penstock.apps.session import State, client_options, path_option
 from penstock.base.errors import InvalidError, UnavailableError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
@@ -147,14 +148,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.argument("topic", required=False)
     @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
-    @click.option(
-        "--data-dir", type=click.Path(path_type=Path),
-        help="Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
-    )  # fmt: skip
-    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
-    @click.option(
-        "--config", type=click.Path(path_type=Path), help="With --objects: the brokers' TOML file."
+    @path_option(
+        "--data-dir",
+        "Read files instead of asking a broker: its log.dirs, Penstock's or Apache Kafka's.",
     )
+    @click.option("--objects", is_flag=True, help="Read diskless topics from their object store.")
+    @path_option("--config", "With --objects: the brokers' TOML file.")
     @click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE",
         help="With --objects: a broker's setting.",
@@ -441,3 +440,33 @@ def size_of(source: FileSource) -> int:
                 path = files.file(base, LOG)
                 total += os.path.getsize(path) if os.path.exists(path) else 0
     return total
+
+
+Count = Callable[[int], object]
+
+
+@contextmanager
+def progress(label: str, total: int, *, offsets: bool = False) -> Iterator[Count]:
+    """Return a function that reports how many of all bytes, or offsets, were read."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    counted: tuple[ProgressColumn, ...] = (DownloadColumn(), TransferSpeedColumn())
+    if offsets:
+        counted = (MofNCompleteColumn(), TextColumn("offsets"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *counted, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda size: bar.advance(task, size)

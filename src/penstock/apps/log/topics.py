@@ -1,9 +1,12 @@
-"""`penstock topic`: topics and their configurations; `replicas.py` has replicas."""
+"""`penstock topic`, `penstock config`: topics, and configurations of topics, brokers and groups.
+
+`replicas.py` has replicas.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -21,6 +24,7 @@ from penstock.apps.session import (
     write_json,
 )
 from penstock.base.settings import whole_number
+from penstock.client.admin import ResourceKind
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -243,3 +247,60 @@ def delete(state: State, names: tuple[str, ...], yes: bool) -> None:
                 click.echo(f"topic {name} deleted")
     if state.json:
         write_json([{"topic": name, "deleted": True} for name in names])
+
+
+_KINDS = click.Choice(("topic", "broker", "client-metrics", "group"))
+
+
+@click.group("config", short_help="Manage settings of topics, groups and brokers.")
+def config() -> None:
+    """Manage configurations of topics and groups (by name) and brokers (by id).
+
+    client-metrics are subscriptions to metrics that clients push, by any name.
+    """
+
+
+@config.command("describe")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.option("--all", "everything", is_flag=True, help="Show default values too.")
+@client_options
+def describe_config(state: State, kind: str, name: str, everything: bool) -> None:
+    """Show a configuration; without --all only values that differ from the default."""
+    with state.client() as client:
+        entries = client.describe_configs(
+            cast("ResourceKind", kind), name, documentation=state.json
+        )
+    shown = [entry for entry in entries if everything or entry.source != "default"]
+    names = ("name", "value", "source", "read_only", "sensitive", "documentation")
+    rows = [{key: getattr(entry, key) for key in names} for entry in shown]
+    things = "configurations" if everything else "configurations that differ from the defaults"
+    show(state, rows, names[:3], title=f"{kind} {name}", things=things)
+
+
+@config.command("set")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE…")
+@client_options
+def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> None:
+    """Set configurations."""
+    changes = parse_pairs(pairs, "argument")
+    with state.client() as client:
+        if kind == "topic":
+            alter_topic(client, name, changes)
+        else:
+            client.alter_configs(cast("ResourceKind", kind), name, changes)
+    say(state, f"{kind} {name} changed", kind=kind, name=name, set=changes)
+
+
+@config.command("delete")
+@click.argument("kind", type=_KINDS)
+@click.argument("name")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@client_options
+def delete_config(state: State, kind: str, name: str, keys: tuple[str, ...]) -> None:
+    """Reset configurations to their defaults."""
+    with state.client() as client:
+        client.alter_configs(cast("ResourceKind", kind), name, delete=keys)
+    say(state, f"{kind} {name} changed", kind=kind, name=name, deleted=list(keys))

@@ -17,11 +17,9 @@ from typing import Any, Final
 
 import click
 
-from penstock.apps.loads.figures import percentile
-from penstock.apps.loads.files import write_plainly
-from penstock.apps.loads.values import noise
-from penstock.apps.outbox.options import outbox_options, parse_size
-from penstock.apps.session import State, client_options, show
+from penstock.apps.loads.figures import noise, percentile, write_plainly
+from penstock.apps.outbox.care import outbox_options, parse_size
+from penstock.apps.session import State, client_options, default_option, show
 from penstock.base.system import SYSTEM_CLOCK
 
 ROUNDS: Final = 3
@@ -42,18 +40,9 @@ class _Measured:
 
 @click.command("bench", short_help="Compare outbox writes with plain files.")
 @outbox_options(topic_required=False)
-@click.option("--size", default="1m", show_default=True, help="Bytes of a payload.")
-@click.option(
-    "--count", type=click.IntRange(1, PAYLOADS_MAX), default=96, show_default=True,
-    help="Payloads to write in each way.",
-)  # fmt: skip
-@click.option(
-    "--concurrency",
-    type=click.IntRange(1, 256),
-    default=8,
-    show_default=True,
-    help="Writes at a time.",
-)
+@default_option("--size", "1m", "Bytes of a payload.")
+@default_option("--count", 96, "Payloads to write in each way.", click.IntRange(1, PAYLOADS_MAX))
+@default_option("--concurrency", 8, "Writes at a time.", click.IntRange(1, 256))
 @click.option("--no-sync", is_flag=True, help="Write without sync in both ways.")
 @client_options
 def bench(

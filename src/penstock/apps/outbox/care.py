@@ -1,9 +1,14 @@
-"""`penstock outbox sweep` and `audit`: removes consumed payloads, and reports inconsistencies."""
+"""`penstock outbox sweep` and `audit`: removes consumed payloads, and reports inconsistencies.
+
+The options of all outbox commands are here too: root and topic, durations and sizes.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +16,62 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from penstock.apps.daemon import handled
-from penstock.apps.outbox.options import outbox_options, parse_duration
-from penstock.apps.session import State, client_options, counted, write_json, write_table
+from penstock.apps.session import (
+    State,
+    client_options,
+    counted,
+    default_option,
+    write_json,
+    write_table,
+)
 from penstock.base.errors import RetriableError, UnavailableError
+
+_DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SIZE: Final = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
+_UNIT_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+Command = Callable[..., Any]
+
+
+def outbox_options(*, topic_required: bool = True) -> Callable[[Command], Command]:
+    """Give a command `--root` and `-t`."""
+
+    def wrap(command: Command) -> Command:
+        command = click.option(
+            "-t", "--topic", required=topic_required, help="Topic of the pointers."
+        )(command)
+        return click.option(
+            "--root", required=True, envvar="PENSTOCK_OUTBOX_ROOT", metavar="DIRECTORY",
+            help="The outbox's root (PENSTOCK_OUTBOX_ROOT).",
+        )(command)  # fmt: skip
+
+    return wrap
+
+
+def parse_duration(text: str, option: str) -> int:
+    """Return the milliseconds of `500ms`, `90s`, `15m`, `24h` or `7d`.
+
+    Raises:
+        click.UsageError: the text is invalid.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise click.UsageError(f"{option} {text}: must be a number and ms, s, m, h or d, as in 24h")
+    return int(found.group(1)) * _UNIT_MS[found.group(2)]
+
+
+def parse_size(text: str, option: str) -> int:
+    """Return the bytes of `4096`, `64k`, `1m` or `2g`.
+
+    Raises:
+        click.UsageError: the text is invalid.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise click.UsageError(f"{option} {text}: must be a number of bytes, or one with k, m or g")
+    return int(found.group(1)) * _UNIT_BYTES[found.group(2).lower()]
+
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -30,15 +88,11 @@ SHOWN_MAX: Final = 100
     "--group", "groups", multiple=True,
     help="Group that must have read a payload. Default: all with offsets of the topic.",
 )  # fmt: skip
-@click.option("--retention", default="24h", show_default=True, help="Age of payloads to remove.")
-@click.option(
-    "--orphan-age", default="1h", show_default=True,
-    help="Age of temporary files and empty directories to remove.",
-)  # fmt: skip
-@click.option(
-    "--grace", default="24h", show_default=True,
-    help="Age beyond retention from which a payload without pointer is reported.",
-)  # fmt: skip
+@default_option("--retention", "24h", "Age of payloads to remove.")
+@default_option("--orphan-age", "1h", "Age of temporary files and empty directories to remove.")
+@default_option(
+    "--grace", "24h", "Age beyond retention from which a payload without pointer is reported."
+)
 @click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
 @click.option("--every", metavar="DURATION", help="Repeat at this interval, until SIGTERM.")
@@ -156,10 +210,7 @@ def _show_failed(failed: list[str]) -> None:
     help="Group that must read all payloads. Default: all with offsets of the topic.",
 )  # fmt: skip
 @click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
-@click.option(
-    "--grace", default="5m", show_default=True,
-    help="Age below which a payload may be waiting for its pointer.",
-)  # fmt: skip
+@default_option("--grace", "5m", "Age below which a payload may be waiting for its pointer.")
 @client_options
 def audit(
     state: State, root: str, topic: str, groups: tuple[str, ...], checksums: bool, grace: str

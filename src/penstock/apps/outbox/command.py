@@ -16,9 +16,8 @@ import click
 
 from penstock.apps.daemon import handled
 from penstock.apps.outbox.bench import bench
-from penstock.apps.outbox.care import audit, sweep
-from penstock.apps.outbox.options import outbox_options, parse_size
-from penstock.apps.session import CODECS, State, client_options
+from penstock.apps.outbox.care import audit, outbox_options, parse_size, sweep
+from penstock.apps.session import CODECS, State, client_options, default_option
 from penstock.base.errors import InvalidError
 from penstock.base.files import MACHINE_FILES, write_file
 from penstock.base.settings import load
@@ -60,16 +59,12 @@ outbox.add_command(bench)
     metavar="MS",
     help="Time of the batch, which selects the directory. Default: now.",
 )
-@click.option(
-    "--event-count",
-    type=click.IntRange(min=0),
-    default=1,
-    show_default=True,
-    help="Number of events in the batch, for readers.",
+@default_option(
+    "--event-count", 1, "Number of events in the batch, for readers.", click.IntRange(min=0)
 )
-@click.option(
-    "--codec", type=CODECS, default="none", show_default=True,
-    help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
+@default_option(
+    "--codec", "none", "How FILE is compressed already: a label for readers, nothing is compressed"
+    " by it.", CODECS,
 )  # fmt: skip
 @click.option(
     "--threshold", metavar="SIZE", help="Largest payload to store in the record; -1: none."
@@ -162,9 +157,9 @@ def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> di
 @click.option("--group", required=True, help="Group whose offsets are used and committed.")
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Default: stop at the first bad record.")
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
-@click.option(
-    "-o", "start", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
-    help="Start position without a committed offset.",
+@default_option(
+    "-o start", "earliest", "Start position without a committed offset.",
+    click.Choice(("earliest", "latest")),
 )  # fmt: skip
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many batches.")

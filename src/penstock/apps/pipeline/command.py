@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
-from penstock.apps.lazy_group import LazyGroup
-from penstock.apps.session import State, current, output_option, say, show, write_json, write_rich
+from penstock.apps.session import (
+    LazyGroup,
+    State,
+    current,
+    output_option,
+    path_option,
+    say,
+    show,
+    write_json,
+    write_rich,
+)
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -98,7 +107,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
     @click.argument("file", type=click.Path(path_type=Path))
     @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers; wins over the file.")
     @click.option("--admin", metavar="URL", help="The broker's admin address.")
-    @click.option("--state", "directory", type=click.Path(path_type=Path), help="State directory.")
+    @path_option("--state directory", "State directory.")
     @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
     @functools.wraps(command)

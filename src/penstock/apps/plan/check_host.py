@@ -1,4 +1,5 @@
-"""`penstock plan check-host`: find the layer of this host that saturates first. It changes nothing.
+"""`penstock plan check-host|receive-path`: find the layer of this host that saturates first, or
+size the path from a network interface to an application.
 
 `host_reading` reads the host and `planner.host_check` evaluates it; this file adds the settings of
 a broker and of an agent.
@@ -13,10 +14,12 @@ from typing import Final
 import click
 
 from penstock.apps.plan.output import plan_inputs
-from penstock.apps.session import State
+from penstock.apps.session import State, default_option, path_option
+from penstock.base.settings import describe
 from penstock.broker.settings import BrokerSettings
 from penstock.planner.host_check import BrokerSide, CheckHostInputs, Configured, check_host
-from penstock.planner.host_check.sockets import producer_buffer_bytes
+from penstock.planner.host_check.check import producer_buffer_bytes
+from penstock.planner.receive_path import ReceivePathInputs, plan_receive_path
 from penstock.planner.results import Plan
 
 SYNC_ROUNDS: Final = 100
@@ -24,22 +27,15 @@ SYNC_ROUNDS_MAX: Final = 1_000
 
 
 @click.command("check-host")
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path),
-    help="TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
-)  # fmt: skip
-@click.option(
-    "--agent-config", type=click.Path(path_type=Path),
-    help="TOML file of a host agent, as `penstock host serve` reads it.",
-)  # fmt: skip
-@click.option(
-    "--data-dir", type=click.Path(path_type=Path),
-    help="Directory whose syncs are timed. [default: log.dirs]",
-)  # fmt: skip
-@click.option(
-    "--sync-rounds", type=click.IntRange(0, SYNC_ROUNDS_MAX), default=SYNC_ROUNDS,
-    show_default=True,
-    help="Syncs of 4 KiB to time in it, in a file without a name; 0 writes nothing at all.",
+@path_option(
+    "--config file",
+    "TOML file of a broker, as `penstock serve` reads it; the environment counts too.",
+)
+@path_option("--agent-config", "TOML file of a host agent, as `penstock host serve` reads it.")
+@path_option("--data-dir", "Directory whose syncs are timed. [default: log.dirs]")
+@default_option(
+    "--sync-rounds", SYNC_ROUNDS, "Syncs of 4 KiB to time in it, in a file without a name; 0 writes"
+    " nothing at all.", click.IntRange(0, SYNC_ROUNDS_MAX),
 )  # fmt: skip
 @click.option("--interface", default="", help="Network interface. [default: of the default route]")
 @click.option(
@@ -112,3 +108,19 @@ def broker_side(settings: BrokerSettings) -> BrokerSide:
         queued_request_bytes=settings.queued_max_request_bytes,
         segment_bytes=settings.log_segment_bytes,
     )
+
+
+_SOCKET_FIELDS: Final = ("socket_receive_buffer_bytes", "socket_send_buffer_bytes")
+
+
+@click.command("receive-path")
+@plan_inputs(ReceivePathInputs)
+def receive_path(state: State, inputs: ReceivePathInputs) -> Plan:
+    """Size windows, socket buffers, rings and timers of a receive path.
+
+    Omitted sizes are planned; given sizes (window, term, so-rcvbuf, so-sndbuf, rmem-max,
+    ring-entries) are judged as the driver and the kernel would judge them.
+    """
+    names = {info.attribute: info.name for info in describe(BrokerSettings)}
+    receive, send = [names[socket_field] for socket_field in _SOCKET_FIELDS]
+    return plan_receive_path(inputs, (receive, send))

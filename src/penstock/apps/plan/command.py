@@ -6,11 +6,11 @@ from typing import Final
 
 import click
 
-from penstock.apps.lazy_group import LazyGroup
+from penstock.apps.session import LazyGroup
 
 _COMMANDS: Final = {
     "receive-path": (
-        "plan.receive_path",
+        "plan.check_host",
         "receive_path",
         "Size windows, socket buffers, rings and timers of a receive path.",
     ),

@@ -13,9 +13,8 @@ from penstock.apps.plan.output import plan_inputs, read_plan_file
 from penstock.apps.session import State
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.planner.cost import PRESETS, CostInputs, Prices, cost_plan, read_prices
-from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.inputs import InvalidPlanFile, table_text
 from penstock.planner.results import Plan
-from penstock.planner.tables import table_text
 
 OUR_PRICES: Final = "prices.toml"
 

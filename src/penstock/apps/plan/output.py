@@ -13,8 +13,7 @@ import click
 from penstock.apps.session import BadInput, State, client_options, write_json, write_table
 from penstock.base.errors import InvalidError
 from penstock.base.settings import SettingInfo, describe, render
-from penstock.planner.errors import ImpossiblePlan, InvalidPlanFile
-from penstock.planner.inputs import read_inputs
+from penstock.planner.inputs import ImpossiblePlan, InvalidPlanFile, read_inputs
 from penstock.planner.quantities import format_quantity
 from penstock.planner.results import Figure, Finding, Plan, changed_rows, given_rows, input_rows
 
@@ -123,7 +122,7 @@ def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
 def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
     """Write a plan in the requested form, answers first, and draw it on request."""
     if plot is not None:
-        from penstock.planner.plots import draw
+        from penstock.planner.results import draw
 
         plot.write_bytes(draw(plan, plot.suffix))
     if state.json:

@@ -1,12 +1,19 @@
-"""Combination of several brokers' answers into one."""
+"""Combination of several brokers' answers into one, on the shared admin address."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from penstock.apps.processes.metrics import UP
-from penstock.base.metrics import Sample, render
+from penstock.base.metrics import Metric, Sample, render
+
+UP: Final = Metric(
+    name="penstock_process_up",
+    kind="gauge",
+    doc="With several processes: 1 if a broker has answered this scrape, else 0.",
+    labels=("broker",),
+)
+
 
 Answers = Mapping[int, Any]
 """By broker: the body of its answer, or None where it gave none."""

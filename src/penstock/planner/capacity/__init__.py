@@ -8,8 +8,7 @@ A `Deployment` is the settings of real brokers with the measurements of their ho
 a measurement are assumed, and each formula names the kind.
 """
 
-from penstock.planner.capacity.ceilings import Deployment
-from penstock.planner.capacity.inputs import CapacityInputs
+from penstock.planner.capacity.inputs import CapacityInputs, Deployment
 from penstock.planner.capacity.plan import capacity_plan
 
 __all__ = ["CapacityInputs", "Deployment", "capacity_plan"]

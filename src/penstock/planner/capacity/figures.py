@@ -1,24 +1,280 @@
-"""Figures of a capacity plan for brokers and producers."""
+"""Figures of brokers, producers, produce latency, and requests to the object store."""
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
-from penstock.planner.capacity.ceilings import Deployment
-from penstock.planner.capacity.inputs import CapacityInputs
-from penstock.planner.capacity.objects import requests_per_second
-from penstock.planner.capacity.sizing import ARITHMETIC, Sizing
+from penstock.planner.capacity.inputs import (
+    STORE_PREFIX_PUTS_PER_SECOND,
+    WAL_PREFIXES,
+    CapacityInputs,
+    Deployment,
+)
+from penstock.planner.capacity.sizing import (
+    ARITHMETIC,
+    MONTH_DAYS,
+    MONTH_SECONDS,
+    REQUEST_BYTES,
+    Sizing,
+)
+from penstock.planner.latency import (
+    DisklessLatency,
+    Distribution,
+    diskless_latency,
+    gathering_ms,
+    objects_per_second,
+    waiting,
+)
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Figure
+from penstock.planner.results import Figure, figure, figures_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Latencies since a message's send, in milliseconds."""
+
+    acknowledged: Distribution
+    consumed: Distribution
+    diskless: DisklessLatency | None
+
+
+def requests_per_second(sizing: Sizing, messages: float) -> float:
+    """Return produce requests per second to one broker.
+
+    Every producer sends one to every broker per linger (at least 1 ms), fewer with fewer messages,
+    and more when a request is full.
+    """
+    share = messages / sizing.peak_messages_per_second
+    by_time = sizing.inputs.producers * 1000 / max(sizing.inputs.linger, 1.0)
+    by_bytes = sizing.peak_write_bytes_per_second * share / sizing.brokers / REQUEST_BYTES
+    return min(messages / sizing.brokers, max(by_time, by_bytes))
+
+
+def put_latency(sizing: Sizing) -> Distribution:
+    inputs, deployment = sizing.inputs, sizing.deployment
+    names = deployment.put_names(inputs)
+    return deployment.latency(*names, p50=inputs.put_p50, p99=inputs.put_p99)
+
+
+def commit_latency(sizing: Sizing) -> Distribution:
+    p50, p99 = sizing.inputs.commit_p50, sizing.inputs.commit_p99
+    return sizing.deployment.latency("commit_p50_ms", "commit_p99_ms", p50=p50, p99=p99)
+
+
+def fill_ms(sizing: Sizing, written: float) -> float:
+    """Return the time in which the written bytes of all brokers fill an object of each."""
+    return sizing.deployment.diskless.buffer_bytes_max / (written / sizing.brokers) * 1000
+
+
+def object_latency(sizing: Sizing, interval_ms: float) -> DisklessLatency:
+    return diskless_latency(
+        interval_ms=interval_ms,
+        requests_per_second=requests_per_second(sizing, sizing.peak_messages_per_second),
+        put=put_latency(sizing),
+        commit=commit_latency(sizing),
+        request=Distribution.constant(sizing.inputs.round_trip),
+        objects_in_flight_max=sizing.deployment.diskless.objects_in_flight_max,
+        fill_ms=fill_ms(sizing, sizing.peak_write_bytes_per_second),
+    )
+
+
+def latencies(sizing: Sizing) -> Latencies:
+    inputs, deployment, found = sizing.inputs, sizing.deployment, None
+    per_producer = sizing.peak_messages_per_second / inputs.producers / max(1, sizing.brokers)
+    lingering = waiting(inputs.linger, inputs.linger / 1000 * per_producer)
+    if inputs.storage == "diskless":
+        found = object_latency(sizing, deployment.interval_ms(inputs))
+        answered = found.produce
+    else:
+        synced = deployment.latency("produce_p50_ms", "produce_p99_ms")
+        answered = synced.plus(Distribution.constant(inputs.round_trip))
+        if inputs.copies > 1:
+            # all followers fetch and write in parallel, after the leader
+            answered = answered.plus(synced).plus(Distribution.constant(inputs.round_trip))
+    acknowledged = lingering.plus(answered)
+    delivery = deployment.latency("delivery_p50_ms", "delivery_p99_ms")
+    return Latencies(
+        acknowledged=acknowledged, consumed=acknowledged.plus(delivery), diskless=found
+    )
+
+
+def puts_per_second(sizing: Sizing, interval_ms: float) -> float:
+    gathers_ms = gathering_ms(
+        interval_ms,
+        put_latency(sizing),
+        commit_latency(sizing),
+        objects_in_flight_max=sizing.deployment.diskless.objects_in_flight_max,
+        fill_ms=fill_ms(sizing, sizing.write_bytes_per_second),
+    )
+    requests = requests_per_second(sizing, sizing.messages_per_second)
+    return sizing.brokers * objects_per_second(gathers_ms, requests)
+
+
+_MODEL: Final = "Penstock's latency model: Lindley's recursion over an interval, PUTs and commits"
+_SUM: Final = "sums of independent lognormal parts, by quantiles"
+_SETTINGS: Final = "Penstock's settings of diskless topics"
+_STORE: Final = "object store"
+_LATENCY: Final = "latency at the peak"
+
+
+def latency_figures(sizing: Sizing, found: Latencies) -> list[Figure]:
+    inputs, deployment, diskless = sizing.inputs, sizing.deployment, found.diskless
+
+    def measured(stem: str) -> str:
+        return f"p50 {deployment.text(f'{stem}_p50_ms')}, p99 {deployment.text(f'{stem}_p99_ms')}"
+
+    def rows(name: str, label: str, of: Distribution, formula: str) -> list[Figure]:
+        return [
+            Figure(f"{name}_p{percent}_ms", f"{label}, p{percent}", of.quantile(percent / 100),
+                   "ms", formula, _SUM if diskless is None else _MODEL, group=_LATENCY)
+            for percent in (50, 99)
+        ]  # fmt: skip
+
+    parts = f"linger {inputs.linger:g} ms + round trip {inputs.round_trip:g} ms + "
+    if diskless is None:
+        parts += f"append and sync: {measured('produce')}"
+        parts += ", once more for the followers" if inputs.copies > 1 else ""
+    else:
+        parts += f"wait of up to {diskless.interval_ms:.3g} ms + PUT + turn + commit"
+    whole = [
+        *rows("produce", "produced to acknowledged", found.acknowledged, parts),
+        *rows("end_to_end", "produced to consumed", found.consumed,
+              f"the above + delivery: {measured('delivery')}"),
+    ]  # fmt: skip
+    if diskless is None:
+        return whole
+    given = "given" if inputs.put_p50 or inputs.put_p99 else measured(deployment.put_stem(inputs))
+    committed = "given" if inputs.commit_p50 or inputs.commit_p99 else measured("commit")
+    return [
+        *whole,
+        Figure("object_interval_ms", "an object gathers", diskless.interval_ms, "ms",
+               f"{deployment.interval_ms(inputs)} ms, less when diskless.buffer.max.bytes is full"
+               " before, more while PUTs or commits take longer", _SETTINGS, group=_LATENCY,
+               setting="diskless.commit.interval.ms"),
+        *rows("gathering", "of it: waiting", diskless.wait,
+              "an object closes so long after its first request, which waits for all of it"),
+        *rows("put", "of it: PUT", put_latency(sizing), given),
+        *rows("commit", "of it: commit", commit_latency(sizing), committed),
+        *rows("object_write", "of it: PUT, turn and commit", diskless.write,
+              "max(PUT, what the object before still takes) + commit"),
+    ]  # fmt: skip
+
+
+# fmt: off
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests of diskless topics to the store per second, on all brokers, at the mean rate."""
+
+    sizing: Sizing
+    puts: float
+
+    @property
+    def inputs(self) -> CapacityInputs:
+        return self.sizing.inputs
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.sizing.deployment
+
+    @property
+    def extents(self) -> float:
+        led = max(1.0, self.sizing.partitions / self.sizing.brokers)
+        return max(1.0, min(led, self.sizing.messages_per_second / self.puts))
+
+    @property
+    def extent_bytes(self) -> float:
+        return self.object_bytes / self.extents
+
+    @property
+    def consolidated(self) -> bool:
+        return self.deployment.diskless.consolidation_interval_ms > 0
+
+    @property
+    def replay_limit(self) -> float:
+        """Limit of a broker's requests for old data per second."""
+        return self.deployment.fetching.lagging_rate_limit or inf
+
+    @figure("bytes of an object", "bytes", group=_STORE, source=_SETTINGS,
+            formula="written / PUTs a second; at most diskless.buffer.max.bytes ="
+            " {deployment.diskless.buffer_bytes_max:,}")
+    def object_bytes(self) -> float:
+        return self.sizing.write_bytes_per_second / self.puts
+
+    @figure("PUTs of objects", "requests/s", group=_STORE, source=_MODEL,
+            formula="{sizing.brokers} brokers × 1 / (interval + time until the next request)")
+    def object_puts_per_second(self) -> float:
+        return self.puts
+
+    @figure("PUTs of segments", "requests/s", group=_STORE, source=_SETTINGS,
+            formula="written / diskless.consolidation.segment.bytes, or extents /"
+            " diskless.consolidation.min.extents where that is more")
+    def segment_puts_per_second(self) -> float:
+        settings = self.deployment.diskless
+        by_bytes = self.sizing.write_bytes_per_second / settings.consolidation_segment_bytes
+        by_extents = self.puts * self.extents / settings.consolidation_min_extents
+        return max(by_bytes, by_extents) if self.consolidated else 0.0
+
+    @figure("GETs of consolidation", "requests/s", group=_STORE, source=_SETTINGS,
+            formula="objects × {extents:.3g} extents, each read once")
+    def consolidation_gets_per_second(self) -> float:
+        return self.puts * self.extents if self.consolidated else 0.0
+
+    @figure("GETs of recent data", "requests/s", group=_STORE,
+            source="Penstock: a rack has its own leaders",
+            formula="objects × brokers of other zones that read them, once for all groups; none"
+            " where leaders read what they wrote")
+    def zone_gets_per_second(self) -> float:
+        zones = self.inputs.zones
+        if not (self.inputs.zone_aware and self.inputs.groups):
+            return 0.0
+        return self.puts * max(1.0, min(self.extents, self.sizing.brokers / zones)) * (zones - 1)
+
+    @figure("GETs of old data", "requests/s", group=_STORE, source=_SETTINGS,
+            setting="diskless.fetch.lagging.consumer.request.rate.limit",
+            formula="lagging groups {inputs.lagging_groups} × written / extent, at most"
+            " {deployment.fetching.lagging_rate_limit} a broker")
+    def replay_gets_per_second(self) -> float:
+        old = self.sizing.write_bytes_per_second * self.inputs.lagging_groups
+        return min(old / max(1.0, self.extent_bytes), self.replay_limit * self.sizing.brokers)
+
+    @figure("old data a broker reads, not consolidated", "bytes/s", group=_STORE,
+            source=_SETTINGS, formula="rate limit × bytes of a partition in an object")
+    def replay_bytes_per_second(self) -> float:
+        return self.extent_bytes * self.replay_limit
+
+    @figure("PUTs in a month", "requests", group=_STORE, source=_MODEL,
+            formula=f"PUTs of objects and segments × 86,400 s × {MONTH_DAYS}")
+    def store_puts_per_month(self) -> float:
+        return (self.puts + self.segment_puts_per_second) * MONTH_SECONDS
+
+    @figure("GETs in a month", "requests", group=_STORE, source=_MODEL,
+            formula=f"all GETs × 86,400 s × {MONTH_DAYS}")
+    def store_gets_per_month(self) -> float:
+        gets = self.consolidation_gets_per_second + self.zone_gets_per_second
+        return (gets + self.replay_gets_per_second) * MONTH_SECONDS
+
+    @figure("share of what one prefix takes", group=_STORE,
+            formula=f"PUTs of objects / {STORE_PREFIX_PUTS_PER_SECOND:,} a second; keys are spread"
+            f" over {WAL_PREFIXES} prefixes",
+            source="Amazon S3: 3,500 PUT and 5,500 GET requests a second per prefix")
+    def prefix_share(self) -> float:
+        return self.puts / STORE_PREFIX_PUTS_PER_SECOND
+# fmt: on
+
+
+def store_requests(sizing: Sizing) -> Requests:
+    interval_ms = sizing.deployment.interval_ms(sizing.inputs)
+    return Requests(sizing=sizing, puts=puts_per_second(sizing, interval_ms))
+
 
 IN_FLIGHT_REQUESTS: Final = 5
 """max.in.flight.requests.per.connection of Kafka's producer."""
 
 
-def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizing) -> list[Figure]:
-    figure = partial(Figure, group="brokers", source=ARITHMETIC, unit="brokers")
-    free = sizing.free
+def broker_figures(sizing: Sizing) -> list[Figure]:
+    inputs, deployment, free = sizing.inputs, sizing.deployment, sizing.free
     produce = deployment.text(deployment.produce_name(inputs))
     cpu = deployment.text(deployment.produce_cpu_name(inputs))
     needs = {
@@ -35,33 +291,17 @@ def broker_figures(inputs: CapacityInputs, deployment: Deployment, sizing: Sizin
         "partitions": f"partitions × replicas / {inputs.broker_partitions:,} per broker",
         "replicas and zones": "one for each replica, and for each zone",
     }
-    rows = [
-        figure(name="brokers", label="brokers", value=sizing.brokers,
-               minimum=sizing.brokers_needed,
-               formula="the largest need of all resources + 1, so that one may be down"),
+    brokers, *others = figures_of(sizing, "brokers")
+    by_need = [
+        Figure(f"brokers_by_{name.replace(' ', '_')}", f"for {name}", count, "brokers",
+               needs[name], ARITHMETIC, group="brokers")
+        for name, count in sizing.brokers_by.items()
     ]  # fmt: skip
-    for name, count in sizing.brokers_by.items():
-        slug = name.replace(" ", "_")
-        rows.append(
-            figure(name=f"brokers_by_{slug}", label=f"for {name}", value=count,
-                   formula=needs[name])
-        )  # fmt: skip
-    rows.append(
-        Figure(name="partitions_per_broker", label="replicas per broker", unit="partitions",
-               value=sizing.replicas_per_broker, group="brokers",
-               formula="partitions × replicas / brokers", source=ARITHMETIC)
-    )  # fmt: skip
-    rows.append(
-        figure(name="idle_brokers", label="brokers without a partition", value=sizing.idle_brokers,
-               formula="brokers - partitions × replicas, where that is more than none")
-    )  # fmt: skip
-    return rows
+    return [brokers, *by_need, *others]
 
 
-def producer_figures(
-    inputs: CapacityInputs, sizing: Sizing, acknowledged_p99_ms: float
-) -> list[Figure]:
-    figure = partial(Figure, group="a producer", unit="bytes")
+def producer_figures(sizing: Sizing, acknowledged_p99_ms: float) -> list[Figure]:
+    inputs, group = sizing.inputs, "a producer"
     batches = sizing.partitions * inputs.batch_bytes
     rate = sizing.peak_messages_per_second * inputs.message_bytes / inputs.producers
     waiting = rate * acknowledged_p99_ms / 1000
@@ -71,33 +311,28 @@ def producer_figures(
     )
     needed = max(batches, waiting)
     return [
-        figure(name="producer_batches_bytes", label="one open batch per partition",
-               value=batches, formula=f"{sizing.partitions} partitions ×"
-               f" {format_quantity(inputs.batch_bytes, 'bytes')}",
-               source="Kafka: RecordAccumulator, batch.size"),
-        figure(name="producer_waiting_bytes", label="not acknowledged at the 99th percentile",
-               value=waiting, formula="messages at the peak × message / producers"
-               f" × {acknowledged_p99_ms:.3g} ms until the answer",
-               source="Little's law"),
-        figure(name="producer_memory_bytes", label="producer memory",
-               value=max(float(inputs.buffer_bytes), 2.0 * needed), minimum=needed,
-               setting="buffer.memory",
-               formula="twice the larger of the two above, at least"
+        Figure("producer_batches_bytes", "one open batch per partition", batches, "bytes",
+               f"{sizing.partitions} partitions × {format_quantity(inputs.batch_bytes, 'bytes')}",
+               "Kafka: RecordAccumulator, batch.size", group=group),
+        Figure("producer_waiting_bytes", "not acknowledged at the 99th percentile", waiting,
+               "bytes", "messages at the peak × message / producers"
+               f" × {acknowledged_p99_ms:.3g} ms until the answer", "Little's law", group=group),
+        Figure("producer_memory_bytes", "producer memory",
+               max(float(inputs.buffer_bytes), 2.0 * needed), "bytes",
+               "twice the larger of the two above, at least"
                f" {format_quantity(inputs.buffer_bytes, 'bytes')}; needed is the larger one",
-               source="Kafka: ProducerConfig, buffer.memory"),
-        figure(name="producer_batch_fill_bytes", label="bytes in a batch when it leaves",
-               value=filled, formula="messages at the peak × message / producers / partitions"
+               "Kafka: ProducerConfig, buffer.memory", minimum=needed, setting="buffer.memory",
+               group=group),
+        Figure("producer_batch_fill_bytes", "bytes in a batch when it leaves", filled, "bytes",
+               "messages at the peak × message / producers / partitions"
                f" × linger {inputs.linger:g} ms; one message at least, batch.size at most",
-               source="Kafka: ProducerConfig, linger.ms"),
-        figure(name="produce_requests_per_second",
-               label="requests of all producers to a broker, peak",
-               value=requests_per_second(inputs, sizing, sizing.peak_messages_per_second),
-               unit="requests/s",
-               formula=f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
+               "Kafka: ProducerConfig, linger.ms", group=group),
+        Figure("produce_requests_per_second", "requests of all producers to a broker, peak",
+               requests_per_second(sizing, sizing.peak_messages_per_second), "requests/s",
+               f"{inputs.producers} producers, one per linger of {inputs.linger:g} ms"
                " (1 ms at least), more when requests of 1 MiB are full; at most one per message",
-               source="Kafka: one ProduceRequest per broker, linger.ms"),
-        figure(name="producer_request_window", label="requests under way per broker",
-               value=IN_FLIGHT_REQUESTS, unit="requests",
-               formula="the default, at which an idempotent producer keeps its order",
-               source="Kafka: max.in.flight.requests.per.connection"),
+               "Kafka: one ProduceRequest per broker, linger.ms", group=group),
+        Figure("producer_request_window", "requests under way per broker", IN_FLIGHT_REQUESTS,
+               "requests", "the default, at which an idempotent producer keeps its order",
+               "Kafka: max.in.flight.requests.per.connection", group=group),
     ]  # fmt: skip

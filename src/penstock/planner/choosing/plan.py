@@ -1,14 +1,226 @@
-"""Choice as a plan: the recommendation, every reason, and the changes by single answers."""
+"""Choice as a plan: reasons, verdicts, the recommendation, and the answers that change it.
+
+A candidate does not fit if a rule speaks against it, fits with a caveat if one has a caveat, and
+fits otherwise. Of the fitting transports the one with the fewest caveats is recommended; ties go to
+the one that is cheaper to run. A stream processor or a workflow engine needs a transport.
+
+Each answer is flipped in turn. Yes-or-no answers and choices are tried in all their values.
+Numbers are tried on and beside every threshold of a rule, upwards and downwards from the given one,
+until the recommendation changes. A threshold of a product, such as bytes a day, is divided by its
+other factor.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, floor, inf, nextafter
+from typing import Any, Final, Literal
 
-from penstock.planner.choosing.answers import changes
-from penstock.planner.choosing.judging import NOTHING, Choice, Verdict, combinations, judge
-from penstock.planner.choosing.rules import CANDIDATES, EFFECTS, SOURCES
-from penstock.planner.choosing.workload import Workload
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, fail, note, warn
+from penstock.base.settings import SettingInfo, describe
+from penstock.planner.choosing.rules import (
+    CANDIDATES,
+    COMBINATIONS,
+    DERIVED,
+    EFFECTS,
+    RULES,
+    SOURCES,
+    Combination,
+    Rule,
+    Workload,
+    fact_of,
+)
+from penstock.planner.quantities import format_quantity
+from penstock.planner.results import Chart, Figure, Finding, Plan, curves, fail, note, warn
+
+Fit = Literal["fits", "fits with a caveat", "does not fit"]
+NOTHING: Final = "nothing fits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    rule: Rule
+    decided_by: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.rule.reason} ({self.decided_by})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    candidate: str
+    fit: Fit
+    reasons: tuple[Reason, ...]
+
+    def of(self, effect: str) -> tuple[Reason, ...]:
+        return tuple([reason for reason in self.reasons if reason.rule.effect == effect])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Verdicts by candidate, the recommended transport, and the additions on top of it."""
+
+    verdicts: Mapping[str, Verdict]
+    transport: str | None
+    on_top: tuple[str, ...]
+
+    @property
+    def recommended(self) -> tuple[str, ...]:
+        """Recommended ids; empty if nothing fits.
+
+        A workflow engine carries its own messages; a processor needs the log under it.
+        """
+        if self.on_top == ("workflow",):
+            return self.on_top
+        if self.transport is None:
+            return ()
+        return (self.transport, *self.on_top)
+
+    @property
+    def text(self) -> str:
+        return " + ".join([CANDIDATES[name].label for name in self.recommended]) or NOTHING
+
+
+def judge(workload: Workload) -> Choice:
+    verdicts = {candidate: _verdict(candidate, workload) for candidate in CANDIDATES}
+    fitting = [one for one, verdict in verdicts.items() if verdict.fit != "does not fit"]
+    transports = [name for name in fitting if CANDIDATES[name].layer == "transport"]
+    return Choice(
+        verdicts=verdicts,
+        transport=min(
+            transports, key=lambda one: len(verdicts[one].of("caveat")), default=None
+        ),
+        on_top=tuple([name for name in fitting if CANDIDATES[name].layer != "transport"]),
+    )  # fmt: skip
+
+
+def _verdict(candidate: str, workload: Workload) -> Verdict:
+    fact = fact_of(workload)
+    reasons = [
+        Reason(rule=rule, decided_by="; ".join([test.found(fact) for test in rule.when]))
+        for rule in RULES
+        if rule.candidate == candidate and all([test.holds(fact) for test in rule.when])
+    ]
+    effects = {reason.rule.effect for reason in reasons}
+    fit: Fit = "fits"
+    if "against" in effects:
+        fit = "does not fit"
+    elif "caveat" in effects:
+        fit = "fits with a caveat"
+    return Verdict(candidate=candidate, fit=fit, reasons=tuple(reasons))
+
+
+def combinations(workload: Workload, choice: Choice) -> tuple[Combination, ...]:
+    fact = fact_of(workload)
+    taken = set(choice.recommended) or {""}
+    return tuple(
+        [
+            combination
+            for combination in COMBINATIONS
+            if taken & combination.with_any and all([test.holds(fact) for test in combination.when])
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    info: SettingInfo
+    answer: str
+    value: Any
+    choice: Choice
+
+
+def changes(workload: Workload) -> tuple[Change, ...]:
+    """Return all single answers that change the recommendation, for numbers the nearest ones."""
+    found: list[Change] = []
+    now = judge(workload).recommended
+    for info in describe(Workload):
+        for tried in _ladders(info, workload):
+            for value, answer in tried:
+                choice = judge(replace(workload, **{info.attribute: value}))
+                if choice.recommended != now:
+                    found.append(Change(info=info, answer=answer, value=value, choice=choice))
+                    break
+    return tuple(found)
+
+
+def _ladders(info: SettingInfo, workload: Workload) -> Iterator[list[tuple[Any, str]]]:
+    """Yield lists of values with their texts; the first effective value of each list counts."""
+    given = getattr(workload, info.attribute)
+    if isinstance(given, bool):
+        yield [(not given, "no" if given else "yes")]
+    elif isinstance(given, str):
+        yield from ([(word, word)] for word in info.choices if word != given)
+    else:
+        steps = sorted(_thresholds(info, workload))
+        yield [upward for at in steps for upward in _upwards(info, at) if upward[0] > given]
+        yield [
+            downward
+            for at in reversed(steps)
+            for downward in _downwards(info, at)
+            if downward[0] < given
+        ]
+
+
+def _thresholds(info: SettingInfo, workload: Workload) -> set[float]:
+    found: set[float] = set()
+    for test in [test for rule in RULES for test in rule.when]:
+        if isinstance(test.value, (bool, str)):
+            continue
+        if test.fact == info.attribute:
+            found.add(float(test.value))
+        elif info.attribute in DERIVED.get(test.fact, ()):
+            one, other, factor = DERIVED[test.fact]
+            rest = other if one == info.attribute else one
+            found.add(test.value / (getattr(workload, rest) * factor))
+    return found
+
+
+def _upwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    if info.type_name == "int":
+        return _allowed(info, at, [(ceil(at), "at least"), (floor(at) + 1, "at least")])
+    return _allowed(info, at, [(at, "at least"), (nextafter(at, inf), "more than")])
+
+
+def _downwards(info: SettingInfo, at: float) -> list[tuple[Any, str]]:
+    if info.type_name == "int":
+        return _allowed(info, at, [(floor(at), "at most"), (ceil(at) - 1, "at most")])
+    return _allowed(info, at, [(at, "at most"), (nextafter(at, -inf), "less than")])
+
+
+def _allowed(
+    info: SettingInfo, at: float, steps: list[tuple[float, str]]
+) -> list[tuple[Any, str]]:  # fmt: skip
+    """Return the values within the bounds, with their texts; fractions show the threshold."""
+    least = -inf if info.minimum is None else info.minimum
+    most = inf if info.maximum is None else info.maximum
+    return [
+        (value, f"{word} {format_quantity(value if isinstance(value, int) else at, info.unit)}")
+        for value, word in steps
+        if least <= value <= most
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    info: SettingInfo
+    thresholds: tuple[str, ...]
+
+
+def questions() -> tuple[Question, ...]:
+    return tuple([Question(info=info, thresholds=_lines(info)) for info in describe(Workload)])
+
+
+def _lines(info: SettingInfo) -> tuple[str, ...]:
+    names = {info.attribute, *(name for name, of in DERIVED.items() if info.attribute in of)}
+    lines: dict[tuple[str, str], list[str]] = {}
+    for rule in RULES:
+        if any([test.fact in names for test in rule.when]):
+            key = (rule.condition, EFFECTS[rule.effect])
+            lines.setdefault(key, []).append(CANDIDATES[rule.candidate].label)
+    return tuple([f"{when}: {effect} {', '.join(whom)}" for (when, effect), whom in lines.items()])
+
 
 _OWN: Final = "Penstock: its features"
 _RULE: Final = (
@@ -34,50 +246,33 @@ def plan_choice(workload: Workload) -> Plan:
 
 
 def _recommendation(workload: Workload, choice: Choice) -> list[Figure]:
-    def row(name: str, label: str, value: str, formula: str, source: str) -> Figure:
-        return Figure(
-            name=name,
-            label=label,
-            value=value,
-            formula=formula,
-            source=source,
-            group="recommendation",
-        )
-
-    found = [row("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
+    rows = [("recommendation", "take", choice.text, _RULE, SOURCES["thresholds"])]
     if choice.transport is not None and choice.transport not in choice.recommended:
         label = CANDIDATES[choice.transport].label
-        found.append(row("transport", "around it", label, _RULE, SOURCES["thresholds"]))
+        rows.append(("transport", "around it", label, _RULE, SOURCES["thresholds"]))
     for combination in combinations(workload, choice):
         when = " and ".join([test.text for test in combination.when]) or "always"
         text = f"{combination.label}: {combination.how}"
-        found.append(row(combination.name, "usual together", text, when, combination.source))
+        rows.append((combination.name, "usual together", text, when, combination.source))
     for name in choice.recommended:
-        candidate = CANDIDATES[name]
-        found.append(
-            row(
-                f"{_snake(name)}_part",
-                f"{candidate.label} in Penstock",
-                candidate.part,
-                "there" if candidate.present else "not there",
-                _OWN,
-            )
-        )
-    return found
+        found = CANDIDATES[name]
+        there = "there" if found.present else "not there"
+        rows.append((f"{_snake(name)}_part", f"{found.label} in Penstock", found.part, there, _OWN))
+    return [
+        Figure(name, label, value, "", formula, source, group="recommendation")
+        for name, label, value, formula, source in rows
+    ]
 
 
 def _changes(workload: Workload) -> list[Figure]:
     return [
         Figure(
-            name=f"change_{change.attribute}_{place}",
-            label=f"{change.input_name}: {change.answer}",
-            value=change.choice.text,
-            formula="the same rules, with this one answer instead",
-            source=_OWN_COMPUTATION,
-            group="which single answer would change it",
+            f"change_{change.info.attribute}_{place}", f"{change.info.name}: {change.answer}",
+            change.choice.text, "", "the same rules, with this one answer instead",
+            _OWN_COMPUTATION, group="which single answer would change it",
         )
         for place, change in enumerate(changes(workload), 1)
-    ]
+    ]  # fmt: skip
 
 
 _OWN_COMPUTATION: Final = "computed: every answer is flipped, numbers at each threshold"
@@ -87,29 +282,21 @@ def _reasons(verdict: Verdict) -> list[Figure]:
     candidate = CANDIDATES[verdict.candidate]
     prefix, group = _snake(verdict.candidate), f"{candidate.label}: {verdict.fit}"
     counts = [f"{len(verdict.of(effect))} {effect}" for effect in EFFECTS]
-    found = [
+    against = "any reason against: does not fit; any caveat: fits with a caveat"
+    return [
         Figure(
-            name=f"{prefix}_verdict",
-            label=candidate.label,
-            value=verdict.fit,
-            formula=", ".join(counts),
-            source="any reason against: does not fit; any caveat: fits with a caveat",
+            f"{prefix}_verdict", candidate.label, verdict.fit, "", ", ".join(counts), against,
             group=group,
-        )
-    ]
-    for effect in EFFECTS:
-        found += [
+        ),
+        *[
             Figure(
-                name=f"{prefix}_{_snake(reason.rule.subject)}",
-                label=f"{effect}: {reason.rule.subject}",
-                value=f"{reason.rule.reason} ({reason.decided_by})",
-                formula=reason.rule.condition,
-                source=reason.rule.source,
-                group=group,
+                f"{prefix}_{_snake(reason.rule.subject)}", f"{effect}: {reason.rule.subject}",
+                reason.text, "", reason.rule.condition, reason.rule.source, group=group,
             )
+            for effect in EFFECTS
             for reason in verdict.of(effect)
-        ]
-    return found
+        ],
+    ]  # fmt: skip
 
 
 def _findings(choice: Choice) -> list[Finding]:
@@ -123,43 +310,27 @@ def _findings(choice: Choice) -> list[Finding]:
         ]
     found: list[Finding] = []
     for name in choice.recommended:
-        candidate, verdict = CANDIDATES[name], choice.verdicts[name]
+        candidate = CANDIDATES[name]
         found += [
-            warn(
-                f"{candidate.label}: {reason.rule.subject}",
-                f"{reason.rule.reason} ({reason.decided_by})",
-            )
-            for reason in verdict.of("caveat")
+            warn(f"{candidate.label}: {reason.rule.subject}", reason.text)
+            for reason in choice.verdicts[name].of("caveat")
         ]
         if not candidate.present:
-            found.append(
-                note(
-                    candidate.label,
-                    f"in Penstock: {candidate.part}",
-                    f"for example {candidate.examples}",
-                )
-            )
+            part, examples = candidate.part, candidate.examples
+            found.append(note(candidate.label, f"in Penstock: {part}", f"for example {examples}"))
     return found
 
 
 def _chart(choice: Choice) -> Chart:
-    labels = tuple([CANDIDATES[candidate].label for candidate in choice.verdicts])
+    labels = [CANDIDATES[candidate].label for candidate in choice.verdicts]
+    counts = {
+        effect: [len(verdict.of(effect)) for verdict in choice.verdicts.values()]
+        for effect in ("for", "caveat", "against")
+    }
     return Chart(
-        title="reasons by candidate",
-        x_label="",
-        y_label="reasons",
-        kind="bar",
-        curves=tuple(
-            [
-                Curve(
-                    label=effect,
-                    x=labels,
-                    y=tuple([len(verdict.of(effect)) for verdict in choice.verdicts.values()]),
-                )
-                for effect in ("for", "caveat", "against")
-            ]
-        ),
-    )
+        title="reasons by candidate", x_label="", y_label="reasons", kind="bar",
+        curves=curves(labels, counts),
+    )  # fmt: skip
 
 
 def _snake(words: str) -> str:

@@ -1,4 +1,4 @@
-"""Candidates and rules from `technologies.toml`, read once.
+"""Questions about a workload, and the candidates and rules of `technologies.toml`, read once.
 
 A rule is tests of answers that must all hold, an effect on one candidate, a reason and its source.
 """
@@ -9,13 +9,92 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import eq, ge, gt, le, lt, ne
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from penstock.base.settings import SettingInfo, describe
-from penstock.planner.choosing.workload import UNITS, Fact, Workload
+from penstock.base.settings import SettingInfo, describe, setting
+from penstock.planner.inputs import read_table
 from penstock.planner.quantities import format_quantity
-from penstock.planner.tables import read_table
 from penstock.storage import LogConfig
+
+SECONDS_PER_DAY: Final = 86_400
+Fact = float | int | str | bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Stream of messages. Rates and sizes are averages; latency is from end to end."""
+
+    SEPARATOR: ClassVar = "-"
+
+    messages_per_second: float = setting(
+        1000.0, "Number of messages at busy times.", 0.001, 1e12, name="rate", unit="messages/s"
+    )
+    message_bytes: int = setting(1024, "Size of a message.", 1, 1 << 40, unit="bytes")
+    consumers: int = setting(
+        1, "Independent kinds of consumers that each get every message.", 1, 10_000
+    )
+    replay: bool = setting(False, "Whether messages are read again later: audit, backfill, a bug.")
+    latency_ms: float = setting(
+        1000.0, "Allowed time from a message to its consumer, at the 99th percentile.", 1e-6, 1e12,
+        name="latency", unit="ms",
+    )  # fmt: skip
+    ordering: str = setting(
+        "none", "Required order: none, of the messages of one key, or of all messages.",
+        choices=("none", "key", "global"),
+    )  # fmt: skip
+    reply: bool = setting(False, "Whether the sender waits for a value that the receiver computes.")
+    consumer_down: bool = setting(True, "Whether sending must succeed while the consumer is down.")
+    bursts: bool = setting(False, "Whether spikes are to be buffered, and not slow senders down.")
+    semantics: bool = setting(
+        False, "Whether messages have priorities, expiry or routing of their own."
+    )
+    lifetime_s: float = setting(
+        float(7 * SECONDS_PER_DAY), "Useful life of a message.", 0, 1e10, name="lifetime", unit="s"
+    )
+    database: str = setting(
+        "none", "Whether a database is there already, or messages must even commit with its rows.",
+        choices=("none", "there", "transaction"),
+    )  # fmt: skip
+    same_host: bool = setting(
+        False, "Whether senders and receivers run on one host and can share a directory of it."
+    )
+    shared_files: bool = setting(
+        False, "Whether both sides mount one file system, in one region, and people can operate it."
+    )
+    hops: int = setting(1, "Number of services that call each other in a row.", 1, 1000)
+    steps: int = setting(
+        1, "Steps of one process that are retried, or undone, together.", 1, 10_000
+    )
+    waits: bool = setting(
+        False, "Whether the process waits for timers or people, for hours to weeks."
+    )
+    stateful: bool = setting(
+        False, "Whether results need several messages at once: windows, joins, aggregates."
+    )
+
+
+DERIVED: Final[Mapping[str, tuple[str, str, float]]] = {
+    "bytes_per_second": ("messages_per_second", "message_bytes", 1),
+    "bytes_per_day": ("messages_per_second", "message_bytes", SECONDS_PER_DAY),
+}
+"""Facts that are products of two inputs and a factor."""
+
+UNITS: Final[Mapping[str, str]] = {"bytes_per_second": "bytes/s", "bytes_per_day": "bytes/day"}
+
+
+def fact_of(workload: Workload) -> Callable[[str], Fact]:
+    """Return a function that looks up an answer, or a derived fact, by name."""
+
+    def fact(name: str) -> Fact:
+        derived = DERIVED.get(name)
+        if derived is None:
+            value: Fact = getattr(workload, name)
+            return value
+        one, other, factor = derived
+        return float(getattr(workload, one) * getattr(workload, other) * factor)
+
+    return fact
+
 
 Relation = Literal["=", "≠", "≥", ">", "≤", "<"]
 Effect = Literal["for", "note", "caveat", "against"]
@@ -29,13 +108,8 @@ EFFECTS: Final[Mapping[Effect, str]] = {
 }
 """Effects in the order of their reasons, with their words in questions."""
 _RELATIONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": eq,
-    "≠": ne,
-    "≥": ge,
-    ">": gt,
-    "≤": le,
-    "<": lt,
-}
+    "=": eq, "≠": ne, "≥": ge, ">": gt, "≤": le, "<": lt,
+}  # fmt: skip
 _INFOS: Final[Mapping[str, SettingInfo]] = {info.attribute: info for info in describe(Workload)}
 _WORDS: Final[Mapping[str, Fact]] = {
     "yes": True,
@@ -143,40 +217,28 @@ def _tests(when: str) -> tuple[Test, ...]:
     return tuple(found)
 
 
-def _rules(candidate: str, table: list[tuple[Effect, str, str, str, str]]) -> list[Rule]:
-    return [
-        Rule(
-            candidate=candidate,
-            subject=subject,
-            effect=effect,
-            when=_tests(when),
-            reason=reason,
-            source=SOURCES[source],
-        )
-        for effect, subject, when, source, reason in table
-    ]
-
-
-def _candidate(name: str) -> Candidate:
-    row = {key: value for key, value in _DATA["candidate"][name].items() if key != "rules"}
-    return Candidate(id=name, **row)
-
-
-CANDIDATES: Final[Mapping[str, Candidate]] = {name: _candidate(name) for name in _DATA["order"]}
+CANDIDATES: Final[Mapping[str, Candidate]] = {
+    name: Candidate(id=name, **{key: row[key] for key in row if key != "rules"})
+    for name, row in ((name, _DATA["candidate"][name]) for name in _DATA["order"])
+}
 """Candidates by id. Of equally good transports the earlier is recommended, the cheaper to run."""
 RULES: Final[tuple[Rule, ...]] = tuple(
-    [rule for name, row in _DATA["candidate"].items() for rule in _rules(name, row["rules"])]
-)
+    [
+        Rule(
+            candidate=name, subject=subject, effect=effect, when=_tests(when), reason=reason,
+            source=SOURCES[source],
+        )
+        for name, row in _DATA["candidate"].items()
+        for effect, subject, when, source, reason in row["rules"]
+    ]
+)  # fmt: skip
 COMBINATIONS: Final[tuple[Combination, ...]] = tuple(
     [
         Combination(
-            name=row["name"],
-            label=row["label"],
-            with_any=frozenset(row["with"]),
-            when=_tests(row["when"]),
-            how=row["how"],
+            name=row["name"], label=row["label"], with_any=frozenset(row["with"]),
+            when=_tests(row["when"]), how=row["how"],
             source=SOURCES.get(row["source"], row["source"]),
         )
         for row in _DATA["combination"]
     ]
-)
+)  # fmt: skip

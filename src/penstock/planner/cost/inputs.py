@@ -1,19 +1,22 @@
-"""Inputs of a cost plan, with the units that people use.
+"""Inputs of a cost plan, with the units that people use, and its rates and volumes.
 
 The documentation of an input with 0 or -1 for "derived" names its source. Inputs that are a
 capacity (`kinesis-shards`, `fsx-throughput`) replace the needs of the workload.
+
+A month has 30 days, a GB 10^9 bytes and an MB 10^6, as in the sources. Bytes are compressed unless
+stated otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import ClassVar, Final
 
 from penstock.base.settings import setting
 from penstock.diskless.settings import DisklessSettings
-from penstock.planner.errors import ImpossiblePlan
-from penstock.planner.tables import read_table
+from penstock.planner.inputs import ImpossiblePlan, read_table
 from penstock.storage import LogConfig
 
 DISKLESS: Final = DisklessSettings()
@@ -31,195 +34,134 @@ CARRIERS: Final = ("penstock", "kinesis", "existing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostInputs:
+    SEPARATOR: ClassVar = "-"
+
     bytes_per_day: float = setting(
-        BYTES_PER_DAY, name="bytes-per-day", doc="Bytes produced in a day, before compression.",
-        unit="bytes/day", minimum=1, maximum=1e21,
-    )  # fmt: skip
+        BYTES_PER_DAY, "Bytes produced in a day, before compression.", 1, 1e21, unit="bytes/day"
+    )
     rate: float = setting(
-        0.0, name="rate", doc="Bytes produced in a second instead of a day; 0 takes bytes-per-day.",
-        unit="bytes/s", minimum=0, maximum=1e16,
+        0.0, "Bytes produced in a second instead of a day; 0 takes bytes-per-day.", 0, 1e16,
+        unit="bytes/s",
     )  # fmt: skip
     message_bytes: int = setting(
-        1000, name="message-bytes", doc="Size of a message before compression.",
-        unit="bytes", minimum=1, maximum=1 << 30,
-    )  # fmt: skip
-    compression: float = setting(
-        3.0, name="compression", doc="Produced bytes per compressed byte; 1 is none.",
-        minimum=1, maximum=1000,
-    )  # fmt: skip
-    retention: float = setting(
-        7.0, name="retention", doc="Retention of data.", unit="d", minimum=0.001, maximum=36_500
+        1000, "Size of a message before compression.", 1, 1 << 30, unit="bytes"
     )
-    replication_factor: int = setting(
-        3, name="replication-factor", doc="Copies of a partition on local disks.",
-        minimum=1, maximum=20,
-    )  # fmt: skip
-    zones: int = setting(
-        3, name="zones", doc="Availability zones that brokers and clients are in.",
-        minimum=1, maximum=10,
-    )  # fmt: skip
-    consumer_groups: int = setting(
-        2, name="consumer-groups", doc="Number of reads of all data.", minimum=0, maximum=10_000
-    )
+    compression: float = setting(3.0, "Produced bytes per compressed byte; 1 is none.", 1, 1000)
+    retention: float = setting(7.0, "Retention of data.", 0.001, 36_500, unit="d")
+    replication_factor: int = setting(3, "Copies of a partition on local disks.", 1, 20)
+    zones: int = setting(3, "Availability zones that brokers and clients are in.", 1, 10)
+    consumer_groups: int = setting(2, "Number of reads of all data.", 0, 10_000)
     reads_cross_zone: float = setting(
-        OWN, name="reads-cross-zone", minimum=OWN, maximum=1,
-        doc="Share of reads from a broker of another zone; -1: by zones and rack-aware.",
-    )  # fmt: skip
+        OWN, "Share of reads from a broker of another zone; -1: by zones and rack-aware.", OWN, 1
+    )
     writes_cross_zone: float = setting(
-        0.0, name="writes-cross-zone", minimum=0, maximum=1,
-        doc="Share of produced bytes that go to a leader of another zone.",
-    )  # fmt: skip
-    rack_aware: bool = setting(
-        False, name="rack-aware", doc="Whether consumers read from a replica of their own zone."
+        0.0, "Share of produced bytes that go to a leader of another zone.", 0, 1
     )
-    peak_factor: float = setting(
-        1.5, name="peak-factor", doc="Rate at the peak per average rate.", minimum=1, maximum=1000
-    )
-    headroom: float = setting(
-        0.3, name="headroom", doc="Capacity above the peak, as a share of it.",
-        minimum=0, maximum=10,
-    )  # fmt: skip
-    disk_free: float = setting(
-        0.2, name="disk-free", doc="Share of a provisioned disk that stays free.",
-        minimum=0, maximum=0.9,
-    )  # fmt: skip
-    partitions: int = setting(
-        24, name="partitions", doc="Partitions of all topics.", minimum=1, maximum=10_000_000
-    )
+    rack_aware: bool = setting(False, "Whether consumers read from a replica of their own zone.")
+    peak_factor: float = setting(1.5, "Rate at the peak per average rate.", 1, 1000)
+    headroom: float = setting(0.3, "Capacity above the peak, as a share of it.", 0, 10)
+    disk_free: float = setting(0.2, "Share of a provisioned disk that stays free.", 0, 0.9)
+    partitions: int = setting(24, "Partitions of all topics.", 1, 10_000_000)
     operations_share: float = setting(
-        0.05, name="operations-share", minimum=0, maximum=0.9,
-        doc="Share of an own cluster's cost that is operations and its control plane.",
-    )  # fmt: skip
+        0.05, "Share of an own cluster's cost that is operations and its control plane.", 0, 0.9
+    )
     latency_p99: float = setting(
-        0.0, name="latency-p99", unit="ms", minimum=0, maximum=86_400_000,
-        doc="Allowed produce latency at the 99th percentile; slower options do not fit. 0: any.",
+        0.0, "Allowed produce latency at the 99th percentile; slower options do not fit. 0: any.",
+        0, 86_400_000, unit="ms",
     )  # fmt: skip
     per_record: bool = setting(
-        False, name="per-record",
-        doc="Whether consumers react to each record; ways that deliver files do not fit then.",
-    )  # fmt: skip
+        False, "Whether consumers react to each record; ways that deliver files do not fit then."
+    )
     option: str = setting(
-        "cheapest", name="option", doc="Option of the chart of the sensitivity to inputs.",
+        "cheapest", "Option of the chart of the sensitivity to inputs.",
         choices=("cheapest", *OPTIONS),
     )  # fmt: skip
     broker_rate: float = setting(
-        50e6, name="broker-rate", unit="bytes/s", minimum=1, maximum=1e12,
-        doc="Compressed bytes that an own broker takes from producers, its copies besides.",
+        50e6, "Compressed bytes that an own broker takes from producers, its copies besides.", 1,
+        1e12, unit="bytes/s",
     )  # fmt: skip
-    broker_vcpus: int = setting(
-        16, name="broker-vcpus", doc="Processors of an own broker.", minimum=1, maximum=1024
-    )
+    broker_vcpus: int = setting(16, "Processors of an own broker.", 1, 1024)
     local_retention: float = setting(
-        1.0, name="local-retention", unit="d", minimum=0.001, maximum=36_500,
-        doc="Retention of a tiered topic on local disks.",
-    )  # fmt: skip
+        1.0, "Retention of a tiered topic on local disks.", 0.001, 36_500, unit="d"
+    )
     diskless_broker_rate: float = setting(
-        50e6, name="diskless-broker-rate", unit="bytes/s", minimum=1, maximum=1e12,
-        doc="Compressed bytes that a diskless broker takes from producers.",
+        50e6, "Compressed bytes that a diskless broker takes from producers.", 1, 1e12,
+        unit="bytes/s",
     )  # fmt: skip
-    diskless_broker_vcpus: int = setting(
-        16, name="diskless-broker-vcpus", doc="Processors of a diskless broker.",
-        minimum=1, maximum=1024,
-    )  # fmt: skip
+    diskless_broker_vcpus: int = setting(16, "Processors of a diskless broker.", 1, 1024)
     commit_interval: float = setting(
-        float(DISKLESS.interval_ms(local=False)), name="commit-interval", unit="ms",
-        doc="Gathering time of an object: diskless.commit.interval.ms.", minimum=1, maximum=60_000,
+        float(DISKLESS.interval_ms(local=False)), "Gathering time of an object:"
+        " diskless.commit.interval.ms.", 1, 60_000, unit="ms",
     )  # fmt: skip
     object_bytes: int = setting(
-        DISKLESS.buffer_bytes_max, name="object-bytes", unit="bytes",
-        doc="Size at which an object is full: diskless.buffer.max.bytes.",
-        minimum=1 << 10, maximum=1 << 30,
+        DISKLESS.buffer_bytes_max, "Size at which an object is full: diskless.buffer.max.bytes.",
+        1 << 10, 1 << 30, unit="bytes",
     )  # fmt: skip
     sealed_bytes: int = setting(
-        DISKLESS.consolidation_segment_bytes, name="sealed-bytes", unit="bytes",
-        doc="Size of a consolidated segment: diskless.consolidation.segment.bytes.",
-        minimum=1 << 20, maximum=1 << 30,
+        DISKLESS.consolidation_segment_bytes, "Size of a consolidated segment:"
+        " diskless.consolidation.segment.bytes.", 1 << 20, 1 << 30, unit="bytes",
     )  # fmt: skip
-    consolidation: bool = setting(
-        True, name="consolidation", doc="Whether objects are made into segments of one partition."
-    )
+    consolidation: bool = setting(True, "Whether objects are made into segments of one partition.")
     cache_time: float = setting(
-        0.0, name="cache-time", unit="h", minimum=0, maximum=10_000,
-        doc="Age of the newest data that each zone of a diskless cluster keeps on a disk.",
+        0.0, "Age of the newest data that each zone of a diskless cluster keeps on a disk.", 0,
+        10_000, unit="h",
     )  # fmt: skip
-    database_vcpus: int = setting(
-        4, name="database-vcpus", doc="Processors of the PostgreSQL of a diskless cluster.",
-        minimum=0, maximum=1024,
-    )  # fmt: skip
+    database_vcpus: int = setting(4, "Processors of the PostgreSQL of a diskless cluster.", 0, 1024)
     file_bytes: int = setting(
-        1_000_000, name="file-bytes", unit="bytes", minimum=1, maximum=1 << 40,
-        doc="Compressed size of an outbox file, or of an object that producers write themselves.",
+        1_000_000, "Compressed size of an outbox file, or of an object that producers write"
+        " themselves.", 1, 1 << 40, unit="bytes",
     )  # fmt: skip
     pointer_bytes: int = setting(
-        200, name="pointer-bytes", unit="bytes", minimum=1, maximum=1 << 20,
-        doc="Size of the record with the location of a file.",
-    )  # fmt: skip
+        200, "Size of the record with the location of a file.", 1, 1 << 20, unit="bytes"
+    )
     pointer_carrier: str = setting(
-        "penstock", name="pointer-carrier", choices=CARRIERS,
-        doc="Carrier of pointers; existing is paid for already.",
-    )  # fmt: skip
-    pointer_broker_vcpus: int = setting(
-        2, name="pointer-broker-vcpus", doc="Processors of a broker for pointers alone.",
-        minimum=1, maximum=1024,
-    )  # fmt: skip
+        "penstock", "Carrier of pointers; existing is paid for already.", choices=CARRIERS
+    )
+    pointer_broker_vcpus: int = setting(2, "Processors of a broker for pointers alone.", 1, 1024)
     outbox_same_zone: bool = setting(
-        True, name="outbox-same-zone",
-        doc="Whether clients are in the zone of an FSx file system's primary.",
-    )  # fmt: skip
+        True, "Whether clients are in the zone of an FSx file system's primary."
+    )
     efs_throughput: float = setting(
-        0.0, name="efs-throughput", unit="bytes/s", minimum=0, maximum=1e12,
-        doc="Provisioned throughput of EFS; 0: peak of writes and reads.",
-    )  # fmt: skip
+        0.0, "Provisioned throughput of EFS; 0: peak of writes and reads.", 0, 1e12, unit="bytes/s"
+    )
     fsx_throughput: float = setting(
-        0.0, name="fsx-throughput", unit="bytes/s", minimum=0, maximum=1e12,
-        doc="Provisioned throughput of FSx with SSD; 0: peak of writes and reads.",
+        0.0, "Provisioned throughput of FSx with SSD; 0: peak of writes and reads.", 0, 1e12,
+        unit="bytes/s",
     )  # fmt: skip
     fsx_tiering_throughput: float = setting(
-        0.0, name="fsx-tiering-throughput", unit="bytes/s", minimum=0, maximum=1e12,
-        doc="Provisioned throughput of FSx Intelligent-Tiering; 0: peak of writes and reads.",
+        0.0, "Provisioned throughput of FSx Intelligent-Tiering; 0: peak of writes and reads.", 0,
+        1e12, unit="bytes/s",
     )  # fmt: skip
     infrequent_share: float = setting(
-        OWN, name="infrequent-share", minimum=OWN, maximum=1,
-        doc="Share of data in Infrequent Access; -1: what is between 30 and 90 days old.",
-    )  # fmt: skip
+        OWN, "Share of data in Infrequent Access; -1: what is between 30 and 90 days old.", OWN, 1
+    )
     archive_share: float = setting(
-        OWN, name="archive-share", minimum=OWN, maximum=1,
-        doc="Share of data in Archive Instant Access; -1: what is over 90 days old.",
-    )  # fmt: skip
+        OWN, "Share of data in Archive Instant Access; -1: what is over 90 days old.", OWN, 1
+    )
     tiering_requests_per_file: float = setting(
-        1.0, name="tiering-requests-per-file", minimum=0, maximum=1e6,
-        doc="Requests to Intelligent-Tiering that are charged for a file.",
-    )  # fmt: skip
+        1.0, "Requests to Intelligent-Tiering that are charged for a file.", 0, 1e6
+    )
     kinesis_record_bytes: int = setting(
-        0, name="kinesis-record-bytes", unit="bytes", minimum=0, maximum=10 << 20,
-        doc="Size of a record on Kinesis; 0: a compressed message each.",
-    )  # fmt: skip
+        0, "Size of a record on Kinesis; 0: a compressed message each.", 0, 10 << 20, unit="bytes"
+    )
     kinesis_shards: int = setting(
-        0, name="kinesis-shards", minimum=0, maximum=10_000_000,
-        doc="Shards that carry the payload; 0: what bytes, records and readers need.",
-    )  # fmt: skip
+        0, "Shards that carry the payload; 0: what bytes, records and readers need.", 0, 10_000_000
+    )
     pointer_shards: int = setting(
-        0, name="pointer-shards", minimum=0, maximum=10_000_000,
-        doc="Shards that carry pointers; 0: what bytes, records and readers need.",
-    )  # fmt: skip
-    enhanced_fan_out: bool = setting(
-        False, name="enhanced-fan-out", doc="Whether each Kinesis consumer has its own throughput."
+        0, "Shards that carry pointers; 0: what bytes, records and readers need.", 0, 10_000_000
     )
+    enhanced_fan_out: bool = setting(False, "Whether each Kinesis consumer has its own throughput.")
     msk_broker_rate: float = setting(
-        60e6, name="msk-broker-rate", unit="bytes/s", minimum=1, maximum=1e12,
-        doc="Compressed bytes that an MSK broker takes from producers.",
-    )  # fmt: skip
-    msk_broker_vcpus: int = setting(
-        8, name="msk-broker-vcpus", doc="Processors of an MSK broker.", minimum=1, maximum=1024
+        60e6, "Compressed bytes that an MSK broker takes from producers.", 1, 1e12, unit="bytes/s"
     )
+    msk_broker_vcpus: int = setting(8, "Processors of an MSK broker.", 1, 1024)
     msk_storage: float = setting(
-        0.0, name="msk-storage", unit="bytes", minimum=0, maximum=1e21,
-        doc="Volumes of all MSK brokers; 0: what retention and replication need.",
+        0.0, "Volumes of all MSK brokers; 0: what retention and replication need.", 0, 1e21,
+        unit="bytes",
     )  # fmt: skip
     managed_replication_free: bool = setting(
-        True, name="managed-replication-free",
-        doc="Whether replication between zones is free within the managed service.",
-    )  # fmt: skip
+        True, "Whether replication between zones is free within the managed service."
+    )
 
     def __post_init__(self) -> None:
         if self.rate > 0 and self.bytes_per_day not in (BYTES_PER_DAY, self.rate * 86_400):
@@ -266,3 +208,131 @@ PRESETS: Final[Mapping[str, Preset]] = {
     name: Preset(**row) for name, row in read_table(__package__, "presets.toml").items()
 }
 """Workloads of the sources, ready to compute."""
+
+
+DAYS: Final = 30
+HOURS: Final = 24 * DAYS
+SECONDS: Final = 86_400 * DAYS
+GB: Final = 1e9
+MB: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Stream of data. `records_s` are messages; `bytes_s` are compressed."""
+
+    bytes_s: float
+    records_s: float
+    retention_days: float
+    replication_factor: int
+    zones: int
+    groups: int
+    peak: float
+    reads_cross_zone: float
+    writes_cross_zone: float
+
+    @property
+    def peak_bytes_s(self) -> float:
+        """Capacity to be provided: the peak with its headroom."""
+        return self.bytes_s * self.peak
+
+    @property
+    def gb_month(self) -> float:
+        return self.bytes_s * SECONDS / GB
+
+    @property
+    def gb_day(self) -> float:
+        return self.bytes_s * 86_400 / GB
+
+    @property
+    def read_gb_month(self) -> float:
+        return self.gb_month * self.groups
+
+    @property
+    def stored_gb(self) -> float:
+        return self.gb_day * self.retention_days
+
+    @property
+    def copies_across_zones(self) -> float:
+        """Mean number of followers outside the zone of their leader: RF 3 in 3 zones has 2.
+
+        Replicas are spread evenly; each is equally often the leader.
+        """
+        whole, rest = divmod(self.replication_factor, self.zones)
+        pairs = rest * (whole + 1) ** 2 + (self.zones - rest) * whole**2
+        return self.replication_factor - pairs / self.replication_factor
+
+    @property
+    def replicated_gb_month(self) -> float:
+        return self.gb_month * self.copies_across_zones
+
+    @property
+    def fetched_gb_month(self) -> float:
+        return self.read_gb_month * self.reads_cross_zone
+
+    @property
+    def sent_gb_month(self) -> float:
+        return self.gb_month * self.writes_cross_zone
+
+
+def produced_bytes_s(inputs: CostInputs) -> float:
+    return inputs.rate or inputs.bytes_per_day / 86_400
+
+
+def reads_cross_zone(inputs: CostInputs) -> float:
+    """Return the share of reads that cross zones.
+
+    Without racks a reader finds the leader in its own zone once in `zones`. With them it crosses
+    only where its zone has no replica.
+    """
+    if inputs.reads_cross_zone != OWN:
+        return inputs.reads_cross_zone
+    if inputs.rack_aware:
+        return max(0.0, (inputs.zones - inputs.replication_factor) / inputs.zones)
+    return (inputs.zones - 1) / inputs.zones
+
+
+def workload_of(inputs: CostInputs) -> Workload:
+    produced = produced_bytes_s(inputs)
+    return Workload(
+        bytes_s=produced / inputs.compression,
+        records_s=produced / inputs.message_bytes,
+        retention_days=inputs.retention,
+        replication_factor=inputs.replication_factor,
+        zones=inputs.zones,
+        groups=inputs.consumer_groups,
+        peak=inputs.peak_factor * (1 + inputs.headroom),
+        reads_cross_zone=reads_cross_zone(inputs),
+        writes_cross_zone=inputs.writes_cross_zone,
+    )
+
+
+def pointers_of(inputs: CostInputs) -> Workload:
+    files_s = files_per_second(inputs)
+    payload = workload_of(inputs)
+    return replace(payload, bytes_s=files_s * inputs.pointer_bytes, records_s=files_s)
+
+
+def files_per_second(inputs: CostInputs) -> float:
+    return workload_of(inputs).bytes_s / inputs.file_bytes
+
+
+def scaled(inputs: CostInputs, factor: float) -> CostInputs:
+    """Return the inputs at another volume; given capacities grow with it."""
+    return replace(
+        inputs,
+        rate=0.0,
+        bytes_per_day=produced_bytes_s(inputs) * 86_400 * factor,
+        efs_throughput=inputs.efs_throughput * factor,
+        fsx_throughput=inputs.fsx_throughput * factor,
+        fsx_tiering_throughput=inputs.fsx_tiering_throughput * factor,
+        msk_storage=inputs.msk_storage * factor,
+        kinesis_shards=ceil(inputs.kinesis_shards * factor),
+        pointer_shards=ceil(inputs.pointer_shards * factor),
+    )
+
+
+def kept(inputs: CostInputs, retention_days: float) -> CostInputs:
+    """Return the inputs with another retention; given volumes grow with it."""
+    factor = retention_days / inputs.retention
+    return replace(inputs, retention=retention_days, msk_storage=inputs.msk_storage * factor)

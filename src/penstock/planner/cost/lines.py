@@ -8,14 +8,14 @@ the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from difflib import get_close_matches
 from math import isfinite
 from typing import Final, Literal
 
-from penstock.planner.errors import InvalidPlanFile
+from penstock.planner.inputs import InvalidPlanFile
 from penstock.planner.quantities import significant
 from penstock.planner.results import Figure
 
@@ -36,27 +36,14 @@ class Price:
     source: str
 
 
-class Prices(Mapping[str, Price]):
-    __slots__ = ("_by_key",)
-
-    def __init__(self, by_key: Mapping[str, Price]) -> None:
-        self._by_key = dict(by_key)
-
-    def __getitem__(self, key: str) -> Price:
-        return self._by_key[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_key)
-
-    def __len__(self) -> int:
-        return len(self._by_key)
+class Prices(dict[str, Price]):
+    """Prices by key."""
 
     def scaled(self, key: str, factor: float) -> Prices:
-        price = self._by_key[key]
-        return Prices({**self._by_key, key: replace(price, usd=price.usd * factor)})
+        return Prices({**self, key: replace(self[key], usd=self[key].usd * factor)})
 
     def older_than_a_year(self, today: date) -> list[Price]:
-        return [price for price in self._by_key.values() if (today - price.date).days > OLD_DAYS]
+        return [price for price in self.values() if (today - price.date).days > OLD_DAYS]
 
 
 def read_prices(
@@ -73,13 +60,13 @@ def read_prices(
     rows = dict(_rows(document, where))
     if known is None:
         return Prices({key: _price(key, row, f"{where}: {key}") for key, row in rows.items()})
-    found: dict[str, Price] = dict(known)
+    found = Prices(known)
     for key, row in rows.items():
         if key not in known:
             raise InvalidPlanFile(f"{where}: {key}: unknown price{_near(key, known)}")
         place = f"{where}: {key}"
         found[key] = _price(key, _merged(row, known[key], where, today), place, known[key].unit)
-    return Prices(found)
+    return found
 
 
 def _merged(row: object, known: Price, where: str, today: date | None) -> object:
@@ -242,14 +229,7 @@ def operations(lines: Sequence[Line], share: float) -> Line:
 
 def size(option: str, name: str, label: str, value: float, unit: str, formula: str,
          source: str = MODEL) -> Figure:  # fmt: skip
-    return Figure(
-        name=f"{identifier(option)}_{name}",
-        label=label,
-        value=value,
-        unit=unit,
-        formula=formula,
-        source=source,
-    )
+    return Figure(f"{identifier(option)}_{name}", label, value, unit, formula, source)
 
 
 def identifier(key: str) -> str:

@@ -7,10 +7,14 @@ a text.
 """
 
 from penstock.planner.host_check.check import check_host, host_layers
-from penstock.planner.host_check.facts import (
+from penstock.planner.host_check.inputs import (
+    CHAIN_WORDS,
     UNLIMITED,
+    BrokerSide,
     BufferOption,
+    CheckHostInputs,
     ClockState,
+    Configured,
     ControlGroup,
     Datagrams,
     Disk,
@@ -23,34 +27,11 @@ from penstock.planner.host_check.facts import (
     SocketKind,
     Softirq,
 )
-from penstock.planner.host_check.inputs import CHAIN_WORDS, BrokerSide, CheckHostInputs, Configured
 from penstock.planner.host_check.layers import AGENT, BROKER, CHAINS, RECEIVE, Layer, first_broken
 
 __all__ = [
-    "AGENT",
-    "BROKER",
-    "CHAINS",
-    "CHAIN_WORDS",
-    "RECEIVE",
-    "UNLIMITED",
-    "BrokerSide",
-    "BufferOption",
-    "CheckHostInputs",
-    "ClockState",
-    "Configured",
-    "ControlGroup",
-    "Datagrams",
-    "Disk",
-    "Grant",
-    "HostFacts",
-    "Interface",
-    "Layer",
-    "Memory",
-    "ProcessLimits",
-    "Processors",
-    "SocketKind",
-    "Softirq",
-    "check_host",
-    "first_broken",
-    "host_layers",
-]
+    "AGENT", "BROKER", "CHAINS", "CHAIN_WORDS", "RECEIVE", "UNLIMITED", "BrokerSide",
+    "BufferOption", "CheckHostInputs", "ClockState", "Configured", "ControlGroup", "Datagrams",
+    "Disk", "Grant", "HostFacts", "Interface", "Layer", "Memory", "ProcessLimits", "Processors",
+    "SocketKind", "Softirq", "check_host", "first_broken", "host_layers",
+]  # fmt: skip

@@ -1,44 +1,270 @@
-"""Whole host check: all layers in order, the first broken one, commands, bars.
+"""Whole host check: sockets and all other layers in order, the first broken one, commands, bars.
 
-The order is that of the chain, outermost first: a loss outside cannot be repaired inside. So the
-first broken layer is the outermost that fails, or, without one, the outermost with a warning. The
-tightest layer is the one with the least room, whether it holds or not.
+**Broker.** Linux sizes TCP buffers itself up to `tcp_rmem` and `tcp_wmem`, unless a program
+requests a size, which `rmem_max` and `wmem_max` cap. So an explicit `socket.receive.buffer.bytes`
+is checked against the latter, and the default against the former.
+
+**Agent.** Unix sockets, whose buffers, queue and descriptors have limits of their own.
+
+    producer ──SO_SNDBUF of the producer──> agent ──SO_SNDBUF of the agent──> answers
+
+A Unix stream has no receive buffer: the sender's buffer bounds the bytes in transit, so `wmem_max`
+caps both directions. Streams do not use `net.unix.max_dgram_qlen`, and rings are unlocked shared
+memory: both limits are shown without a need.
+
+**Order.** It is that of the chain, outermost first: a loss outside cannot be repaired inside. So
+the first broken layer is the outermost that fails, or, without one, the outermost with a warning.
+The tightest layer is the one with the least room, whether it holds or not.
+
+Source: tcp(7), unix(7), socket(7), listen(2), getrlimit(2), memfd_create(2), proc(5); Kafka:
+SocketServerConfigs; host IPC article, three rings of backpressure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.planner.host_check.disk_layers import clock_layers, disk_layers
-from penstock.planner.host_check.facts import UNLIMITED, HostFacts
+from penstock.host.client.options import ClientOptions
 from penstock.planner.host_check.inputs import (
+    AGENT_BACKLOG,
     CHAIN_WORDS,
+    PROCESS_THREADS,
+    UNLIMITED,
+    BufferOption,
     CheckHostInputs,
     Configured,
+    HostFacts,
+    Need,
+    SocketKind,
+    agent_files,
+    agent_memory,
+    broker_files,
     broker_memory,
     broker_threads,
 )
 from penstock.planner.host_check.layers import (
+    AGENT,
     BROKER,
     CHAINS,
+    NETWORK_FILE_SYSTEMS,
     Fix,
     FixKind,
     Layer,
-    first_broken,
-    text,
-    tightest,
-)
-from penstock.planner.host_check.process_layers import (
+    Rule,
+    clock_layers,
     cpu_layers,
+    disk_layers,
+    first_broken,
+    informed,
+    judged,
     memory_layers,
     pressure_layers,
+    sysctl_layer,
     task_layers,
+    text,
+    tightest,
+    unknown,
 )
 from penstock.planner.host_check.receive_chain import receive_chain
-from penstock.planner.host_check.sockets import agent_chain, socket_layers
-from penstock.planner.receive_path.limits import ARTICLE
-from penstock.planner.results import Chart, Curve, Figure, Finding, Plan, Snippet, ok
+from penstock.planner.receive_path.inputs import ARTICLE
+from penstock.planner.results import Chart, Figure, Finding, Plan, Severity, Snippet, curves, ok
+
+_BACKLOG: Final = Rule(
+    "listen_backlog_connections", "listen backlog", BROKER, "socket.listen.backlog.size",
+    "listen(2): a longer queue is cut to somaxconn; BrokerSettings", unit="connections",
+    setting="net.core.somaxconn", short="warn",
+)  # fmt: skip
+
+_CEILINGS: Final[Mapping[BufferOption, str]] = {
+    "SO_RCVBUF": "net.core.rmem_max",
+    "SO_SNDBUF": "net.core.wmem_max",
+}
+_AUTOMATIC: Final[Mapping[BufferOption, str]] = {
+    "SO_RCVBUF": "net.ipv4.tcp_rmem",
+    "SO_SNDBUF": "net.ipv4.tcp_wmem",
+}
+_NAMES: Final[Mapping[BufferOption, str]] = {"SO_RCVBUF": "receive", "SO_SNDBUF": "send"}
+
+
+def socket_layers(
+    facts: HostFacts, configured: Configured, inputs: CheckHostInputs
+) -> tuple[Layer, ...]:
+    broker = configured.broker
+    return (
+        sysctl_layer(
+            facts, _BACKLOG, broker.listen_backlog,
+            "the kernel cuts the queue without an error; clients that come at once wait and try"
+            " again",
+        ),
+        _connection_buffer(facts, inputs, "SO_RCVBUF", broker.receive_buffer_bytes),
+        _connection_buffer(facts, inputs, "SO_SNDBUF", broker.send_buffer_bytes),
+        *descriptor_layers(facts, broker_files(configured, inputs), BROKER, "broker"),
+    )  # fmt: skip
+
+
+def _connection_buffer(
+    facts: HostFacts, inputs: CheckHostInputs, option: BufferOption, asked: int
+) -> Layer:
+    if asked >= 0:
+        setting = f"socket.{_NAMES[option]}.buffer.bytes"
+        return asked_buffer(facts, "tcp", option, asked, BROKER, setting)
+    name, word = _AUTOMATIC[option], _NAMES[option]
+    rule = Rule(
+        f"tcp_{word}_buffer_bytes", f"TCP {word} buffer", BROKER, "2 × window",
+        "tcp(7): buffers grow up to it, and about half of it is window", unit="bytes", setting=name,
+        short="warn", reading=f"third number of {name}",
+    )  # fmt: skip
+    needed = 2 * inputs.window_bytes
+    numbers = facts.sysctls.get(name, ())
+    fix = Fix("sysctl", name, needed, " ".join(map(str, numbers[:-1])))
+    return judged(
+        rule, facts.sysctl(name), needed, unread=facts.why(name), fixes=(fix,),
+        cause="a connection's window cannot grow as far as its bandwidth and round trip ask",
+    )  # fmt: skip
+
+
+def asked_buffer(
+    facts: HostFacts,
+    kind: SocketKind,
+    option: BufferOption,
+    asked: int,
+    chain: str,
+    setting: str,
+    *,
+    who: str = "",
+    short: Severity = "warn",
+) -> Layer:
+    """Return a layer for a requested buffer, which the kernel caps without an error."""
+    name = _CEILINGS[option]
+    rule = Rule(
+        f"{who}{kind}_{_NAMES[option]}_buffer_bytes",
+        " ".join([_LABELS[kind], _NAMES[option], "buffer", _WHOSE[who]]).strip(), chain, setting,
+        "socket(7), SO_RCVBUF and SO_SNDBUF", unit="bytes", setting=name, short=short,
+        reading=f"{name}, or what was granted if that is less",
+    )  # fmt: skip
+    cap, grant = facts.sysctl(name), facts.grant(kind, option, asked)
+    found = cap
+    if grant is not None:
+        full = grant.granted_bytes >= asked
+        found = max(cap or 0, grant.granted_bytes) if full else grant.granted_bytes
+    detail = (
+        "" if grant is None else f"asked for {asked}, the kernel reports {grant.reported_bytes}"
+    )
+    return judged(
+        rule, found, asked, unread=facts.why(name), detail=detail,
+        fixes=(Fix("sysctl", name, asked),),
+        cause="the kernel cuts the request without an error",
+    )  # fmt: skip
+
+
+_LABELS: Final = {"udp": "UDP", "tcp": "TCP", "unix": "Unix-socket"}
+_WHOSE: Final = {"": "", "producer_": "of a producer", "agent_": "of the agent"}
+
+
+def descriptor_layers(facts: HostFacts, need: Need, chain: str, who: str) -> tuple[Layer, ...]:
+    rule = Rule(
+        f"{who}_descriptors", f"file descriptors of the {who}", chain, need.formula,
+        "getrlimit(2): accept and open fail with EMFILE above", setting="RLIMIT_NOFILE",
+    )  # fmt: skip
+    opened = Rule(
+        f"{who}_descriptors_allowed", f"ceiling of the {who}'s descriptors", chain, need.formula,
+        "proc(5), fs.nr_open", setting="fs.nr_open", short="warn",
+    )  # fmt: skip
+    system = Rule(
+        f"{who}_descriptors_of_the_system", f"all descriptors, for the {who}", chain, need.formula,
+        "proc(5), fs.file-max", setting="fs.file-max",
+    )  # fmt: skip
+    limits = facts.limits
+    may = limits.files_hard is not None and limits.files_hard >= need.value
+    line = f"ulimit -n {need.value}, or LimitNOFILE={need.value} in the service"
+    return (
+        judged(
+            rule, limits.files, need.value, unread=facts.why("limits"),
+            cause="connections and segments above it are refused by the kernel",
+            fix=line if may else f"as root: {line}; the hard limit is {limits.files_hard}",
+            fixes=(Fix("ulimit", "-n", need.value),),
+        ),
+        sysctl_layer(facts, opened, need.value),
+        sysctl_layer(facts, system, need.value),
+    )  # fmt: skip
+
+
+_QUEUE: Final = Rule(
+    "unix_backlog_connections", "queue of the Unix socket", AGENT, "the agent's listen backlog",
+    "listen(2), unix(7)", unit="connections", setting="net.core.somaxconn", short="warn",
+)  # fmt: skip
+_DATAGRAMS: Final = Rule(
+    "unix_datagram_queue", "queued Unix datagrams", AGENT, "none: the agent's socket is a stream",
+    "unix(7)", setting="net.unix.max_dgram_qlen",
+)  # fmt: skip
+_PLACE: Final = Rule(
+    "socket_file_system", "directory of the socket", AGENT, "file system of its mount",
+    "unix(7); host IPC article, where to put the socket file", setting="host.socket.path",
+)  # fmt: skip
+_LOCKED: Final = Rule(
+    "locked_memory_bytes", "locked memory", AGENT, "none: rings are shared memory that is not"
+    " locked", "getrlimit(2)", setting="RLIMIT_MEMLOCK",
+)  # fmt: skip
+
+
+def producer_buffer_bytes() -> int:
+    return ClientOptions().socket_buffer_bytes
+
+
+def agent_chain(
+    facts: HostFacts, configured: Configured, inputs: CheckHostInputs
+) -> tuple[Layer, ...]:
+    agent = configured.agent
+    threads = Need(value=PROCESS_THREADS, formula=f"the process {PROCESS_THREADS}")
+    return (
+        _place(facts, agent.socket_path),
+        asked_buffer(
+            facts, "unix", "SO_SNDBUF", producer_buffer_bytes(), AGENT,
+            "host.client.socket.buffer.bytes", who="producer_", short="note",
+        ),
+        asked_buffer(
+            facts, "unix", "SO_SNDBUF", agent.socket_buffer_bytes, AGENT,
+            "host.socket.buffer.bytes", who="agent_",
+        ),
+        sysctl_layer(
+            facts, _QUEUE, AGENT_BACKLOG,
+            "producers that connect at once, as after a restart, wait and try again",
+        ),
+        *descriptor_layers(facts, agent_files(configured, inputs), AGENT, "agent"),
+        *memory_layers(facts, agent_memory(configured, inputs), AGENT, "agent"),
+        *task_layers(facts, threads, AGENT, "agent"),
+        *_unused(facts),
+    )  # fmt: skip
+
+
+def _place(facts: HostFacts, path: str) -> Layer:
+    kind = facts.socket_file_system
+    if kind is None:
+        return unknown(_PLACE, facts.why("socket", "mount"))
+    if kind.startswith(NETWORK_FILE_SYSTEMS):
+        return informed(
+            _PLACE, kind, "fail", f"{path} is on {kind}: a Unix socket serves one kernel only",
+            "set host.socket.path to a directory of this host, such as /var/run/penstock",
+        )  # fmt: skip
+    return informed(_PLACE, kind, "ok", f"{path} is on {kind}")
+
+
+def _unused(facts: HostFacts) -> tuple[Layer, ...]:
+    name = "net.unix.max_dgram_qlen"
+    queue, locked = facts.sysctl(name), facts.limits.locked_bytes
+    return (
+        unknown(_DATAGRAMS, facts.why(name))
+        if queue is None
+        else informed(_DATAGRAMS, queue, "ok", f"{queue}, and nothing is needed"),
+        unknown(_LOCKED, facts.why("limits"))
+        if locked is None
+        else informed(
+            _LOCKED, text(locked, "bytes"), "ok", f"{text(locked, 'bytes')}, nothing is needed"
+        ),
+    )
+
 
 RATIO_MAX: Final = 10.0
 """Upper end of bars: ten times the need is enough."""
@@ -106,33 +332,24 @@ def check_host(facts: HostFacts, configured: Configured, inputs: CheckHostInputs
 
 def _verdict(facts: HostFacts, layers: tuple[Layer, ...]) -> tuple[Figure, ...]:
     broken, narrow = first_broken(layers), tightest(layers)
+    unread = len([layer for layer in layers if layer.found is None])
     return (
-        Figure(
-            name="kernel", label="kernel", value=facts.kernel, group=_VERDICT,
-            formula="/proc/sys/kernel/osrelease", source="proc(5)",
-        ),
-        Figure(
-            name="first_broken_layer", label="first layer that breaks", group=_VERDICT,
-            value="none" if broken is None else broken.rule.label,
-            formula="the outermost layer that fails, or else the outermost with a warning",
-            source=f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
-        ),
-        Figure(
-            name="tightest_layer", label="layer with the least room", group=_VERDICT,
-            value="none" if narrow is None else narrow.rule.label,
-            formula="the smallest found ÷ needed", source="the figures below",
-        ),
-        Figure(
-            name="tightest_ratio", label="its room", group=_VERDICT, unit="times the need",
-            value=None if narrow is None else narrow.ratio,
-            formula="found ÷ needed; for latencies needed ÷ found", source="the figures below",
-        ),
-        Figure(
-            name="unknown_layers", label="layers that are not known", group=_VERDICT,
-            value=len([layer for layer in layers if layer.found is None]),
-            formula="facts that this host does not report, or not to this user",
-            source="the findings below",
-        ),
+        Figure("kernel", "kernel", facts.kernel, "", "/proc/sys/kernel/osrelease", "proc(5)",
+               group=_VERDICT),
+        Figure("first_broken_layer", "first layer that breaks",
+               "none" if broken is None else broken.rule.label, "",
+               "the outermost layer that fails, or else the outermost with a warning",
+               f"{ARTICLE}: each buffer must absorb the stall of the one inside it",
+               group=_VERDICT),
+        Figure("tightest_layer", "layer with the least room",
+               "none" if narrow is None else narrow.rule.label, "", "the smallest found ÷ needed",
+               "the figures below", group=_VERDICT),
+        Figure("tightest_ratio", "its room", None if narrow is None else narrow.ratio,
+               "times the need", "found ÷ needed; for latencies needed ÷ found",
+               "the figures below", group=_VERDICT),
+        Figure("unknown_layers", "layers that are not known", unread, "",
+               "facts that this host does not report, or not to this user", "the findings below",
+               group=_VERDICT),
     )  # fmt: skip
 
 
@@ -141,33 +358,22 @@ def _figures(layer: Layer) -> list[Figure]:
     rule, found, needed = layer.rule, layer.found, layer.needed
     words = "unlimited" if isinstance(found, (int, float)) and found >= UNLIMITED else found
     most = rule.most and needed is not None
-    formula = rule.formula
-    if needed is not None:
-        formula = f"{formula} = {text(needed, rule.unit)}"
-    if rule.reading:
+    formula = rule.formula if needed is None else f"{rule.formula} = {text(needed, rule.unit)}"
+    if most:
+        formula = rule.reading or f"measured, against {rule.formula}"
+    elif rule.reading:
         formula = f"{formula}; found: {rule.reading}"
     figure = Figure(
-        name=rule.name,
-        label=rule.label,
-        value=words,
-        unit="" if isinstance(words, str) else rule.unit,
-        formula=rule.reading or f"measured, against {rule.formula}" if most else formula,
-        source=rule.source,
-        minimum=None if most else needed,
-        setting=rule.setting,
-        group=rule.chain,
-    )
+        rule.name, rule.label, words, "" if isinstance(words, str) else rule.unit, formula,
+        rule.source, minimum=None if most else needed, setting=rule.setting, group=rule.chain,
+    )  # fmt: skip
     if not most:
         return [figure]
     stem, _, unit = rule.name.rpartition("_")
     allowed = replace(
-        figure,
-        name=f"{stem}_allowed_{unit}",
-        label=f"{rule.label}: at most",
-        value=needed,
-        unit=rule.unit,
-        formula=rule.formula,
-    )
+        figure, name=f"{stem}_allowed_{unit}", label=f"{rule.label}: at most", value=needed,
+        unit=rule.unit, formula=rule.formula,
+    )  # fmt: skip
     return [figure, allowed]
 
 
@@ -176,17 +382,11 @@ def _headline(layers: tuple[Layer, ...]) -> Finding:
     if broken is None:
         return ok("the chain", "every layer that is known has what is needed")
     word = "breaks first" if broken.severity == "fail" else "is the first warning"
-    return Finding(
-        severity=broken.severity,
-        subject="the chain",
-        cause=f"{broken.rule.label} {word}",
-    )
+    return Finding(broken.severity, "the chain", f"{broken.rule.label} {word}")
 
 
 def _finding(layer: Layer) -> Finding:
-    return Finding(
-        severity=layer.severity, subject=layer.rule.label, cause=layer.cause, fix=layer.fix
-    )
+    return Finding(layer.severity, layer.rule.label, layer.cause, layer.fix)
 
 
 def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
@@ -195,38 +395,28 @@ def _snippets(layers: tuple[Layer, ...]) -> tuple[Snippet, ...]:
         held = largest.get((fix.kind, fix.key))
         if held is None or held.value < fix.value:
             largest[fix.kind, fix.key] = fix
-    texts = {
-        kind: "\n".join([fix.line for fix in largest.values() if fix.kind == kind])
-        for kind in _SNIPPETS
-    }
+    lines = {kind: [fix.line for fix in largest.values() if fix.kind == kind] for kind in _SNIPPETS}
     return tuple(
         [
-            Snippet(title=_SNIPPETS[kind][0], language=_SNIPPETS[kind][1], text=text + "\n")
-            for kind, text in texts.items()
-            if text
+            Snippet(title=title, language=language, text="\n".join([*lines[kind], ""]))
+            for kind, (title, language) in _SNIPPETS.items()
+            if lines[kind]
         ]
     )
 
 
 def _charts(chain: str, layers: tuple[Layer, ...]) -> list[Chart]:
-    bars = [
-        (layer.rule.label, min(max(layer.ratio, RATIO_MIN), RATIO_MAX))
+    bars = {
+        layer.rule.label: min(max(layer.ratio, RATIO_MIN), RATIO_MAX)
         for layer in layers
         if layer.rule.chain == chain and layer.ratio is not None
-    ]
+    }
     if not bars:
         return []
-    names = tuple([name for name, _ in bars])
     return [
         Chart(
-            title=f"{chain}: found against needed",
-            x_label="",
+            title=f"{chain}: found against needed", x_label="", kind="bar", y_log=True,
             y_label=f"times the need, up to {RATIO_MAX:g}",
-            kind="bar",
-            y_log=True,
-            curves=(
-                Curve(label="found", x=names, y=tuple([ratio for _, ratio in bars])),
-                Curve(label="needed", x=names, y=(1.0,) * len(bars)),
-            ),
+            curves=curves([*bars], {"found": bars.values(), "needed": [1.0] * len(bars)}),
         )
-    ]
+    ]  # fmt: skip

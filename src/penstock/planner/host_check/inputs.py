@@ -1,20 +1,25 @@
-"""Inputs of a host check. For 0, Penstock's own settings decide.
+"""Facts of a host, which the caller reads, and requirements for its layers.
 
-The defaults of the receive path are Aeron's: a window of 128 KiB, a term of 16 MiB, datagrams of
-1408 bytes. Rings and backlogs must hold stall × packet rate: a scheduler may keep a receiver off
-its CPU for about 10 ms.
+**Facts.** `None` is a fact that could not be read; `HostFacts.unread` has the reason, by the fact's
+name. A limit that is not set is `UNLIMITED`. Nothing is guessed: a check of an unknown fact reports
+it.
 
-Needs of Penstock's settings (descriptors, memory, disk, syncs) are computed from the settings
-themselves, so that they never drift. Those of the broker come as `BrokerSide`, since its settings
-belong to a higher layer.
+**Requirements.** For 0, Penstock's own settings decide. The defaults of the receive path are
+Aeron's: a window of 128 KiB, a term of 16 MiB, datagrams of 1408 bytes. Rings and backlogs must
+hold stall × packet rate: a scheduler may keep a receiver off its CPU for about 10 ms. Needs of
+Penstock's settings (descriptors, memory, disk, syncs) are computed from the settings themselves, so
+that they never drift. Those of the broker come as `BrokerSide`, since its settings belong to a
+higher layer.
 
-Source: receive-path sizing (Aeron's constraints A, B and C); Aeron: Configuration.java.
+Source: proc(5), sysfs, cgroups(7), ethtool(8), adjtimex(2), socket(7); receive-path sizing (Aeron's
+constraints A, B and C); Aeron: Configuration.java.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.diskless.limits import STAGED_PUTS_AT_ONCE_MAX
@@ -23,10 +28,10 @@ from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import BACKLOG
 from penstock.objects.limits import DIRECTORY_THREADS
 from penstock.objects.settings import FetchSettings
-from penstock.planner.errors import ImpossiblePlan
+from penstock.planner.inputs import ImpossiblePlan
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     MTU_DEFAULT_BYTES,
     MTU_MAX_BYTES,
     SOCKET_BUFFER_MAX_BYTES,
@@ -39,6 +44,185 @@ from penstock.planner.receive_path.limits import (
 from penstock.planner.results import changed_rows
 from penstock.storage.limits import INDEX_CACHE_BYTES
 from penstock.storage.settings import StorageSettings
+
+UNLIMITED: Final = 2**63 - 1
+"""Value of a limit that is not set."""
+
+SocketKind = Literal["udp", "tcp", "unix"]
+BufferOption = Literal["SO_RCVBUF", "SO_SNDBUF"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interface:
+    """Network interface of incoming packets.
+
+    `drops` are the kernel's and the driver's counters of lost packets since the interface came
+    up, by their names; `allowances` the driver's counters of packets that the instance's
+    allowance delayed. None: neither could be read.
+    """
+
+    name: str
+    mtu_bytes: int | None = None
+    speed_bits: int | None = None
+    rx_ring: int | None = None
+    rx_ring_max: int | None = None
+    queues: int | None = None
+    queues_max: int | None = None
+    drops: Mapping[str, int] | None = None
+    allowances: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Softirq:
+    """`/proc/net/softnet_stat` over all CPUs: packets handled, dropped, and turns cut short."""
+
+    processed: int
+    dropped: int
+    squeezed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Datagrams:
+    """The `Udp` row of `/proc/net/snmp`."""
+
+    received: int
+    buffer_errors: int
+    memory_errors: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlGroup:
+    """Limits of a process's control group: the tightest of it and its ancestors."""
+
+    version: str = ""
+    memory_max_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    kills: int | None = None
+    quota_us: int | None = None
+    period_us: int | None = None
+    periods: int | None = None
+    throttled_periods: int | None = None
+    throttled_us: int | None = None
+    tasks_max: int | None = None
+    tasks: int | None = None
+    io_limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessLimits:
+    files: int | None = None
+    files_hard: int | None = None
+    locked_bytes: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """CPUs available to the process, their last cache, and time stolen by the hypervisor."""
+
+    count: int | None = None
+    cache_bytes: int | None = None
+    cache_shared_by: int | None = None
+    steal_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """`/proc/meminfo`, and the kernel's huge page mode."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    swap_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    huge_pages: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disk:
+    """File system of the data directory, and its latency of a 4 KiB sync."""
+
+    directory: str
+    measured_in: str = ""
+    """Nearest existing parent if the directory is missing; empty means the directory itself."""
+    file_system: str | None = None
+    mount_point: str | None = None
+    options: tuple[str, ...] = ()
+    free_bytes: int | None = None
+    free_inodes: int | None = None
+    syncs: int = 0
+    sync_p50_ms: float | None = None
+    sync_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockState:
+    source: str | None = None
+    synchronised: bool | None = None
+    offset_ms: float | None = None
+    error_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """Response of the kernel to a request for a socket buffer.
+
+    `reported_bytes` is twice the granted size, since the kernel includes its own bookkeeping.
+    """
+
+    kind: SocketKind
+    option: BufferOption
+    asked_bytes: int
+    reported_bytes: int
+
+    @property
+    def granted_bytes(self) -> int:
+        """Granted bytes, in the units of the request."""
+        return self.reported_bytes // 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """Facts that the check uses.
+
+    `sysctls` has the numbers of each kernel setting by its dotted name: most have one, others
+    (`net.ipv4.tcp_rmem`) three.
+    """
+
+    kernel: str | None = None
+    page_bytes: int = 4096
+    sysctls: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    interface: Interface | None = None
+    softirq: Softirq | None = None
+    datagrams: Datagrams | None = None
+    group: ControlGroup = field(default_factory=ControlGroup)
+    limits: ProcessLimits = field(default_factory=ProcessLimits)
+    processors: Processors = field(default_factory=Processors)
+    memory: Memory = field(default_factory=Memory)
+    disk: Disk | None = None
+    socket_file_system: str | None = None
+    clock: ClockState = field(default_factory=ClockState)
+    grants: tuple[Grant, ...] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def sysctl(self, name: str, place: int = -1) -> int | None:
+        """Return one number of a kernel setting: the last, which is the largest of three."""
+        numbers = self.sysctls.get(name)
+        return numbers[place] if numbers else None
+
+    def grant(self, kind: SocketKind, option: BufferOption, asked_bytes: int) -> Grant | None:
+        """Return the grant for exactly this request, if it was tried."""
+        for grant in self.grants:
+            if (grant.kind, grant.option, grant.asked_bytes) == (kind, option, asked_bytes):
+                return grant
+        return None
+
+    def why(self, *names: str) -> str:
+        """Return why a fact is unknown: the first reason for these names."""
+        for name in names:
+            if name in self.unread:
+                return self.unread[name]
+        return "this host does not report it"
+
 
 CHAIN_WORDS: Final = ("receive-path", "broker", "agent")
 _OWN_CHAINS: Final = ("broker", "agent")
@@ -53,76 +237,58 @@ class CheckHostInputs:
         ImpossiblePlan: no host can serve these: a window below the MTU, or above the buffer.
     """
 
+    SEPARATOR: ClassVar = "-"
+
     chains: tuple[str, ...] = setting(
-        (),
-        name="chains",
-        doc="Chains of the host to check: the receive path of Aeron's datagrams, a broker, a host"
+        (), "Chains of the host to check: the receive path of Aeron's datagrams, a broker, a host"
         " agent. Without it broker and agent, and the receive path where one of its inputs is"
-        " given.",
-        choices=CHAIN_WORDS,
-    )
+        " given.", choices=CHAIN_WORDS,
+    )  # fmt: skip
     window_bytes: int = setting(
-        WINDOW_DEFAULT_BYTES, name="window", doc="Bytes that a sender may have in flight.",
-        unit="bytes", minimum=1, maximum=WINDOW_MAX_BYTES,
+        WINDOW_DEFAULT_BYTES, "Bytes that a sender may have in flight.", 1, WINDOW_MAX_BYTES,
+        name="window", unit="bytes",
     )  # fmt: skip
     term_bytes: int = setting(
-        TERM_DEFAULT_BYTES, name="term",
-        doc="Length of a term buffer; the window is at most half of it.", unit="bytes",
-        minimum=TERM_MIN_BYTES, maximum=TERM_MAX_BYTES,
+        TERM_DEFAULT_BYTES, "Length of a term buffer; the window is at most half of it.",
+        TERM_MIN_BYTES, TERM_MAX_BYTES, name="term", unit="bytes",
     )  # fmt: skip
     mtu_bytes: int = setting(
-        MTU_DEFAULT_BYTES, name="mtu", doc="Longest datagram, without the headers of UDP and IP.",
-        unit="bytes", minimum=32, maximum=MTU_MAX_BYTES,
+        MTU_DEFAULT_BYTES, "Longest datagram, without the headers of UDP and IP.", 32,
+        MTU_MAX_BYTES, name="mtu", unit="bytes",
     )  # fmt: skip
     so_rcvbuf_bytes: int = setting(
-        0, name="so-rcvbuf",
-        doc=f"SO_RCVBUF that the receiver asks for; 0 is {SOCKET_HEADROOM} windows.", unit="bytes",
-        minimum=0, maximum=SOCKET_BUFFER_MAX_BYTES,
+        0, f"SO_RCVBUF that the receiver asks for; 0 is {SOCKET_HEADROOM} windows.", 0,
+        SOCKET_BUFFER_MAX_BYTES, name="so-rcvbuf", unit="bytes",
     )  # fmt: skip
     stall_ms: float = setting(
-        10.0, name="stall", doc="Longest time that the receiver's CPU is away.", unit="ms",
-        minimum=0, maximum=60_000,
-    )  # fmt: skip
-    packets_per_second: float = setting(
-        100_000.0, name="packet-rate", doc="Packets that come in, at worst.", unit="packets/s",
-        minimum=0, maximum=1e9,
-    )  # fmt: skip
-    connections: int = setting(
-        0, name="connections",
-        doc="Kafka connections at a time; 0 is the broker's max.connections.", minimum=0,
-        maximum=INT_MAX,
-    )  # fmt: skip
-    producers: int = setting(
-        0, name="producers",
-        doc="Connections of the host agent at a time; 0 is its host.connections.max.", minimum=0,
-        maximum=65_536,
-    )  # fmt: skip
-    sync_ms: float = setting(
-        0.0,
-        name="sync-latency",
-        doc=(
-            "Longest median of a sync of the data directory; 0 follows log.flush.policy: the"
-            " interval in which an object of a local store gathers for `group`,"
-            " log.flush.interval.ms for `interval`, log.checkpoint.interval.ms for `os`."
-        ),
-        unit="ms",
-        minimum=0,
-        maximum=3_600_000,
+        10.0, "Longest time that the receiver's CPU is away.", 0, 60_000, name="stall", unit="ms"
     )
+    packets_per_second: float = setting(
+        100_000.0, "Packets that come in, at worst.", 0, 1e9, name="packet-rate", unit="packets/s"
+    )
+    connections: int = setting(
+        0, "Kafka connections at a time; 0 is the broker's max.connections.", 0, INT_MAX
+    )
+    producers: int = setting(
+        0, "Connections of the host agent at a time; 0 is its host.connections.max.", 0, 65_536
+    )
+    sync_ms: float = setting(
+        0.0, "Longest median of a sync of the data directory; 0 follows log.flush.policy: the"
+        " interval in which an object of a local store gathers for `group`, log.flush.interval.ms"
+        " for `interval`, log.checkpoint.interval.ms for `os`.", 0, 3_600_000, name="sync-latency",
+        unit="ms",
+    )  # fmt: skip
     broker_memory_bytes: int = setting(
-        0, name="broker-memory",
-        doc="Memory that the broker needs; 0 is the sum of its configured buffers.", unit="bytes",
-        minimum=0, maximum=LONG_MAX,
+        0, "Memory that the broker needs; 0 is the sum of its configured buffers.", 0, LONG_MAX,
+        name="broker-memory", unit="bytes",
     )  # fmt: skip
     agent_memory_bytes: int = setting(
-        0, name="agent-memory",
-        doc="Memory that the host agent needs; 0 is the sum of its configured buffers.",
-        unit="bytes", minimum=0, maximum=LONG_MAX,
+        0, "Memory that the host agent needs; 0 is the sum of its configured buffers.", 0, LONG_MAX,
+        name="agent-memory", unit="bytes",
     )  # fmt: skip
     clock_error_ms: float = setting(
-        2_000.0, name="clock-error",
-        doc="Largest error of the clock, as its discipline estimates it.", unit="ms", minimum=0,
-        maximum=86_400_000,
+        2_000.0, "Largest error of the clock, as its discipline estimates it.", 0, 86_400_000,
+        name="clock-error", unit="ms",
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 from math import ceil, inf
 from typing import Final
 
-from penstock.planner.host_check.facts import UNLIMITED, HostFacts, Interface
-from penstock.planner.host_check.inputs import CheckHostInputs
+from penstock.planner.host_check.inputs import UNLIMITED, CheckHostInputs, HostFacts, Interface
 from penstock.planner.host_check.layers import (
     RECEIVE,
     Fix,
@@ -25,11 +24,12 @@ from penstock.planner.host_check.layers import (
     counted,
     informed,
     judged,
+    sysctl_layer,
     unknown,
 )
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, receiver_window
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     ARTICLE,
     CONFIGURATION,
     ETHERNET_BYTES,
@@ -41,97 +41,89 @@ from penstock.planner.results import Severity
 SIZING: Final = f"{ARTICLE} (receive-path sizing)"
 
 LINK: Final = Rule(
-    name="mtu_bytes", label="link MTU", chain=RECEIVE, unit="bytes", setting="ip link mtu",
-    formula="mtu + 28 bytes of IP and UDP headers", short="warn",
-    source=f"{SIZING}, MTU; RFC 791, fragmentation",
+    "mtu_bytes", "link MTU", RECEIVE, "mtu + 28 bytes of IP and UDP headers",
+    f"{SIZING}, MTU; RFC 791, fragmentation", unit="bytes", setting="ip link mtu", short="warn",
 )  # fmt: skip
 SPEED: Final = Rule(
-    name="link_bits_per_second", label="link speed", chain=RECEIVE, unit="bit/s", short="warn",
-    formula="packet-rate × (mtu + 28 + 38 bytes on the wire) × 8", source="IEEE 802.3 framing",
+    "link_bits_per_second", "link speed", RECEIVE, "packet-rate × (mtu + 28 + 38 bytes on the wire)"
+    " × 8", "IEEE 802.3 framing", unit="bit/s", short="warn",
 )  # fmt: skip
 ALLOWANCE: Final = Rule(
-    name="allowance_exceeded_packets", label="instance allowance", chain=RECEIVE, unit="packets",
-    formula="…_allowance_exceeded of ethtool -S", source=f"{SIZING}, PPS; ENA driver", short="warn",
-)  # fmt: skip
-RING: Final = Rule(
-    name="rx_ring_entries", label="NIC receive ring", chain=RECEIVE, unit="entries",
-    setting="ethtool -G rx", formula="packet-rate × stall",
-    reading="descriptors of the ring",
-    source=f"{SIZING}, stall survival ≈ ring entries ÷ packet rate",
-)  # fmt: skip
-SURVIVAL: Final = Rule(
-    name="ring_survival_ms", label="stall that the ring bridges", chain=RECEIVE, unit="ms",
-    formula="entries ÷ packet-rate", source=f"{SIZING}, stall survival",
-)  # fmt: skip
-OVERRUNS: Final = Rule(
-    name="nic_dropped_packets", label="NIC drops", chain=RECEIVE, unit="packets", short="warn",
-    formula="rx_overruns, rx_missed_errors, rx_fifo_errors and the like",
-    source=f"{SIZING}, rx_overruns; sysfs statistics",
-)  # fmt: skip
-QUEUES: Final = Rule(
-    name="rx_queues", label="receive queues", chain=RECEIVE, setting="ethtool -L combined",
-    formula="min(queues of the NIC, CPUs)", short="note",
-    source=f"{SIZING}: RSS hashes each flow to one queue",
-)  # fmt: skip
-BACKLOG: Final = Rule(
-    name="softirq_backlog_packets", label="softirq backlog", chain=RECEIVE, unit="packets",
-    setting="net.core.netdev_max_backlog", short="warn", formula="packet-rate × stall",
-    source="Linux: net_sysctl, netdev_max_backlog; networking/scaling",
-)  # fmt: skip
-SOFTIRQ: Final = Rule(
-    name="softirq_dropped_packets", label="softirq drops", chain=RECEIVE, unit="packets",
-    formula="second column of /proc/net/softnet_stat, all CPUs", source="Linux: softnet_stat",
+    "allowance_exceeded_packets", "instance allowance", RECEIVE,
+    "…_allowance_exceeded of ethtool -S", f"{SIZING}, PPS; ENA driver", unit="packets",
     short="warn",
 )  # fmt: skip
+RING: Final = Rule(
+    "rx_ring_entries", "NIC receive ring", RECEIVE, "packet-rate × stall",
+    f"{SIZING}, stall survival ≈ ring entries ÷ packet rate", unit="entries",
+    setting="ethtool -G rx", reading="descriptors of the ring",
+)  # fmt: skip
+SURVIVAL: Final = Rule(
+    "ring_survival_ms", "stall that the ring bridges", RECEIVE, "entries ÷ packet-rate",
+    f"{SIZING}, stall survival", unit="ms",
+)  # fmt: skip
+OVERRUNS: Final = Rule(
+    "nic_dropped_packets", "NIC drops", RECEIVE, "rx_overruns, rx_missed_errors, rx_fifo_errors and"
+    " the like", f"{SIZING}, rx_overruns; sysfs statistics", unit="packets", short="warn",
+)  # fmt: skip
+QUEUES: Final = Rule(
+    "rx_queues", "receive queues", RECEIVE, "min(queues of the NIC, CPUs)",
+    f"{SIZING}: RSS hashes each flow to one queue", setting="ethtool -L combined", short="note",
+)  # fmt: skip
+BACKLOG: Final = Rule(
+    "softirq_backlog_packets", "softirq backlog", RECEIVE, "packet-rate × stall",
+    "Linux: net_sysctl, netdev_max_backlog; networking/scaling", unit="packets",
+    setting="net.core.netdev_max_backlog", short="warn",
+)  # fmt: skip
+SOFTIRQ: Final = Rule(
+    "softirq_dropped_packets", "softirq drops", RECEIVE, "second column of /proc/net/softnet_stat,"
+    " all CPUs", "Linux: softnet_stat", unit="packets", short="warn",
+)  # fmt: skip
 SQUEEZED: Final = Rule(
-    name="softirq_squeezed_ratio", label="softirq turns cut short", chain=RECEIVE, short="note",
-    formula="a thousandth", most=True,
+    "softirq_squeezed_ratio", "softirq turns cut short", RECEIVE, "a thousandth",
+    "Linux: softnet_stat, net_sysctl, netdev_budget", short="note", most=True,
     reading="third column of /proc/net/softnet_stat ÷ the first",
-    source="Linux: softnet_stat, net_sysctl, netdev_budget",
 )  # fmt: skip
 UDP_MEMORY: Final = Rule(
-    name="udp_memory_bytes", label="memory of UDP sockets", chain=RECEIVE, unit="bytes",
-    setting="net.ipv4.udp_mem", formula="2 × SO_RCVBUF",
+    "udp_memory_bytes", "memory of UDP sockets", RECEIVE, "2 × SO_RCVBUF",
+    "Linux: ip-sysctl, udp_mem", unit="bytes", setting="net.ipv4.udp_mem",
     reading="third number of udp_mem × page size",
-    source="Linux: ip-sysctl, udp_mem",
 )  # fmt: skip
 SEND: Final = Rule(
-    name="udp_send_buffer_bytes", label="ceiling of send buffers", chain=RECEIVE, unit="bytes",
-    setting="net.core.wmem_max", formula="mtu", source=f"{SIZING}, SO_SNDBUF ≥ MTU",
+    "udp_send_buffer_bytes", "ceiling of send buffers", RECEIVE, "mtu",
+    f"{SIZING}, SO_SNDBUF ≥ MTU", unit="bytes", setting="net.core.wmem_max",
 )  # fmt: skip
 CAP: Final = Rule(
-    name="rmem_max_bytes", label="ceiling of socket buffers", chain=RECEIVE, unit="bytes",
-    setting="net.core.rmem_max", formula="SO_RCVBUF",
+    "rmem_max_bytes", "ceiling of socket buffers", RECEIVE, "SO_RCVBUF",
+    f"{SIZING}, the one gap that a driver cannot close; socket(7)", unit="bytes",
+    setting="net.core.rmem_max",
     reading="a ceiling; a larger request is cut to it without an error",
-    source=f"{SIZING}, the one gap that a driver cannot close; socket(7)",
 )  # fmt: skip
 BUFFER: Final = Rule(
-    name="udp_receive_buffer_bytes", label="socket buffer as granted", chain=RECEIVE, unit="bytes",
+    "udp_receive_buffer_bytes", "socket buffer as granted", RECEIVE, "window",
+    f"{SIZING}, constraint C; socket(7): the kernel doubles the value", unit="bytes",
     setting="aeron.socket.so_rcvbuf",
-    formula="window", reading="min(SO_RCVBUF, rmem_max), what the kernel reports ÷ 2",
-    source=f"{SIZING}, constraint C; socket(7): the kernel doubles the value",
+    reading="min(SO_RCVBUF, rmem_max), what the kernel reports ÷ 2",
 )  # fmt: skip
 DEFAULT: Final = Rule(
-    name="default_receive_buffer_bytes", label="buffer of a socket that does not ask",
-    chain=RECEIVE, unit="bytes", setting="net.core.rmem_default", formula="window", short="note",
+    "default_receive_buffer_bytes", "buffer of a socket that does not ask", RECEIVE, "window",
+    f"{SIZING}, constraint C with the default of the system; socket(7)", unit="bytes",
+    setting="net.core.rmem_default", short="note",
     reading="rmem_default ÷ 2: it counts the kernel's bookkeeping along",
-    source=f"{SIZING}, constraint C with the default of the system; socket(7)",
 )  # fmt: skip
 ERRORS: Final = Rule(
-    name="udp_buffer_errors_packets", label="full socket buffers", chain=RECEIVE, unit="packets",
-    formula="RcvbufErrors + MemErrors of /proc/net/snmp", short="warn",
-    source=f"{SIZING}, RcvbufErrors; udp(7)",
+    "udp_buffer_errors_packets", "full socket buffers", RECEIVE,
+    "RcvbufErrors + MemErrors of /proc/net/snmp", f"{SIZING}, RcvbufErrors; udp(7)", unit="packets",
+    short="warn",
 )  # fmt: skip
 TERM: Final = Rule(
-    name="term_bytes", label="term buffer", chain=RECEIVE, unit="bytes", short="warn",
-    setting="aeron.term.buffer.length", formula="2 × window",
-    reading="the window is min(window, term ÷ 2)",
-    source=f"{SIZING}, constraint A; {CONFIGURATION}, receiverWindowLength()",
+    "term_bytes", "term buffer", RECEIVE, "2 × window",
+    f"{SIZING}, constraint A; {CONFIGURATION}, receiverWindowLength()", unit="bytes", short="warn",
+    setting="aeron.term.buffer.length", reading="the window is min(window, term ÷ 2)",
 )  # fmt: skip
 CACHE: Final = Rule(
-    name="cache_bytes", label="last-level cache", chain=RECEIVE, unit="bytes", short="note",
-    formula="SO_RCVBUF + window: what lies between kernel and reader",
-    source=f"{SIZING}, cache fit",
+    "cache_bytes", "last-level cache", RECEIVE, "SO_RCVBUF + window: what lies between kernel and"
+    " reader", f"{SIZING}, cache fit", unit="bytes", short="note",
 )  # fmt: skip
 
 
@@ -193,11 +185,7 @@ def _ring(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     survived_ms = min(nic.rx_ring / rate * 1000 if rate else inf, float(UNLIMITED))
     survived = "any length" if survived_ms >= UNLIMITED else format_quantity(survived_ms, "ms")
     larger = nic.rx_ring_max is not None and nic.rx_ring_max > nic.rx_ring
-    fixes = (
-        (Fix(kind="ethtool", key=f"-G {nic.name} rx", value=nic.rx_ring_max or 0),)
-        if larger
-        else ()
-    )
+    fixes = (Fix("ethtool", f"-G {nic.name} rx", nic.rx_ring_max or 0),) if larger else ()
     enough = nic.rx_ring_max is not None and nic.rx_ring_max >= needed
     line = f"{fixes[0].line} (traffic stops for a moment)" if fixes else ""
     beyond = "larger datagrams halve the packets; a shorter stall; an instance with a larger ring"
@@ -235,27 +223,23 @@ def _queues(facts: HostFacts, nic: Interface) -> Layer:
         unread=facts.why("queues", "ethtool -l", "interface"),
         cause="one flow always lands on one queue; several flows share these",
         fix=f"ethtool -L {nic.name} combined {target}",
-        fixes=(Fix(kind="ethtool", key=f"-L {nic.name} combined", value=target),),
+        fixes=(Fix("ethtool", f"-L {nic.name} combined", target),),
     )  # fmt: skip
 
 
 def _softirq(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
-    needed = ceil(inputs.stalled_packets)
-    name = "net.core.netdev_max_backlog"
     seen = facts.softirq
     return (
-        judged(
-            BACKLOG, facts.sysctl(name), needed,
-            unread=facts.why(name),
-            cause="loopback, and interfaces that steer packets to other CPUs, drop beyond it",
-            fixes=(Fix(kind="sysctl", key=name, value=needed),),
+        sysctl_layer(
+            facts, BACKLOG, ceil(inputs.stalled_packets),
+            "loopback, and interfaces that steer packets to other CPUs, drop beyond it",
         ),
         counted(
             SOFTIRQ, None if seen is None else seen.dropped,
             unread=facts.why("softnet_stat"),
             cause=f"{0 if seen is None else seen.dropped:,} packets since boot found the backlog"
             " of their CPU full",
-            fix=f"raise {name}, or spread interrupts over more CPUs",
+            fix=f"raise {BACKLOG.setting}, or spread interrupts over more CPUs",
         ),
         judged(
             SQUEEZED, None if seen is None else seen.squeezed / max(seen.processed, 1),
@@ -269,7 +253,7 @@ def _softirq(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
 def _socket(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     asked, name = inputs.receive_buffer_bytes, "net.core.rmem_max"
     cap = facts.sysctl(name)
-    fix = Fix(kind="sysctl", key=name, value=asked)
+    fix = Fix("sysctl", name, asked)
     effective = None if cap is None else min(asked, cap)
     holds = effective is not None and effective >= inputs.window_bytes
     fate = "still holds" if holds else "does not hold"
@@ -280,11 +264,9 @@ def _socket(facts: HostFacts, inputs: CheckHostInputs) -> tuple[Layer, ...]:
     errors = facts.datagrams
     return (
         _udp_memory(facts, asked),
-        judged(
-            SEND, facts.sysctl("net.core.wmem_max"), inputs.mtu_bytes,
-            unread=facts.why("net.core.wmem_max"),
-            cause="a datagram must fit the send buffer, or the driver does not start",
-            fixes=(Fix(kind="sysctl", key="net.core.wmem_max", value=inputs.mtu_bytes),),
+        sysctl_layer(
+            facts, SEND, inputs.mtu_bytes,
+            "a datagram must fit the send buffer, or the driver does not start",
         ),
         judged(
             CAP, cap, asked, unread=facts.why(name), cause=silent, fixes=(fix,),
@@ -306,13 +288,8 @@ def _udp_memory(facts: HostFacts, asked: int) -> Layer:
     name = "net.ipv4.udp_mem"
     pages, needed = facts.sysctl(name), 2 * asked
     found = None if pages is None else pages * facts.page_bytes
-    lower = facts.sysctls.get(name, ())[:-1]
-    fix = Fix(
-        kind="sysctl",
-        key=name,
-        value=ceil(needed / facts.page_bytes),
-        rest=" ".join([str(number) for number in lower]),
-    )
+    lower = " ".join([str(number) for number in facts.sysctls.get(name, ())[:-1]])
+    fix = Fix("sysctl", name, ceil(needed / facts.page_bytes), lower)
     return judged(
         UDP_MEMORY, found, needed, unread=facts.why(name), fixes=(fix,),
         cause="all UDP sockets together get no more, whatever one of them was granted",

@@ -11,8 +11,14 @@ effect of salting, `plan.py` makes the plan. There is no loop over records.
 Source: the log and queue article (hot partition, scaling axes); Kafka: the default partitioner.
 """
 
-from penstock.planner.keys.census import Census, CensusResult, DistinctEstimate, KeySummary
-from penstock.planner.keys.inputs import KeysInputs, partition_counts
+from penstock.planner.keys.census import (
+    Census,
+    CensusResult,
+    DistinctEstimate,
+    KeysInputs,
+    KeySummary,
+    partition_counts,
+)
 from penstock.planner.keys.plan import Scope, plan_keys
 from penstock.planner.keys.skew import (
     SaltEffect,
@@ -25,19 +31,7 @@ from penstock.planner.keys.skew import (
 )
 
 __all__ = [
-    "Census",
-    "CensusResult",
-    "DistinctEstimate",
-    "KeySummary",
-    "KeysInputs",
-    "SaltEffect",
-    "Scope",
-    "gini",
-    "hot_keys",
-    "partition_counts",
-    "plan_keys",
-    "salt_effects",
-    "salted_keys",
-    "top_share",
+    "Census", "CensusResult", "DistinctEstimate", "KeySummary", "KeysInputs", "SaltEffect", "Scope",
+    "gini", "hot_keys", "partition_counts", "plan_keys", "salt_effects", "salted_keys", "top_share",
     "zipf_exponent",
-]
+]  # fmt: skip

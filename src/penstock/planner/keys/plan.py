@@ -9,20 +9,27 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.planner.errors import NothingToPlan
-from penstock.planner.keys.advice import Advice, advise, findings, snippets
-from penstock.planner.keys.census import CensusResult
-from penstock.planner.keys.inputs import KeysInputs, needed_partitions, planned_partitions
+from penstock.planner.inputs import NothingToPlan
+from penstock.planner.keys.census import (
+    CensusResult,
+    KeysInputs,
+    needed_partitions,
+    planned_partitions,
+)
 from penstock.planner.keys.skew import (
+    Advice,
     SaltEffect,
+    advise,
+    findings,
     gini,
     hot_keys,
     keys_in,
     salt_effects,
+    snippets,
     top_share,
     zipf_exponent,
 )
-from penstock.planner.results import Chart, Curve, Figure, Number, Plan
+from penstock.planner.results import Chart, Figure, Number, Plan, curves
 
 POINTS_MAX: Final = 200
 """Limit of a curve's points."""
@@ -37,50 +44,36 @@ def charts(
 
 
 def _ranks(census: CensusResult) -> Chart:
-    last = len(census.key_records)
-    shown_ranks = _ranks_shown(last)
-    shares = 100 * census.key_records[shown_ranks - 1] / census.keyed_records
-    even = 100 / census.distinct
-    ranks = tuple(shown_ranks.tolist())
+    ranks = _ranks_shown(len(census.key_records))
+    shares = 100 * census.key_records[ranks - 1] / census.keyed_records
+    even = [100 / census.distinct] * len(ranks)
     return Chart(
-        title="share of records by rank of key",
-        x_label="rank",
-        y_label="% of keyed records",
-        x_log=True,
-        y_log=True,
-        curves=(
-            Curve(label="measured", x=ranks, y=tuple(shares.tolist())),
-            Curve(label="if all were equal", x=ranks, y=(even,) * len(ranks)),
-        ),
-    )
+        title="share of records by rank of key", x_label="rank", y_label="% of keyed records",
+        x_log=True, y_log=True,
+        curves=curves(ranks.tolist(), {"measured": shares.tolist(), "if all were equal": even}),
+    )  # fmt: skip
 
 
 def _partitions(
     hot: Sequence[SaltEffect], everything: Sequence[SaltEffect], salts: int
 ) -> Chart:  # fmt: skip
-    shown = [("as it is", hot[0])]
-    shown += [
-        (f"hot keys × {effect.salts} salts", effect) for effect in hot if effect.salts == salts
-    ]
-    shown += [
-        (f"all keys × {effect.salts} salts", effect)
-        for effect in everything
+    salted = (("hot", hot), ("all", everything))
+    shown = {"as it is": hot[0]} | {
+        f"{which} keys × {salts} salts": effect
+        for which, effects in salted
+        for effect in effects
         if effect.salts == salts
-    ]
+    }
+    ranks = _ranks_shown(len(hot[0].loads))
+    falling = {label: np.sort(effect.loads)[::-1] for label, effect in shown.items()}
     return Chart(
         title=f"load of {len(hot[0].loads)} partitions, the hottest first",
-        x_label="rank of partition",
-        y_label="% of keyed records",
-        curves=tuple([_loads(label, one) for label, one in shown]),
-    )
-
-
-def _loads(label: str, effect: SaltEffect) -> Curve:
-    falling = np.sort(effect.loads)[::-1]
-    count = len(falling)
-    shown_ranks = _ranks_shown(count)
-    shares = 100 * falling[shown_ranks - 1] / falling.sum()
-    return Curve(label=label, x=tuple(shown_ranks.tolist()), y=tuple(shares.tolist()))
+        x_label="rank of partition", y_label="% of keyed records",
+        curves=curves(ranks.tolist(), {
+            label: (100 * loads[ranks - 1] / loads.sum()).tolist()
+            for label, loads in falling.items()
+        }),
+    )  # fmt: skip
 
 
 def _ranks_shown(last: int) -> npt.NDArray[np.int64]:
@@ -93,20 +86,12 @@ def _ranks_shown(last: int) -> npt.NDArray[np.int64]:
 def _salts(hot: Sequence[SaltEffect], everything: Sequence[SaltEffect]) -> Chart:
     return Chart(
         title="hottest partition by number of salts",
-        x_label="salts",
-        y_label="% of keyed records",
-        x_log=True,
-        curves=tuple(
-            [
-                Curve(
-                    label=label,
-                    x=tuple([effect.salts for effect in effects]),
-                    y=tuple([100 * effect.hottest_share for effect in effects]),
-                )
-                for label, effects in (("hot keys salted", hot), ("all keys salted", everything))
-            ]
-        ),
-    )
+        x_label="salts", y_label="% of keyed records", x_log=True,
+        curves=curves([effect.salts for effect in hot], {
+            "hot keys salted": [100 * effect.hottest_share for effect in hot],
+            "all keys salted": [100 * effect.hottest_share for effect in everything],
+        }),
+    )  # fmt: skip
 
 
 _COUNTED: Final = "counted"
@@ -168,20 +153,6 @@ def plan_keys(scope: Scope, census: CensusResult, inputs: KeysInputs) -> Plan:
     )
 
 
-def _figure(
-    name: str,
-    label: str,
-    value: Number | str | None,
-    unit: str,
-    formula: str,
-    source: str,
-    group: str,
-) -> Figure:
-    return Figure(
-        name=name, label=label, value=value, unit=unit, formula=formula, source=source, group=group
-    )
-
-
 def _read(scope: Scope, census: CensusResult) -> list[Figure]:
     group = f"read: {scope.read}"
     seconds = None
@@ -199,7 +170,7 @@ def _read(scope: Scope, census: CensusResult) -> list[Figure]:
         ("default_placed_percent", "placed by Kafka's partitioner", placed, "%",
          "keyed records in partition murmur2(key) mod partitions", _PARTITIONER),
     ]  # fmt: skip
-    return [_figure(*row, group) for row in rows]
+    return [Figure(*row, group=group) for row in rows]
 
 
 def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
@@ -229,30 +200,27 @@ def _spread(census: CensusResult, hot: int, partitions: int) -> list[Figure]:
          f"keys with more than 1/{partitions} of keyed records: an even partition's share",
          _ARTICLE),
     ]  # fmt: skip
-    return [_figure(*row, "skew of keys") for row in rows]
+    return [Figure(*row, group="skew of keys") for row in rows]
 
 
 def _hottest(census: CensusResult, shown: int) -> list[Figure]:
-    figures: list[Figure] = []
-    for place, key in enumerate(census.keys.slice(0, shown).to_pylist(), 1):
-        records, size = int(census.key_records[place - 1]), int(census.key_bytes[place - 1])
+    least, source = ("", _READ) if census.exact else (", at least", _SUMMARY)
+    ranked = zip(
+        census.keys.slice(0, shown).to_pylist(),
+        census.key_records[:shown].tolist(),
+        census.key_bytes[:shown].tolist(),
+        strict=False,
+    )
+    return [
+        Figure(f"key_{place}_{what}_percent", f"{place}. {shown_key(key)}: of {what}{least}",
+               100 * part / whole if whole else 0.0, "%", f"{part:,} / {whole:,}", source,
+               group="hottest keys")
+        for place, (key, records, size) in enumerate(ranked, 1)
         for what, part, whole in (
             ("records", records, census.keyed_records),
             ("bytes", size, census.keyed_bytes),
-        ):
-            least = "" if census.exact else ", at least"
-            figures.append(
-                _figure(
-                    f"key_{place}_{what}_percent",
-                    f"{place}. {shown_key(key)}: of {what}{least}",
-                    100 * part / whole if whole else 0.0,
-                    "%",
-                    f"{part:,} / {whole:,}",
-                    _READ if census.exact else _SUMMARY,
-                    "hottest keys",
-                )
-            )
-    return figures
+        )
+    ]  # fmt: skip
 
 
 def shown_key(key: bytes) -> str:
@@ -281,28 +249,22 @@ def _now(scope: Scope, census: CensusResult) -> list[Figure]:
         ]  # fmt: skip
     idle = int(np.count_nonzero(census.partition_records == 0))
     rows.append(("idle_partitions", "partitions without a record", idle, "", _COUNTED, scope.topic))
-    return [_figure(*row, group) for row in rows]
+    return [Figure(*row, group=group) for row in rows]
 
 
 def _counts(census: CensusResult, inputs: KeysInputs, rate: float) -> list[Figure]:
-    figures = []
-    for count, loads in census.loads.items():
-        share = float(loads.max()) / census.keyed_records
-        does = _does(share, count, inputs, rate)
-        figures.append(
-            _figure(
-                f"partitions_{count}_hottest_percent",
-                f"{count:,} partitions: hottest ({does})",
-                100 * share,
-                "%",
-                f"largest load by murmur2(key) mod {count}; {share * count:.3g} × mean, at most"
-                f" {inputs.skew_max:g}; {share * rate:,.0f} messages/s, at most"
-                f" {inputs.partition_rate:,.0f}",
-                _PARTITIONER,
-                "if there were other numbers of partitions",
-            )
-        )
-    return figures
+    shares = {
+        count: float(loads.max()) / census.keyed_records for count, loads in census.loads.items()
+    }
+    return [
+        Figure(f"partitions_{count}_hottest_percent",
+               f"{count:,} partitions: hottest ({_does(share, count, inputs, rate)})", 100 * share,
+               "%", f"largest load by murmur2(key) mod {count}; {share * count:.3g} × mean, at most"
+               f" {inputs.skew_max:g}; {share * rate:,.0f} messages/s, at most"
+               f" {inputs.partition_rate:,.0f}", _PARTITIONER,
+               group="if there were other numbers of partitions")
+        for count, share in shares.items()
+    ]  # fmt: skip
 
 
 _DOES: Final = "does"
@@ -327,19 +289,13 @@ def _salting(
     effects: Sequence[SaltEffect], which: str, group: str, partitions: int
 ) -> list[Figure]:
     return [
-        _figure(
-            f"salts_{effect.salts}_{which}_hottest_percent",
-            f"{effect.salts} salt{'s' if effect.salts > 1 else ''}:"
-            f" hottest of {partitions} partitions",
-            100 * effect.hottest_share,
-            "%",
-            f"names key:0 … key:{effect.salts - 1}, each with 1/{effect.salts} of its key's"
-            f" records, hashed; {effect.skew:.3g} × mean",
-            _ARTICLE,
-            group,
-        )
+        Figure(f"salts_{effect.salts}_{which}_hottest_percent",
+               f"{effect.salts} salt{'s' if effect.salts > 1 else ''}: hottest of {partitions}"
+               " partitions", 100 * effect.hottest_share, "%",
+               f"names key:0 … key:{effect.salts - 1}, each with 1/{effect.salts} of its key's"
+               f" records, hashed; {effect.skew:.3g} × mean", _ARTICLE, group=group)
         for effect in effects
-    ]
+    ]  # fmt: skip
 
 
 def _advice(
@@ -368,4 +324,4 @@ def _advice(
          "4 × needed: the count of a live keyed topic is hard to change", _ARTICLE),
         ("provision_max_partitions", "and at most", most, "", "10 × needed", _ARTICLE),
     ]  # fmt: skip
-    return [_figure(*row, group) for row in rows]
+    return [Figure(*row, group=group) for row in rows]

@@ -1,4 +1,4 @@
-"""Framing of messages, and the chain of buffers that counts bytes.
+"""Parts of a receive path: the chain of buffers, the receiver's hardware, the loss timers.
 
     frame:     | header 32 | payload | padding to 32 |
     datagram:  | frame | frame | … |        up to the MTU, when the sender finds several ready
@@ -8,17 +8,32 @@
     window of a receiver = min(initial window, term ÷ 2)   A: the driver caps it without an error
     real SO_RCVBUF = min(SO_RCVBUF, rmem_max)          the kernel caps it, the driver only warns
 
-The window is the anchor: it is the number of bytes in flight, so it comes from the bandwidth
-delay product; the others are sized after it. Given sizes are judged as the driver would.
+The window is the anchor: it is the number of bytes in flight, so it comes from the bandwidth delay
+product; the others are sized after it. Given sizes are judged as the driver would.
 
 Rounding: windows and terms are rounded up to a power of two, which terms must be and which keeps
 the three sizes in step.
 
+**Hardware.** A ring counts packets, not bytes: it holds what arrives while its vCPU is stalled, so
+that its size is a time, entries ÷ packet rate. Each receive queue has its own ring and interrupt; a
+flow (addresses, ports, protocol) is hashed to one queue, so one stream uses one.
+
+**Losses.** The timers of loss reports and retransmissions determine the cost of a lost packet.
+
+    lost ── gap seen ── delay or backoff ──> NAK ── round trip ──> retransmitted data
+                                              └─ a NAK that comes within the linger is ignored
+
+A unicast receiver reports a gap at once. Receivers of a group wait a random time up to the maximal
+backoff, so that few report the same gap; the default of 10 ms is for ten or more, and delays every
+repair of a small group needlessly. The linger bounds the cost of a lost retransmission.
+
 Source: Aeron's `FrameDescriptor.computeFragmentedFrameLength`, its `Sender`, which sends as many
 whole frames as fit into the MTU, `Configuration.java` (`receiverWindowLength`,
-`validateInitialWindowLength`, `validateSocketBufferLengths`, `validateMtuLength`),
-`LogBufferDescriptor.checkTermLength`, `PublicationParams.validateMtuForMaxMessage`; Linux
-`sock_setsockopt`.
+`validateInitialWindowLength`, `validateSocketBufferLengths`, `validateMtuLength`, defaults of the
+timers), `LogBufferDescriptor.checkTermLength`, `PublicationParams.validateMtuForMaxMessage`,
+`OptimalMulticastDelayGenerator`, `RetransmitHandler`; Linux `sock_setsockopt`; ENA Linux driver
+best practices; EC2 instance network bandwidth; backoff, linger and group size for small groups
+after the article "The Four Receive-Path Buffers".
 """
 
 from __future__ import annotations
@@ -29,17 +44,32 @@ from math import ceil
 from typing import Final
 
 from penstock.planner.quantities import format_quantity
-from penstock.planner.receive_path.inputs import ReceivePathInputs
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
+    BACKOFF_FLOOR_US,
+    CROSS_REGION_BITS_SMALL,
+    CROSS_REGION_VCPUS,
     DATAGRAM_OVERHEAD_BYTES,
+    FAMILIES,
     FRAME_ALIGNMENT_BYTES,
     FRAME_HEADER_BYTES,
     MESSAGES_PER_TERM_MIN,
+    NAK_MULTICAST_BACKOFF_US,
+    NAK_MULTICAST_GROUP,
+    NAK_UNICAST_DELAY_US,
+    NAK_UNICAST_RETRY_RATIO,
+    QUEUES_USUAL,
+    RETRANSMIT_LINGER_US,
+    RING_ASSUMED_MAX_ENTRIES,
+    RING_DEFAULT_ENTRIES,
+    RING_MIN_ENTRIES,
     SOCKET_BUFFER_MAX_BYTES,
     TERM_MAX_BYTES,
     TERM_MIN_BYTES,
     WINDOW_DEFAULT_BYTES,
     WINDOW_MAX_BYTES,
+    Family,
+    ReceivePathInputs,
+    Size,
 )
 from penstock.planner.results import Finding, fail
 
@@ -318,3 +348,171 @@ def _broken_window(inputs: ReceivePathInputs, window: int) -> Iterator[Finding]:
 
 def _size(number: int) -> str:
     return format_quantity(number, "bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Known or assumed hardware of the receiver; 0 bits and 0 bytes are unknown."""
+
+    name: str
+    vcpus: int
+    baseline_bits: float
+    burst_bits: float
+    queues: int
+    ring_entries: int
+    ring_max_entries: int
+    ring_max_known: bool
+    l3_bytes: int
+    l3_cores: int
+
+
+def survival_s(entries: int, packets_per_second: float) -> float:
+    """Return seconds until a ring of `entries` is full, when nothing empties it."""
+    return entries / packets_per_second
+
+
+def entries_for(packets_per_second: float, stall_s: float) -> int:
+    """Return ring entries, a power of two, that hold the packets of a stall."""
+    return max(RING_MIN_ENTRIES, power_of_two_from(packets_per_second * stall_s))
+
+
+def plan_host(inputs: ReceivePathInputs, load_bits: float) -> Host:
+    """Look up the family and choose a size for a load, in bit/s; given figures win."""
+    family = FAMILIES.get(inputs.family)
+    size = None if family is None else _size_of(family, inputs, load_bits)
+    given = inputs.nic_bandwidth
+    known_queues = QUEUES_USUAL
+    if family is not None and size is not None:
+        known_queues = min(family.queues_max, size.vcpus)
+    ring_max = inputs.ring_max_entries or (
+        RING_ASSUMED_MAX_ENTRIES if family is None else family.ring_max_entries
+    )
+    default = RING_DEFAULT_ENTRIES if family is None else family.ring_default_entries
+    return Host(
+        name=_name(family, size),
+        vcpus=0 if size is None else size.vcpus,
+        baseline_bits=given or (0.0 if size is None else _reach(size, size.baseline_gbit, inputs)),
+        burst_bits=given or (0.0 if size is None else _reach(size, size.burst_gbit, inputs)),
+        queues=inputs.rx_queues or known_queues,
+        ring_entries=inputs.ring_entries or default,
+        ring_max_entries=max(ring_max, inputs.ring_entries),
+        ring_max_known=inputs.ring_max_entries > 0,
+        l3_bytes=inputs.l3_bytes or (0 if family is None else family.l3_bytes),
+        l3_cores=0 if family is None else family.l3_cores,
+    )
+
+
+def _size_of(family: Family, inputs: ReceivePathInputs, load_bits: float) -> Size:
+    for size in family.sizes:
+        if size.vcpus == inputs.vcpus:
+            return size
+    for size in family.sizes:
+        if _reach(size, size.baseline_gbit, inputs) >= load_bits:
+            return size
+    return family.sizes[-1]
+
+
+def _reach(size: Size, gbit: float, inputs: ReceivePathInputs) -> float:
+    """Return bits per second of a size on this path: other regions get half, or 5 Gbit/s."""
+    bits = gbit * 1e9
+    if inputs.path != "cross-region":
+        return bits
+    return bits / 2 if size.vcpus >= CROSS_REGION_VCPUS else min(bits, CROSS_REGION_BITS_SMALL)
+
+
+def _name(family: Family | None, size: Size | None) -> str:
+    if family is None or size is None:
+        return "this host"
+    return f"{family.name} with {size.vcpus} vCPUs ({family.processor})"
+
+
+def broken_host(inputs: ReceivePathInputs, host: Host, load_bits: float) -> Iterator[Finding]:
+    family = FAMILIES.get(inputs.family)
+    if family is not None and inputs.vcpus and host.vcpus != inputs.vcpus:
+        sizes = ", ".join([str(size.vcpus) for size in family.sizes])
+        yield fail(
+            "Instance size",
+            f"{family.name} has no size of {inputs.vcpus} vCPUs; this is planned for {host.vcpus}",
+            f"set vcpus to one of {sizes}, or to 0",
+        )
+    if host.burst_bits and load_bits > host.burst_bits:
+        yield fail(
+            "Bandwidth of the network interface",
+            f"{format_quantity(load_bits, 'bit/s')} with all headers are above the"
+            f" {format_quantity(host.burst_bits, 'bit/s')} of {host.name}",
+            "lower rate, message-bytes or streams, take a larger instance or family, or spread"
+            " streams over hosts",
+        )
+
+
+BACKOFF_ROUND_TRIPS: Final = 2
+LINGER_TIMES: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timers:
+    """Timers in microseconds, and the worst cost of losses with them and with the defaults."""
+
+    to_group: bool
+    wait_us: float
+    wait_least_us: float
+    retry_ratio: int
+    linger_us: float
+    group_size: int
+    lost_once_us: float
+    lost_twice_us: float
+    lost_once_default_us: float
+    lost_twice_default_us: float
+
+
+def backoff_us(rtt_us: float, receivers: int) -> float:
+    """Return the maximal backoff: two round trips for a small group, else the default or more."""
+    trips = BACKOFF_ROUND_TRIPS * rtt_us
+    if receivers <= NAK_MULTICAST_GROUP:
+        return max(trips, BACKOFF_FLOOR_US)
+    return max(trips, NAK_MULTICAST_BACKOFF_US)
+
+
+def linger_us(wait_us: float, rtt_us: float) -> float:
+    """Return how long a sender ignores further reports of retransmitted data."""
+    return LINGER_TIMES * (wait_us + rtt_us)
+
+
+def lost_once_us(wait_us: float, rtt_us: float) -> float:
+    """Return the worst delay of data that is lost once: the wait, then NAK and retransmission."""
+    return wait_us + rtt_us
+
+
+def lost_twice_us(wait_us: float, retry_us: float, rtt_us: float, linger: float) -> float:
+    """Return the worst delay when the retransmission is lost too.
+
+    The first accepted report comes after the linger, by up to one interval of retries.
+    """
+    return lost_once_us(wait_us, rtt_us) + linger + retry_us
+
+
+def plan_timers(inputs: ReceivePathInputs) -> Timers:
+    rtt = inputs.rtt_us
+    if inputs.to_group:
+        wait = backoff_us(rtt, inputs.receivers)
+        ratio, retry, retry_default = NAK_UNICAST_RETRY_RATIO, wait, NAK_MULTICAST_BACKOFF_US
+        wait_default = NAK_MULTICAST_BACKOFF_US
+    else:
+        wait = wait_default = NAK_UNICAST_DELAY_US
+        trips = BACKOFF_ROUND_TRIPS * rtt
+        ratio = max(NAK_UNICAST_RETRY_RATIO, ceil(round(trips / NAK_UNICAST_DELAY_US, 3)))
+        retry = NAK_UNICAST_DELAY_US * ratio
+        retry_default = NAK_UNICAST_DELAY_US * NAK_UNICAST_RETRY_RATIO
+    linger = linger_us(wait, rtt)
+    return Timers(
+        to_group=inputs.to_group,
+        wait_us=wait,
+        wait_least_us=BACKOFF_ROUND_TRIPS * rtt if inputs.to_group else wait,
+        retry_ratio=ratio,
+        linger_us=linger,
+        group_size=inputs.receivers,
+        lost_once_us=lost_once_us(wait, rtt),
+        lost_twice_us=lost_twice_us(wait, retry, rtt, linger),
+        lost_once_default_us=lost_once_us(wait_default, rtt),
+        lost_twice_default_us=lost_twice_us(wait_default, retry_default, rtt, RETRANSMIT_LINGER_US),
+    )

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from penstock.planner.receive_path.chain import SOCKET_HEADROOM, A, broken_constraints
-from penstock.planner.receive_path.host import broken_host
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.chain import SOCKET_HEADROOM, A, broken_constraints, broken_host
+from penstock.planner.receive_path.inputs import (
     DATAGRAM_OVERHEAD_BYTES,
     FLOW_BITS_EXPRESS_MAX,
     FLOW_BITS_MAX,
@@ -157,12 +156,10 @@ def mtu_findings(sizing: Sizing) -> Iterator[Finding]:
     elif inputs.mtu_bytes > MTU_DEFAULT_BYTES:
         cross = inputs.path == "cross-region"
         yield Finding(
-            severity="warn" if cross else "note",
-            subject="MTU",
-            cause=f"one lost datagram loses up to {size(inputs.mtu_bytes)}, not"
-            f" {size(MTU_DEFAULT_BYTES)}"
+            "warn" if cross else "note", "MTU",
+            f"one lost datagram loses up to {size(inputs.mtu_bytes)}, not {size(MTU_DEFAULT_BYTES)}"
             + ("; paths between regions seldom carry jumbo frames" if cross else ""),
-            fix="stay at 1408 between regions and over the internet" if cross
+            "stay at 1408 between regions and over the internet" if cross
             else f"every hop must carry {packet} bytes (VPC: 9001); ping -M do -s {packet - 28}",
         )  # fmt: skip
     else:
@@ -254,59 +251,49 @@ def interface_findings(sizing: Sizing) -> Iterator[Finding]:
 
 
 def _bandwidth(sizing: Sizing) -> Iterator[Finding]:
-    host = sizing.host
-    batched = sizing.nic_bits_per_second > host.baseline_bits
-    for bits, what in (
-        (sizing.nic_bits_per_second, "received"),
-        (
-            0.0 if batched else sizing.nic_worst_bits_per_second,
-            "received when messages travel alone",
-        ),
-        (
-            0.0 if sizing.copies == 1 else sizing.sender_bits_per_second,
-            "sent by a host with all streams",
-        ),
-    ):
-        if bits <= host.baseline_bits:
-            continue
+    host, found = sizing.host, {"received": sizing.nic_bits_per_second}
+    if sizing.nic_bits_per_second <= host.baseline_bits:
+        found["received when messages travel alone"] = sizing.nic_worst_bits_per_second
+    if sizing.copies > 1:
+        found["sent by a host with all streams"] = sizing.sender_bits_per_second
+    for what, bits in found.items():
         beyond = bits > host.burst_bits
-        yield warn(
-            "bandwidth",
-            f"{bits_of(bits)} {what} are above the"
-            f" {bits_of(host.burst_bits if beyond else host.baseline_bits)} "
-            + (f"that {host.name} reaches" if beyond else f"that {host.name} always has"),
-            "take a larger instance or family, spread streams, or batch"
-            f" ({DATAGRAM_OVERHEAD_BYTES} bytes of headers on each packet)",
-        )
+        limit = host.burst_bits if beyond else host.baseline_bits
+        if bits > host.baseline_bits:
+            yield warn(
+                "bandwidth",
+                f"{bits_of(bits)} {what} are above the {bits_of(limit)} that {host.name}"
+                f" {'reaches' if beyond else 'always has'}",
+                "take a larger instance or family, spread streams, or batch"
+                f" ({DATAGRAM_OVERHEAD_BYTES} bytes of headers on each packet)",
+            )
 
 
 def ring_findings(sizing: Sizing) -> Iterator[Finding]:
     host, stall = sizing.host, sizing.inputs.stall_ms
-    largest = host.ring_max_entries
-    if sizing.ring_ms(largest, sizing.packets_queue) < stall:
-        severity, how = "fail", "even batched and spread over queues"
-    elif sizing.ring_ms(largest, sizing.packets_worst_per_second) < stall:
-        severity, how = "warn", "when messages travel alone to one queue"
-    else:
-        severity, how = "", ""
-    if severity:
-        survived = sizing.packets_queue if severity == "fail" else sizing.packets_worst_per_second
+    largest, worst = host.ring_max_entries, sizing.packets_worst_per_second
+    batched_ms, worst_ms = (
+        sizing.ring_ms(largest, sizing.packets_queue),
+        sizing.ring_ms(largest, worst),
+    )
+    if min(batched_ms, worst_ms) < stall:
+        fails = batched_ms < stall
         yield Finding(
-            severity="fail" if severity == "fail" else "warn",
-            subject="RX ring",
-            cause=f"the largest ring, {largest} entries, survives"
-            f" {shown(sizing.ring_ms(largest, survived), 'ms')} of a stall of"
-            f" {shown(stall, 'ms')} {how}: then it overruns (rx_overruns)",
-            fix="keep other work off the vCPU of the interrupt, send fewer and larger packets"
+            "fail" if fails else "warn", "RX ring",
+            f"the largest ring, {largest} entries, survives"
+            f" {shown(batched_ms if fails else worst_ms, 'ms')} of a stall of {shown(stall, 'ms')} "
+            + ("even batched and spread over queues" if fails
+               else "when messages travel alone to one queue")
+            + ": then it overruns (rx_overruns)",
+            "keep other work off the vCPU of the interrupt, send fewer and larger packets"
             " (batch, MTU), or spread streams over endpoints and queues",
-        )
-    elif sizing.ring_ms(host.ring_entries, sizing.packets_worst_per_second) < stall:
+        )  # fmt: skip
+    elif sizing.ring_ms(host.ring_entries, worst) < stall:
         yield warn(
             "RX ring",
             f"{host.ring_entries} entries survive"
-            f" {shown(sizing.ring_ms(host.ring_entries, sizing.packets_worst_per_second), 'ms')} of"
-            f" a stall of {shown(stall, 'ms')}, {largest} survive"
-            f" {shown(sizing.ring_ms(largest, sizing.packets_worst_per_second), 'ms')}",
+            f" {shown(sizing.ring_ms(host.ring_entries, worst), 'ms')} of a stall of"
+            f" {shown(stall, 'ms')}, {largest} survive {shown(worst_ms, 'ms')}",
             f"ethtool -G {sizing.inputs.device} rx {largest}, at deploy time: resizing"
             " interrupts traffic",
         )

@@ -1,7 +1,10 @@
-"""Inputs of a receive path plan, and the instance families.
+"""Inputs of a receive path plan, constants of Aeron and Linux, and the instance families.
 
 Sizes of 0 are planned; given sizes are judged as the driver and the kernel would judge them.
 Families are the data of `families.toml`, which names its source.
+
+Source: Aeron's `Configuration.java`, `FrameDescriptor.java`, `LogBufferDescriptor.java` and
+`PublicationParams.java`; Linux `net/core/sock.c`; IEEE 802.3.
 """
 
 from __future__ import annotations
@@ -9,25 +12,91 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import setting
-from penstock.planner.receive_path.limits import (
-    MESSAGE_MAX_BYTES,
-    MTU_DEFAULT_BYTES,
-    MTU_MAX_BYTES,
-    PATH_MTU_ETHERNET_BYTES,
-    PATH_MTU_MIN_BYTES,
-    PATH_MTU_VPC_BYTES,
-    QUEUES_USUAL,
-    RING_ASSUMED_MAX_ENTRIES,
-    RING_DEFAULT_ENTRIES,
-    RING_MAX_ENTRIES,
-    SOCKET_BUFFER_MAX_BYTES,
-    TERM_MAX_BYTES,
-)
-from penstock.planner.tables import read_table
+from penstock.planner.inputs import read_table
+from penstock.planner.quantities import format_quantity
+
+FRAME_HEADER_BYTES: Final = 32
+FRAME_ALIGNMENT_BYTES: Final = 32
+MTU_DEFAULT_BYTES: Final = 1408
+MTU_JUMBO_BYTES: Final = 8192
+MTU_MAX_BYTES: Final = 65_504
+"""Largest payload of a UDP datagram, rounded down to the alignment."""
+PATH_MTU_MIN_BYTES: Final = 576
+PATH_MTU_ETHERNET_BYTES: Final = 1500
+PATH_MTU_VPC_BYTES: Final = 9001
+MESSAGE_MAX_BYTES: Final = 16 << 20
+TERMS: Final = 3
+"""Terms of a log buffer: the current, the previous, and one that is cleaned."""
+TERM_MIN_BYTES: Final = 64 << 10
+TERM_MAX_BYTES: Final = 1 << 30
+TERM_DEFAULT_BYTES: Final = 16 << 20
+MESSAGES_PER_TERM_MIN: Final = 8
+"""Ratio of a term to the longest message or datagram."""
+WINDOW_DEFAULT_BYTES: Final = 128 << 10
+WINDOW_MAX_BYTES: Final = TERM_MAX_BYTES // 2
+SOCKET_BUFFER_MAX_BYTES: Final = (2**31 - 1) // 2
+"""Largest request, since Linux doubles it in an int."""
+RMEM_MAX_DEFAULT_BYTES: Final = 212_992
+"""Usual `net.core.rmem_max`."""
+
+UDP_HEADER_BYTES: Final = 8
+IP_HEADER_BYTES: Final = 20
+ETHERNET_BYTES: Final = 14 + 4 + 8 + 12
+"""Header, check sequence, preamble, and the gap after a frame."""
+DATAGRAM_OVERHEAD_BYTES: Final = UDP_HEADER_BYTES + IP_HEADER_BYTES + ETHERNET_BYTES
+
+RING_MIN_ENTRIES: Final = 256
+RING_DEFAULT_ENTRIES: Final = 1024
+RING_MAX_ENTRIES: Final = 16_384
+RING_ASSUMED_MAX_ENTRIES: Final = 8192
+"""Assumed maximum of an interface; `ethtool -g` shows the real one."""
+QUEUES_USUAL: Final = 8
+
+NAK_UNICAST_DELAY_US: Final = 1.0
+NAK_UNICAST_RETRY_RATIO: Final = 100
+NAK_MULTICAST_BACKOFF_US: Final = 10_000.0
+NAK_MULTICAST_GROUP: Final = 10
+RETRANSMIT_LINGER_US: Final = 10_000.0
+BACKOFF_FLOOR_US: Final = 100.0
+"""Shortest backoff that timers and threads of a host can keep."""
+
+FLOW_BITS_MAX: Final = 5e9
+"""Limit of one flow between EC2 instances outside of a cluster placement group."""
+FLOW_BITS_PLACED_MAX: Final = 10e9
+FLOW_BITS_EXPRESS_MAX: Final = 25e9
+CROSS_REGION_BITS_SMALL: Final = 5e9
+CROSS_REGION_VCPUS: Final = 32
+"""vCPUs from which half the bandwidth is available to other regions; below, 5 Gbit/s."""
+
+
+CONFIGURATION: Final = "Aeron: Configuration.java"
+ENA: Final = "ENA Linux driver best practices"
+ARTICLE: Final = "The Four Receive-Path Buffers"
+
+
+def shown(value: float, unit: str) -> str:
+    return format_quantity(value, unit)
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def size(number: float) -> str:
+    return shown(number, "bytes")
+
+
+def bits_of(number: float) -> str:
+    return shown(number, "bit/s")
+
+
+def micros(number: float) -> str:
+    return shown(number, "us")
+
 
 OTHER: Final = "other"
 
@@ -83,110 +152,90 @@ _DEVICE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivePathInputs:
+    SEPARATOR: ClassVar = "-"
+
     message_bytes: int = setting(
-        256, name="message-bytes", doc="Length of a message, without any header.", unit="bytes",
-        minimum=1, maximum=MESSAGE_MAX_BYTES,
-    )  # fmt: skip
-    rate: float = setting(
-        500_000.0, name="rate", doc="Messages of each stream.", unit="messages/s", minimum=1,
-        maximum=1e9,
-    )  # fmt: skip
-    streams: int = setting(
-        1, name="streams", doc="Streams that the host receives.", minimum=1, maximum=10_000
+        256, "Length of a message, without any header.", 1, MESSAGE_MAX_BYTES, unit="bytes"
     )
+    rate: float = setting(500_000.0, "Messages of each stream.", 1, 1e9, unit="messages/s")
+    streams: int = setting(1, "Streams that the host receives.", 1, 10_000)
     streams_per_socket: int = setting(
-        1, name="streams-per-socket",
-        doc="Streams of one endpoint, which share its socket and its flow.", minimum=1,
-        maximum=10_000,
-    )  # fmt: skip
+        1, "Streams of one endpoint, which share its socket and its flow.", 1, 10_000
+    )
     rtt_us: float = setting(
-        100.0, name="rtt", doc="Round trip between sender and receiver, as measured.", unit="us",
-        minimum=1, maximum=10_000_000,
+        100.0, "Round trip between sender and receiver, as measured.", 1, 10_000_000, name="rtt",
+        unit="us",
     )  # fmt: skip
     stall_ms: float = setting(
-        10.0, name="stall", doc="Longest pause of the receiving vCPU that must not lose packets.",
-        unit="ms", minimum=0, maximum=60_000,
+        10.0, "Longest pause of the receiving vCPU that must not lose packets.", 0, 60_000,
+        name="stall", unit="ms",
     )  # fmt: skip
     transport: str = setting(
-        "unicast", name="transport",
-        doc="Transport to receivers; mdc sends a copy to each of several destinations.",
+        "unicast", "Transport to receivers; mdc sends a copy to each of several destinations.",
         choices=("unicast", "multicast", "mdc"),
     )  # fmt: skip
-    receivers: int = setting(
-        1, name="receivers", doc="Receivers of each stream (fan-out).", minimum=1, maximum=1_000
-    )
+    receivers: int = setting(1, "Receivers of each stream (fan-out).", 1, 1_000)
     path: str = setting(
-        "same-zone", name="path", doc="Path between sender and receiver.",
+        "same-zone", "Path between sender and receiver.",
         choices=("same-zone", "cross-zone", "cross-region"),
     )  # fmt: skip
     path_mtu_bytes: int = setting(
-        0, name="path-mtu",
-        doc="Largest IP packet of the path; 0: 9001 within a region, 1500 between regions.",
-        unit="bytes", minimum=0, maximum=65_535,
+        0, "Largest IP packet of the path; 0: 9001 within a region, 1500 between regions.", 0,
+        65_535, name="path-mtu", unit="bytes",
     )  # fmt: skip
     mtu_bytes: int = setting(
-        MTU_DEFAULT_BYTES, name="mtu",
-        doc="Aeron's MTU: largest datagram payload, a multiple of 32.", unit="bytes", minimum=64,
-        maximum=MTU_MAX_BYTES,
+        MTU_DEFAULT_BYTES, "Aeron's MTU: largest datagram payload, a multiple of 32.", 64,
+        MTU_MAX_BYTES, name="mtu", unit="bytes",
     )  # fmt: skip
-    family: str = setting(
-        OTHER, name="family", doc="Instance family of the receiver.", choices=(OTHER, *FAMILIES)
-    )
+    family: str = setting(OTHER, "Instance family of the receiver.", choices=(OTHER, *FAMILIES))
     vcpus: int = setting(
-        0, name="vcpus",
-        doc="Size of the instance; 0: the smallest whose baseline bandwidth carries the load.",
-        minimum=0, maximum=1_024,
+        0, "Size of the instance; 0: the smallest whose baseline bandwidth carries the load.", 0,
+        1_024,
     )  # fmt: skip
     nic_bandwidth: float = setting(
-        0.0, name="nic-bandwidth",
-        doc="Bandwidth of the host that is always there; 0: the family's, else unknown.",
-        unit="bit/s", minimum=0, maximum=1e13,
+        0.0, "Bandwidth of the host that is always there; 0: the family's, else unknown.", 0, 1e13,
+        unit="bit/s",
     )  # fmt: skip
     packets_allowed: float = setting(
-        0.0, name="packets-allowed",
-        doc="Packet rate that the provider allows the instance; 0: unknown.", unit="packets/s",
-        minimum=0, maximum=1e10,
+        0.0, "Packet rate that the provider allows the instance; 0: unknown.", 0, 1e10,
+        unit="packets/s",
     )  # fmt: skip
     ring_entries: int = setting(
-        0, name="ring-entries",
-        doc="RX ring as it stands, by `ethtool -g`; 0: the family's default, else 1024.",
-        unit="entries", minimum=0, maximum=RING_MAX_ENTRIES * 4,
+        0, "RX ring as it stands, by `ethtool -g`; 0: the family's default, else 1024.", 0,
+        RING_MAX_ENTRIES * 4, unit="entries",
     )  # fmt: skip
     ring_max_entries: int = setting(
-        0, name="ring-max", doc="Largest RX ring, by `ethtool -g`; 0: 8192 is assumed.",
-        unit="entries", minimum=0, maximum=RING_MAX_ENTRIES * 4,
+        0, "Largest RX ring, by `ethtool -g`; 0: 8192 is assumed.", 0, RING_MAX_ENTRIES * 4,
+        name="ring-max", unit="entries",
     )  # fmt: skip
     rx_queues: int = setting(
-        0, name="rx-queues", doc="Receive queues, by `ethtool -l`; 0: by family and vCPUs, else 8.",
-        minimum=0, maximum=1_024,
-    )  # fmt: skip
+        0, "Receive queues, by `ethtool -l`; 0: by family and vCPUs, else 8.", 0, 1_024
+    )
     l3_bytes: int = setting(
-        0, name="l3", doc="L3 cache that the receiving cores share; 0: the family's, else unknown.",
-        unit="bytes", minimum=0, maximum=1 << 34,
+        0, "L3 cache that the receiving cores share; 0: the family's, else unknown.", 0, 1 << 34,
+        name="l3", unit="bytes",
     )  # fmt: skip
     window_bytes: int = setting(
-        0, name="window", doc="aeron.rcv.initial.window.length as it stands; 0: planned.",
-        unit="bytes", minimum=0, maximum=TERM_MAX_BYTES,
+        0, "aeron.rcv.initial.window.length as it stands; 0: planned.", 0, TERM_MAX_BYTES,
+        name="window", unit="bytes",
     )  # fmt: skip
     term_bytes: int = setting(
-        0, name="term", doc="aeron.term.buffer.length as it stands; 0: planned.", unit="bytes",
-        minimum=0, maximum=1 << 40,
+        0, "aeron.term.buffer.length as it stands; 0: planned.", 0, 1 << 40, name="term",
+        unit="bytes",
     )  # fmt: skip
     so_rcvbuf_bytes: int = setting(
-        0, name="so-rcvbuf", doc="aeron.socket.so_rcvbuf as it stands; 0: planned.", unit="bytes",
-        minimum=0, maximum=SOCKET_BUFFER_MAX_BYTES,
+        0, "aeron.socket.so_rcvbuf as it stands; 0: planned.", 0, SOCKET_BUFFER_MAX_BYTES,
+        name="so-rcvbuf", unit="bytes",
     )  # fmt: skip
     so_sndbuf_bytes: int = setting(
-        0, name="so-sndbuf", doc="aeron.socket.so_sndbuf as it stands; 0: planned.", unit="bytes",
-        minimum=0, maximum=SOCKET_BUFFER_MAX_BYTES,
+        0, "aeron.socket.so_sndbuf as it stands; 0: planned.", 0, SOCKET_BUFFER_MAX_BYTES,
+        name="so-sndbuf", unit="bytes",
     )  # fmt: skip
     rmem_max_bytes: int = setting(
-        0, name="rmem-max", doc="net.core.rmem_max of the receiver; 0: unknown.", unit="bytes",
-        minimum=0, maximum=2**31 - 1,
+        0, "net.core.rmem_max of the receiver; 0: unknown.", 0, 2**31 - 1, name="rmem-max",
+        unit="bytes",
     )  # fmt: skip
-    device: str = setting(
-        "eth0", name="device", doc="Network interface that the ethtool lines name."
-    )
+    device: str = setting("eth0", "Network interface that the ethtool lines name.")
 
     def __post_init__(self) -> None:
         if not _DEVICE.fullmatch(self.device):

@@ -6,7 +6,6 @@ written as both read them: `512k`, `16m`. Times of Aeron's properties have a uni
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 from typing import Final
 
@@ -15,22 +14,24 @@ from penstock.planner.receive_path.chain import (
     BDP_RECOMMENDED,
     SOCKET_HEADROOM,
     bandwidth_delay,
+    linger_us,
+    lost_once_us,
+    lost_twice_us,
+    survival_s,
     term_for,
     window_of,
 )
 from penstock.planner.receive_path.findings import broken_findings, findings
-from penstock.planner.receive_path.host import survival_s
-from penstock.planner.receive_path.inputs import ReceivePathInputs
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     NAK_MULTICAST_BACKOFF_US,
     NAK_UNICAST_RETRY_RATIO,
     RMEM_MAX_DEFAULT_BYTES,
     TERM_MAX_BYTES,
     WINDOW_MAX_BYTES,
+    ReceivePathInputs,
 )
-from penstock.planner.receive_path.recovery import linger_us, lost_once_us, lost_twice_us
 from penstock.planner.receive_path.sizing import Sizing, size_receive_path
-from penstock.planner.results import Chart, Curve, Plan, Snippet, figures_of
+from penstock.planner.results import Chart, Plan, Snippet, curves, figures_of
 
 POINTS: Final = 41
 
@@ -48,59 +49,42 @@ def _spread(low: float, high: float) -> tuple[float, ...]:
 def _sizes(sizing: Sizing) -> Chart:
     inputs, rate = sizing.inputs, sizing.chain.stream_bytes_per_second
     stall = rate * inputs.stall_ms / 1e3
-
-    def window(rtt_us: float, multiple: int) -> int:
-        window_bytes = window_of(bandwidth_delay(rate, rtt_us), inputs.mtu_bytes, multiple)
-        return min(window_bytes, WINDOW_MAX_BYTES)
-
-    def term(rtt_us: float) -> int:
-        needed = term_for(
-            window(rtt_us, BDP_RECOMMENDED), stall, inputs.message_bytes, inputs.mtu_bytes
-        )
-        return min(needed, TERM_MAX_BYTES)
-
     trips = _spread(max(1.0, inputs.rtt_us / 100), inputs.rtt_us * 100)
-    rows: tuple[tuple[str, Callable[[float], int]], ...] = (
-        ("term buffer", term),
-        ("SO_RCVBUF", lambda rtt: SOCKET_HEADROOM * window(rtt, BDP_RECOMMENDED)),
-        ("window, recommended", lambda rtt: window(rtt, BDP_RECOMMENDED)),
-        ("window, least", lambda rtt: window(rtt, BDP_LEAST)),
-        ("BDP", lambda rtt: bandwidth_delay(rate, rtt)),
-    )
+    delays = [bandwidth_delay(rate, rtt_us) for rtt_us in trips]
+
+    def windows(multiple: int) -> list[int]:
+        found = [window_of(delay, inputs.mtu_bytes, multiple) for delay in delays]
+        return [min(window, WINDOW_MAX_BYTES) for window in found]
+
+    recommended = windows(BDP_RECOMMENDED)
+    terms = [
+        term_for(window, stall, inputs.message_bytes, inputs.mtu_bytes) for window in recommended
+    ]
     return Chart(
-        title="Sizes by round trip",
-        x_label="round trip, µs",
-        y_label="bytes",
-        curves=tuple(
-            Curve(label=label, x=trips, y=tuple(of(rtt) for rtt in trips)) for label, of in rows
-        ),
-        x_log=True,
-        y_log=True,
-        marks={"this path": inputs.rtt_us},
-    )
+        title="Sizes by round trip", x_label="round trip, µs", y_label="bytes",
+        x_log=True, y_log=True, marks={"this path": inputs.rtt_us},
+        curves=curves(trips, {
+            "term buffer": [min(term, TERM_MAX_BYTES) for term in terms],
+            "SO_RCVBUF": [SOCKET_HEADROOM * window for window in recommended],
+            "window, recommended": recommended,
+            "window, least": windows(BDP_LEAST),
+            "BDP": delays,
+        }),
+    )  # fmt: skip
 
 
 def _ring(sizing: Sizing) -> Chart:
     host = sizing.host
     rates = _spread(sizing.packets_queue / 10, sizing.packets_worst_per_second * 10)
-    sizes = dict.fromkeys((host.ring_max_entries, host.ring_entries))
-    marks = {"batched": sizing.packets_queue, "unbatched": sizing.packets_worst_per_second}
     return Chart(
         title="Stall that a ring survives, by packet rate",
-        x_label="packets/s in one queue",
-        y_label="ms",
-        curves=tuple(
-            Curve(
-                label=f"{entries} entries",
-                x=rates,
-                y=tuple(survival_s(entries, rate) * 1e3 for rate in rates),
-            )
-            for entries in sizes
-        ),
-        x_log=True,
-        y_log=True,
-        marks=marks,
-    )
+        x_label="packets/s in one queue", y_label="ms", x_log=True, y_log=True,
+        curves=curves(rates, {
+            f"{entries} entries": [survival_s(entries, rate) * 1e3 for rate in rates]
+            for entries in (host.ring_max_entries, host.ring_entries)
+        }),
+        marks={"batched": sizing.packets_queue, "unbatched": sizing.packets_worst_per_second},
+    )  # fmt: skip
 
 
 def _losses(sizing: Sizing) -> Chart:
@@ -108,25 +92,15 @@ def _losses(sizing: Sizing) -> Chart:
     waits = _spread(min(rtt, chosen) / 10, 2 * max(NAK_MULTICAST_BACKOFF_US, chosen))
     return Chart(
         title="Tail of a loss, by backoff",
-        x_label="maximal NAK backoff, µs",
-        y_label="µs, at most",
-        curves=(
-            Curve(
-                label="lost once", x=waits, y=tuple(lost_once_us(wait_us, rtt) for wait_us in waits)
-            ),
-            Curve(
-                label="repair lost too",
-                x=waits,
-                y=tuple(
-                    lost_twice_us(wait_us, wait_us, rtt, linger_us(wait_us, rtt))
-                    for wait_us in waits
-                ),
-            ),
-        ),
-        x_log=True,
-        y_log=True,
+        x_label="maximal NAK backoff, µs", y_label="µs, at most", x_log=True, y_log=True,
+        curves=curves(waits, {
+            "lost once": [lost_once_us(wait_us, rtt) for wait_us in waits],
+            "repair lost too": [
+                lost_twice_us(wait_us, wait_us, rtt, linger_us(wait_us, rtt)) for wait_us in waits
+            ],
+        }),
         marks={"planned": chosen, "default": NAK_MULTICAST_BACKOFF_US},
-    )
+    )  # fmt: skip
 
 
 def snippets(sizing: Sizing) -> tuple[Snippet, ...]:
@@ -170,15 +144,15 @@ def short_time(us: float) -> str:
 
 def _aeron(sizing: Sizing) -> str:
     chain = sizing.chain
-    lines = [
-        f"aeron.mtu.length={short_size(sizing.inputs.mtu_bytes)}",
-        f"aeron.term.buffer.length={short_size(chain.term)}",
-        f"aeron.rcv.initial.window.length={short_size(chain.window)}",
-        f"aeron.socket.so_rcvbuf={short_size(chain.rcvbuf)}",
-        f"aeron.socket.so_sndbuf={short_size(chain.sndbuf)}",
-        *_timers(sizing),
-    ]
-    return "\n".join(lines) + "\n"
+    sizes = {
+        "mtu.length": sizing.inputs.mtu_bytes,
+        "term.buffer.length": chain.term,
+        "rcv.initial.window.length": chain.window,
+        "socket.so_rcvbuf": chain.rcvbuf,
+        "socket.so_sndbuf": chain.sndbuf,
+    }
+    lines = [f"aeron.{name}={short_size(length)}" for name, length in sizes.items()]
+    return "\n".join([*lines, *_timers(sizing), ""])
 
 
 def _sysctl(sizing: Sizing) -> str:

@@ -15,21 +15,26 @@ from penstock.planner.receive_path.chain import (
     SOCKET_HEADROOM,
     Chain,
     Framing,
+    Host,
+    Timers,
+    entries_for,
     frame,
     plan_chain,
+    plan_host,
+    plan_timers,
+    survival_s,
 )
-from penstock.planner.receive_path.host import Host, entries_for, plan_host, survival_s
-from penstock.planner.receive_path.inputs import AS_OF, ReceivePathInputs
-from penstock.planner.receive_path.limits import (
+from penstock.planner.receive_path.inputs import (
     ARTICLE,
+    AS_OF,
     CONFIGURATION,
     DATAGRAM_OVERHEAD_BYTES,
     ENA,
     TERMS,
+    ReceivePathInputs,
     count,
     shown,
 )
-from penstock.planner.receive_path.recovery import Timers, plan_timers
 from penstock.planner.results import figure
 
 _HEADERS: Final = f"{DATAGRAM_OVERHEAD_BYTES} bytes (Ethernet 38, IPv4 20, UDP 8)"
