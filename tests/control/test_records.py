@@ -21,7 +21,7 @@ from penstock.control import (
     StaleRecord,
     TooLarge,
 )
-from penstock.control.coordination import rules
+from penstock.control.coordination import operations
 from penstock.control.migrations.postgres import migrate as postgres_schema
 from penstock.control.migrations.sqlite import migrate as sqlite_schema
 from penstock.control.postgres import PostgresControlPlane
@@ -105,7 +105,7 @@ async def test_a_stale_key_is_refused_alone(control: ControlPlane) -> None:
 async def test_a_row_that_is_too_large_is_refused_alone(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "RECORD_BYTES_MAX", 5)
+    monkeypatch.setattr(operations, "RECORD_BYTES_MAX", 5)
     saved = await control.save_records([change("g", own=b"123456"), change("h", own=b"12345")])
     (refusal,) = saved.refused.values()
     assert isinstance(refusal, TooLarge)

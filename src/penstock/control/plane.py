@@ -12,9 +12,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from penstock.control.batch_index.plane import DisklessPlane
-from penstock.control.coordination.plane import CoordinationRecords
+from penstock.control.coordination.operations import CoordinationRecords
 from penstock.control.epochs.plane import ReplicatedPartitions
-from penstock.control.groups.plane import GroupOffsets
+from penstock.control.groups.operations import GroupOffsets
 from penstock.control.sink_commits.plane import SinkCommits
 from penstock.control.tiers.plane import TieredPartitions
 from penstock.control.values import WatermarksListener
