@@ -103,7 +103,7 @@ from penstock.control.errors import (
     UnknownTopic,
     UnstorableText,
 )
-from penstock.control.sink_commits.object_rules import SinkAnswer
+from penstock.control.sink_commits.rules import SinkAnswer
 from penstock.control.values import (
     Broker,
     CommittedOffset,

@@ -15,7 +15,7 @@ from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.coordination.operations import CoordinationRecords
 from penstock.control.epochs.plane import ReplicatedPartitions
 from penstock.control.groups.operations import GroupOffsets
-from penstock.control.sink_commits.plane import SinkCommits
+from penstock.control.sink_commits.operations import SinkCommits
 from penstock.control.tiers.plane import TieredPartitions
 from penstock.control.values import WatermarksListener
 

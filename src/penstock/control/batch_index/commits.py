@@ -34,10 +34,9 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.drivers.statements import Again, Operation, Together
 from penstock.control.metadata.images import Images
-from penstock.control.sink_commits import object_rules as sink_rules
 from penstock.control.sink_commits import operations as sinks
-from penstock.control.sink_commits.object_rules import SinkAnswer
-from penstock.control.sink_commits.rules import check_sink_version
+from penstock.control.sink_commits import rules as sink_rules
+from penstock.control.sink_commits.rules import SinkAnswer, check_sink_version
 from penstock.control.values import SinkCommit
 
 _write = Together(

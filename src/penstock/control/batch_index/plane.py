@@ -62,7 +62,7 @@ from penstock.control.batch_index.values import (
 )
 from penstock.control.drivers.statements import Lock, Operation
 from penstock.control.metadata.plane import Metadata
-from penstock.control.sink_commits.object_rules import SinkAnswer, check_sink_objects
+from penstock.control.sink_commits.rules import SinkAnswer, check_sink_objects
 from penstock.control.values import SinkCommit, Topic
 from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer, ProducerState
