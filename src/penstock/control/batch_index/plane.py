@@ -61,7 +61,7 @@ from penstock.control.batch_index.values import (
     Watermarks,
 )
 from penstock.control.drivers.statements import Lock, Operation
-from penstock.control.metadata.plane import Metadata
+from penstock.control.metadata.operations import Metadata
 from penstock.control.sink_commits.rules import SinkAnswer, check_sink_objects
 from penstock.control.values import SinkCommit, Topic
 from penstock.records.extents import Extent

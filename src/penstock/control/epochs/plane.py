@@ -28,7 +28,7 @@ from penstock.control.epochs.values import (
     Resignation,
 )
 from penstock.control.limits import ASSIGNED_EPOCHS_MAX, LOSSES_MAX
-from penstock.control.metadata.plane import Metadata
+from penstock.control.metadata.operations import Metadata
 
 _BEFORE_ALL = (UUID(int=0), -1, -1)
 

@@ -13,7 +13,7 @@ from penstock.base.system import Randomness
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Lock
 from penstock.control.limits import TIER_SEGMENTS_PER_CALL_MAX
-from penstock.control.metadata.plane import Metadata
+from penstock.control.metadata.operations import Metadata
 from penstock.control.tiers import operations
 from penstock.control.tiers.values import TierBounds, TierLease, TiersDropped, TierSegment
 
