@@ -16,7 +16,7 @@ from penstock.control.coordination.operations import CoordinationRecords
 from penstock.control.epochs.plane import ReplicatedPartitions
 from penstock.control.groups.operations import GroupOffsets
 from penstock.control.sink_commits.operations import SinkCommits
-from penstock.control.tiers.plane import TieredPartitions
+from penstock.control.tiers.operations import TieredPartitions
 from penstock.control.values import WatermarksListener
 
 
