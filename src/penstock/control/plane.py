@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.coordination.operations import CoordinationRecords
-from penstock.control.epochs.plane import ReplicatedPartitions
+from penstock.control.epochs.operations import ReplicatedPartitions
 from penstock.control.groups.operations import GroupOffsets
 from penstock.control.sink_commits.operations import SinkCommits
 from penstock.control.tiers.operations import TieredPartitions

@@ -10,7 +10,7 @@ from __future__ import annotations
 from penstock.control.batch_index import migrations, partitions, replicating_rules
 from penstock.control.batch_index.migration_values import MigrationRequest, TopicReplication
 from penstock.control.drivers.statements import Operation
-from penstock.control.epochs.openings import add_first
+from penstock.control.epochs.operations import add_first
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import Topic

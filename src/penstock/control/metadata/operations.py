@@ -7,7 +7,7 @@ from functools import partial
 from uuid import UUID
 
 from penstock.control.drivers.statements import Operation, operation, query
-from penstock.control.epochs.openings import open_first
+from penstock.control.epochs.operations import open_first
 from penstock.control.errors import StaleBroker
 from penstock.control.metadata import rules, statements
 from penstock.control.metadata.images import OverImages, StampedImage, image_operation
