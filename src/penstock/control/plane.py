@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.coordination.operations import CoordinationRecords
 from penstock.control.epochs.operations import ReplicatedPartitions
 from penstock.control.groups.operations import GroupOffsets
