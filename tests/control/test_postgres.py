@@ -36,7 +36,7 @@ from penstock.control.drivers.watermark_notices import (
     decode_watermarks,
     watermark_notices,
 )
-from penstock.control.migrations.postgres.migrate import migrations
+from penstock.control.migrations import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
 from tests.postgres import PostgresServer
@@ -87,7 +87,7 @@ async def test_four_starters_migrate_once(postgres_url: str) -> None:
         connection = await asyncpg.connect(postgres_url)
         rows = await connection.fetch("SELECT number FROM penstock_schema ORDER BY number")
         await connection.close()
-        assert [number for (number,) in rows] == [number for number, _ in migrations()]
+        assert [number for (number,) in rows] == [number for number, _ in migrations("postgres")]
 
 
 async def test_what_is_registered_stays_when_another_opens(postgres_url: str) -> None:
