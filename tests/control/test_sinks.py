@@ -134,8 +134,8 @@ async def test_of_commits_that_race_one_wins(control: ControlPlane) -> None:
 
 
 async def test_a_commit_has_a_size(control: ControlPlane) -> None:
-    manifest = bytes(limits.SINK_MANIFEST_BYTES_MAX + 1)
-    with pytest.raises(TooLarge, match=str(limits.SINK_MANIFEST_BYTES_MAX)):
+    manifest = bytes(sink_rules.SINK_MANIFEST_BYTES_MAX + 1)
+    with pytest.raises(TooLarge, match=str(sink_rules.SINK_MANIFEST_BYTES_MAX)):
         await control.save_sink_commit(commit(manifest=manifest), expected_version=0)
     targets = (LANE,) * (limits.SINK_TARGETS_MAX + 1)
     with pytest.raises(TooLarge, match="50001 partitions"):
@@ -144,7 +144,7 @@ async def test_a_commit_has_a_size(control: ControlPlane) -> None:
 
 
 def test_there_are_only_so_many_queries() -> None:
-    most = limits.SINKS_MAX
+    most = sink_rules.SINKS_MAX
     with pytest.raises(TooLarge, match=f"{most} queries"):
         sink_rules.check_sink_commit(commit(), found=None, expected=0, count=most)
     known = commit(version=7)

@@ -21,7 +21,9 @@ from penstock.control.coordination.values import (
 from penstock.control.drivers.statements import Again, Lock, Operation, OverDatabase, query
 from penstock.control.errors import StaleRecord, TooLarge
 from penstock.control.groups import operations as offsets
-from penstock.control.limits import RECORD_BYTES_MAX
+
+RECORD_BYTES_MAX: Final = 128 << 20
+"""Bytes of one row that a coordinator saves."""
 
 _VERSION_BITS: Final = 62
 _SMALL_BYTES_MAX: Final = 65_536

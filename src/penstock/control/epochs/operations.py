@@ -37,11 +37,19 @@ from penstock.control.epochs.values import (
     Resignation,
 )
 from penstock.control.errors import NotReplicated
-from penstock.control.limits import ASSIGNED_EPOCHS_MAX, CHAIN_EPOCHS_MAX, LOSSES_MAX
 from penstock.control.metadata.images import OverImages, StampedImage, image_operation
 from penstock.control.metadata.rules import check_incarnation, check_registered
 from penstock.control.metadata.statements import read_incarnation
 from penstock.control.values import MetadataImage, Partition, Topic
+
+CHAIN_EPOCHS_MAX: Final = 1_000
+"""Epochs of a partition in one answer, the newest ones."""
+
+LOSSES_MAX: Final = 1_000
+"""Unclean elections in one answer, the newest ones."""
+
+ASSIGNED_EPOCHS_MAX: Final = 10_000
+"""Epochs of a broker in one answer."""
 
 Refused = Mapping[PartitionKey, PenstockError]
 _ANY_EPOCH: Final = 2**31 - 1

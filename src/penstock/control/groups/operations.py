@@ -17,6 +17,7 @@ Source: Kafka's `OffsetMetadataManager`; KIP-98, KIP-447, KIP-890.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from penstock.control.coordination import statements as records
 from penstock.control.coordination.values import (
@@ -36,8 +37,10 @@ from penstock.control.drivers.statements import (
 )
 from penstock.control.errors import NotInTransaction, StaleProducerEpoch, TooLarge
 from penstock.control.groups import pending_statements, statements
-from penstock.control.limits import OFFSETS_PER_CALL_MAX
 from penstock.control.values import CommittedOffset, StableOffsets
+
+OFFSETS_PER_CALL_MAX: Final = 100_000
+"""Offsets in one commit or deletion."""
 
 
 class GroupOffsets(OverDatabase):

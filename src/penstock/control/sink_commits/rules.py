@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from penstock.control.batch_index.commit_rules import (
     CommitPlan,
@@ -52,13 +52,14 @@ from penstock.control.errors import (
     StaleSink,
     TooLarge,
 )
-from penstock.control.limits import (
-    SINK_MANIFEST_BYTES_MAX,
-    SINK_OBJECTS_MAX,
-    SINK_TARGETS_MAX,
-    SINKS_MAX,
-)
+from penstock.control.limits import SINK_OBJECTS_MAX, SINK_TARGETS_MAX
 from penstock.control.values import SinkCommit, SinkTarget
+
+SINKS_MAX: Final = 10_000
+"""Queries with a stored commit."""
+
+SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
+"""Bytes of one saved manifest, which is compressed."""
 
 
 def check_sink_commit(

@@ -13,6 +13,7 @@ Locks are taken in this order: topics (shared), a partition of tiers, objects.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 from uuid import UUID
 
 from penstock.base.system import Randomness
@@ -21,7 +22,6 @@ from penstock.control.batch_index.rules import segment_key
 from penstock.control.batch_index.values import ObjectLease, PartitionKey
 from penstock.control.drivers.statements import Again, Lock, Operation, operation, query, uuid_of
 from penstock.control.errors import NotTiered, ObjectLeaseLost, StaleEpoch, UnknownTopic
-from penstock.control.limits import TIER_SEGMENTS_PER_CALL_MAX
 from penstock.control.metadata.images import OverImages
 from penstock.control.tiers import rules, statements
 from penstock.control.tiers.values import (
@@ -31,6 +31,9 @@ from penstock.control.tiers.values import (
     TiersDropped,
     TierSegment,
 )
+
+TIER_SEGMENTS_PER_CALL_MAX: Final = 1_000
+"""Archived segments that one call returns or drops."""
 
 
 class TieredPartitions(OverImages):

@@ -15,9 +15,11 @@ from typing import Final
 from penstock.base.system import Randomness
 from penstock.control.drivers.postgres_connections import Connection, run
 from penstock.control.errors import IncompatibleDatabase
-from penstock.control.limits import MIGRATION_TIMEOUT_SECONDS
 from penstock.control.metadata import operations, rules
 from penstock.control.migrations import missing
+
+MIGRATION_TIMEOUT_SECONDS: Final = 120.0
+"""Timeout of a schema migration, and of other starting brokers that wait for it."""
 
 SERVER_VERSION_MIN: Final = 130_000
 _LOCK: Final = "1346719315, 1"
