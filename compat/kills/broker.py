@@ -22,8 +22,8 @@ from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.markers import Markers
 from penstock.broker.coordination.transactions.record import decode_transaction
 from penstock.control import TRANSACTION
-from penstock.control.coordination.plane import CoordinationRecords
-from penstock.control.groups.plane import GroupOffsets
+from penstock.control.coordination.operations import CoordinationRecords
+from penstock.control.groups.operations import GroupOffsets
 from penstock.diskless.partition import DisklessPartition
 from penstock.partitions.local import LocalPartition
 from penstock.partitions.replicated import ReplicatedPartition

@@ -27,16 +27,16 @@ from penstock.control import (
     StaleClusterEpoch,
     TopicExists,
     UnstorableText,
-    limits,
 )
 from penstock.control.batch_index import extents
 from penstock.control.batch_index.values import Watermarks
+from penstock.control.drivers.postgres_connections import IDLE_TRANSACTION_SECONDS
 from penstock.control.drivers.watermark_notices import (
     UNKNOWN_SIZE,
     decode_watermarks,
     watermark_notices,
 )
-from penstock.control.migrations.postgres.migrate import migrations
+from penstock.control.migrations import migrations
 from penstock.control.postgres import PostgresControlPlane
 from tests.control.diskless import TOPIC, Plane, Sequenced, entry, furnish, lease, put, written
 from tests.postgres import PostgresServer
@@ -87,7 +87,7 @@ async def test_four_starters_migrate_once(postgres_url: str) -> None:
         connection = await asyncpg.connect(postgres_url)
         rows = await connection.fetch("SELECT number FROM penstock_schema ORDER BY number")
         await connection.close()
-        assert [number for (number,) in rows] == [number for number, _ in migrations()]
+        assert [number for (number,) in rows] == [number for number, _ in migrations("postgres")]
 
 
 async def test_what_is_registered_stays_when_another_opens(postgres_url: str) -> None:
@@ -267,7 +267,7 @@ async def test_an_idle_transaction_is_ended_and_repeated(
     async def hang(connection: Any) -> None:
         again = held.is_set()
         found = await connection.fetchval(IN_FORCE, "idle_in_transaction_session_timeout")
-        assert found == limits.IDLE_TRANSACTION_SECONDS * 1000
+        assert found == IDLE_TRANSACTION_SECONDS * 1000
         await connection.execute("SELECT pg_advisory_xact_lock(1346719315, 2)")
         if not again:
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 50")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sqlite3
-from pathlib import Path
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from penstock.base.errors import BugError
@@ -16,15 +12,11 @@ from penstock.control import (
     CommittedOffset,
     ControlPlane,
     RecordChange,
-    SqliteControlPlane,
     StaleClusterEpoch,
     StaleRecord,
     TooLarge,
 )
-from penstock.control.coordination import rules
-from penstock.control.migrations.postgres import migrate as postgres_schema
-from penstock.control.migrations.sqlite import migrate as sqlite_schema
-from penstock.control.postgres import PostgresControlPlane
+from penstock.control.coordination import operations
 
 OFFSET = CommittedOffset(topic_id=UUID(int=1), topic="t", partition=0, offset=4)
 
@@ -105,7 +97,7 @@ async def test_a_stale_key_is_refused_alone(control: ControlPlane) -> None:
 async def test_a_row_that_is_too_large_is_refused_alone(
     control: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "RECORD_BYTES_MAX", 5)
+    monkeypatch.setattr(operations, "RECORD_BYTES_MAX", 5)
     saved = await control.save_records([change("g", own=b"123456"), change("h", own=b"12345")])
     (refusal,) = saved.refused.values()
     assert isinstance(refusal, TooLarge)
@@ -191,67 +183,3 @@ async def test_a_coordinator_of_an_old_epoch_writes_nothing(control: ControlPlan
     assert await control.record_keys("group") == ["g"]
     saved = await control.save_records([change("g", at=version, own=b"1")], cluster_epoch=new)
     assert not saved.refused
-
-
-# What is there of before: one record for each group.
-
-MEMBER = {
-    "id": "m",
-    "instance": None,
-    "client": "c",
-    "host": "/h",
-    "session_timeout_ms": 10_000,
-    "rebalance_timeout_ms": 60_000,
-    "protocols": [["range", "cw=="]],
-    "assignment": "YQ==",
-}
-STATE = json.dumps({"format": 1, "epoch": 3, "leader": "m", "members": [MEMBER]}).encode()
-RECORDS = [
-    ("g", 7, 5, "consumer", 'a "range"', STATE),
-    ("broken", 8, 1, "", "", b"?"),
-]
-
-
-async def check_records(plane: ControlPlane) -> None:
-    broken, group = await plane.records("group", ["g", "broken"])
-    assert (group.member, group.version) == ("", 7)
-    assert json.loads(group.value) == {
-        "generation": 5,
-        "protocol_type": "consumer",
-        "protocol": 'a "range"',
-        **json.loads(STATE),
-    }
-    assert broken.version == 8
-    with pytest.raises(ValueError, match="Expecting property name"):
-        json.loads(broken.value)
-    assert not (await plane.save_records([change("g", at=7, own=b"new")])).refused
-
-
-async def test_groups_of_before_are_there_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.sqlite"
-    with sqlite3.connect(path) as connection:
-        for number, text in sqlite_schema.migrations()[:6]:
-            connection.executescript(text)
-            connection.execute(f"PRAGMA user_version = {number}")
-        connection.executemany("INSERT INTO group_records VALUES (?, ?, ?, ?, ?, ?)", RECORDS)
-    connection.close()
-    plane = SqliteControlPlane(path)
-    await plane.start()
-    await check_records(plane)
-    await plane.close()
-
-
-async def test_groups_of_before_are_there_in_postgres(postgres_url: str) -> None:
-    connection = await asyncpg.connect(postgres_url)
-    await connection.execute("CREATE TABLE penstock_schema (number integer PRIMARY KEY)")
-    for number, text in postgres_schema.migrations()[:5]:
-        await connection.execute(text)
-        await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
-    await connection.executemany(
-        "INSERT INTO group_records VALUES ($1, $2, $3, $4, $5, $6)", RECORDS
-    )
-    await connection.close()
-    plane = PostgresControlPlane(postgres_url)
-    await plane.start()
-    await check_records(plane)
-    await plane.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -20,7 +19,6 @@ from penstock.control import (
     TooLarge,
     limits,
 )
-from penstock.control.migrations.sqlite.migrate import migrations
 from penstock.control.sink_commits import rules as sink_rules
 from penstock.control.sink_commits.statements import decode_targets, encode_targets
 
@@ -136,8 +134,8 @@ async def test_of_commits_that_race_one_wins(control: ControlPlane) -> None:
 
 
 async def test_a_commit_has_a_size(control: ControlPlane) -> None:
-    manifest = bytes(limits.SINK_MANIFEST_BYTES_MAX + 1)
-    with pytest.raises(TooLarge, match=str(limits.SINK_MANIFEST_BYTES_MAX)):
+    manifest = bytes(sink_rules.SINK_MANIFEST_BYTES_MAX + 1)
+    with pytest.raises(TooLarge, match=str(sink_rules.SINK_MANIFEST_BYTES_MAX)):
         await control.save_sink_commit(commit(manifest=manifest), expected_version=0)
     targets = (LANE,) * (limits.SINK_TARGETS_MAX + 1)
     with pytest.raises(TooLarge, match="50001 partitions"):
@@ -146,7 +144,7 @@ async def test_a_commit_has_a_size(control: ControlPlane) -> None:
 
 
 def test_there_are_only_so_many_queries() -> None:
-    most = limits.SINKS_MAX
+    most = sink_rules.SINKS_MAX
     with pytest.raises(TooLarge, match=f"{most} queries"):
         sink_rules.check_sink_commit(commit(), found=None, expected=0, count=most)
     known = commit(version=7)
@@ -172,19 +170,3 @@ async def test_commits_outlive_the_process(tmp_path: Path) -> None:
     await second.delete_sink_commit("q", expected_version=version)
     assert await second.save_sink_commit(commit(), expected_version=0) > version
     await second.close()
-
-
-async def test_a_database_of_before_gets_the_table(tmp_path: Path) -> None:
-    path = tmp_path / "control.sqlite"
-    with sqlite3.connect(path) as connection:
-        number, text = migrations()[0]
-        connection.executescript(text)
-        connection.execute("INSERT INTO facts VALUES ('next_producer_id', '41')")
-        connection.execute(f"PRAGMA user_version = {number}")
-    connection.close()
-    plane = SqliteControlPlane(path)
-    await plane.start()
-    assert await plane.sink_commits() == []
-    assert await plane.save_sink_commit(commit(), expected_version=0) == 1
-    assert (await plane.allocate_producer_ids(1)).start == 41
-    await plane.close()

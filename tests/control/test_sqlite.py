@@ -28,12 +28,12 @@ from penstock.control import (
     RecordChange,
     SqliteControlPlane,
 )
-from penstock.control.limits import (
+from penstock.control.drivers.sqlite_writer import (
     CHECKPOINT_OPERATIONS,
     LONE_COMMIT_SECONDS_MAX,
     LONE_ROWS_MAX,
-    WAITING_OPERATIONS_MAX,
 )
+from penstock.control.limits import WAITING_OPERATIONS_MAX
 
 A = UUID(int=1)
 

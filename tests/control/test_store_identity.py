@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from pathlib import Path
 from uuid import UUID
 
 from penstock.control import SqliteControlPlane, StoreIdentity
-from penstock.control.migrations.postgres.migrate import migrations as postgres_migrations
-from penstock.control.migrations.sqlite.migrate import migrations as sqlite_migrations
 from penstock.control.postgres import PostgresControlPlane
-from tests.control.conftest import execute
 from tests.control.diskless import Plane
 
 ONE = StoreIdentity(UUID(int=1), "s3://bucket/one at http://127.0.0.1:9000")
@@ -50,36 +46,19 @@ async def test_of_many_brokers_at_once_one_wins(postgres_url: str) -> None:
         await asyncio.gather(*(plane.close() for plane in planes))
 
 
-async def test_a_file_from_before_is_migrated_and_keeps_it(tmp_path: Path) -> None:
-    path = tmp_path / "metadata.sqlite"
-    with sqlite3.connect(path) as connection:
-        for number, text in sqlite_migrations():
-            if number <= 4:
-                connection.executescript(text)
-        connection.execute("INSERT INTO facts VALUES ('cluster_id', 'c')")
-        connection.execute("PRAGMA user_version = 4")
-    connection.close()
+async def test_a_file_keeps_it(tmp_path: Path) -> None:
     for expected in (None, ONE):
-        plane = SqliteControlPlane(path)
+        plane = SqliteControlPlane(tmp_path / "metadata.sqlite")
         await plane.start()
-        assert (await plane.image()).cluster_id == "c"
         assert await plane.store_identity() == expected
         assert await plane.adopt_store(ONE) == ONE
         await plane.close()
 
 
-async def test_a_schema_from_before_is_migrated_and_keeps_it(postgres_url: str) -> None:
-    await execute(
-        postgres_url,
-        "CREATE TABLE penstock_schema (number integer PRIMARY KEY, applied timestamptz)",
-        *[text for number, text in postgres_migrations() if number <= 3],
-        "INSERT INTO penstock_schema SELECT generate_series(1, 3), now()",
-        f"INSERT INTO image_version VALUES (true, 'c', 0, 0, '{ONE.store_id}')",
-    )
+async def test_a_schema_keeps_it(postgres_url: str) -> None:
     for expected in (None, ONE):
         plane = PostgresControlPlane(postgres_url)
         await plane.start()
-        assert (await plane.image()).cluster_id == "c"
         assert await plane.store_identity() == expected
         assert await plane.adopt_store(ONE) == ONE
         await plane.close()

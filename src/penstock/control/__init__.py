@@ -17,7 +17,6 @@ from penstock.control.batch_index.migration_values import (
     TopicMigration,
     TopicReplication,
 )
-from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import (
     Backlog,
     BatchEntry,
@@ -103,7 +102,7 @@ from penstock.control.errors import (
     UnknownTopic,
     UnstorableText,
 )
-from penstock.control.sink_commits.object_rules import SinkAnswer
+from penstock.control.sink_commits.rules import SinkAnswer
 from penstock.control.values import (
     Broker,
     CommittedOffset,
@@ -117,12 +116,14 @@ from penstock.control.values import (
 )
 
 if TYPE_CHECKING:
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.control.plane import ControlPlane
     from penstock.control.sqlite import SqliteControlPlane
     from penstock.control.sqlite_memory import MemoryControlPlane
 
 _FORMS = {
     "ControlPlane": "plane",
+    "DisklessPlane": "batch_index.operations",
     "MemoryControlPlane": "sqlite_memory",
     "SqliteControlPlane": "sqlite",
 }

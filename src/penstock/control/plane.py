@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 
-from penstock.control.batch_index.plane import DisklessPlane
-from penstock.control.coordination.plane import CoordinationRecords
-from penstock.control.epochs.plane import ReplicatedPartitions
-from penstock.control.groups.plane import GroupOffsets
-from penstock.control.sink_commits.plane import SinkCommits
-from penstock.control.tiers.plane import TieredPartitions
+from penstock.control.batch_index.operations import DisklessPlane
+from penstock.control.coordination.operations import CoordinationRecords
+from penstock.control.epochs.operations import ReplicatedPartitions
+from penstock.control.groups.operations import GroupOffsets
+from penstock.control.sink_commits.operations import SinkCommits
+from penstock.control.tiers.operations import TieredPartitions
 from penstock.control.values import WatermarksListener
 
 

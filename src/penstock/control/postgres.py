@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.control.batch_index.values import PartitionKey, Watermarks
@@ -37,11 +37,13 @@ from penstock.control.drivers.postgres_notices import (
 from penstock.control.drivers.postgres_waiting import when_answering
 from penstock.control.drivers.statements import Lock
 from penstock.control.errors import ControlUnavailable
-from penstock.control.limits import POSTGRES_CONNECTIONS_MAX
 from penstock.control.metadata.images import Images, StampedImage
 from penstock.control.migrations.postgres.migrate import BEGIN_MIGRATION, migrate
 from penstock.control.plane import ControlPlane
 from penstock.control.values import MetadataImage, WatermarksListener
+
+POSTGRES_CONNECTIONS_MAX: Final = 8
+"""Connections to PostgreSQL that one broker's operations share; another one listens."""
 
 T = TypeVar("T")
 

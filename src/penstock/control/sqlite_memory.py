@@ -8,12 +8,14 @@ Brokers share a control plane by sharing the object, which stays open after `clo
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.control.drivers.sqlite_inline import InlineWriter
+from penstock.control.drivers.sqlite_statements import SqliteDatabase
+from penstock.control.drivers.sqlite_writer import Operation
 from penstock.control.migrations.sqlite.migrate import migrate
 from penstock.control.sqlite import SqliteControlPlane
 
@@ -29,6 +31,37 @@ def _migrated() -> sqlite3.Connection:
     return connection
 
 
+class _InlineWriter(SqliteDatabase):
+    """Runs operations on the connection at once; an exception rolls its operation back."""
+
+    closed: Final = False
+
+    def __init__(self, template: sqlite3.Connection, *, on_group: Callable[[bool], None]) -> None:
+        """Start with a copy of `template`; call `on_group(committed)` after each operation."""
+        self._on_group = on_group
+        self._connection = sqlite3.connect(":memory:")
+        template.backup(self._connection)
+        self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def start(self) -> None: ...
+    async def run(
+        self, operation: Operation, *, reads: bool = False, rows: int | None = None
+    ) -> Any:
+        return self.execute(operation)
+
+    def execute(self, operation: Operation) -> Any:
+        try:
+            with self._connection as connection:  # begins with the first change
+                value = operation(connection)
+        except BaseException:
+            self._on_group(False)
+            raise
+        self._on_group(True)
+        return value
+
+    async def close(self) -> None: ...
+
+
 class MemoryControlPlane(SqliteControlPlane):
     """The control plane in memory; its data ends with the object."""
 
@@ -37,8 +70,8 @@ class MemoryControlPlane(SqliteControlPlane):
     ) -> None:
         super().__init__(_IN_MEMORY, clock=clock, randomness=randomness)
 
-    def _new_writer(self) -> InlineWriter:
-        writer = InlineWriter(_migrated(), on_group=self._on_group)
+    def _new_writer(self) -> _InlineWriter:
+        writer = _InlineWriter(_migrated(), on_group=self._on_group)
         writer.execute(self._open)
         return writer
 

@@ -52,7 +52,7 @@ from penstock.objects import (
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.objects import Buffer, ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
     from penstock.control import MetadataImage, SinkAnswer, SinkCommit, Topic
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.control.batch_index.values import (
         CommitAnswer,
         ObjectCommit,

@@ -14,7 +14,7 @@ from penstock.diskless.errors import StoreMismatch
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock, Randomness
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
     from penstock.diskless.compaction import CompactionTarget
     from penstock.diskless.gc import RetentionTarget

@@ -23,7 +23,7 @@ import numpy as np
 from penstock.archive.errors import CorruptObject
 from penstock.archive.footers import read_footer
 from penstock.archive.formats.wal import WalFooter, WalRange
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.gc.orphans import Comparison, compare
 from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL

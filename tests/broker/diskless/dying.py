@@ -17,7 +17,7 @@ from typing import Any
 from penstock.apps.cli import main
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.migration import follower, leader, participant
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.diskless.migration import MigrationPart, TopicCopy
 
 STEPS = ("begun", "copied", "fenced", "tail copied", "committed", "refreshed")

@@ -1,1 +1,1 @@
-"""Databases as they were before, in SQL, and what was put into them."""
+"""Databases of release 0.1 in SQL, and the contents that they were filled with."""

@@ -1,7 +1,7 @@
-"""Contents of databases of earlier versions, and a reader of all of them through the port.
+"""Contents of databases of release 0.1, and a reader of all of them through the port.
 
-`sqlite.sql` and `postgres.sql` were dumped after `fill` by the Penstock of version 5 of SQLite's
-schema, 4 of PostgreSQL's; `GROUP` had been saved, too.
+`sqlite.sql` and `postgres.sql` were dumped after `fill` by the Penstock of version 17 of SQLite's
+schema, 16 of PostgreSQL's: the last ones of release 0.1.
 """
 
 from __future__ import annotations
@@ -10,33 +10,55 @@ from typing import Any
 from uuid import UUID
 
 from penstock.control import (
+    GROUP_MEMBER,
+    TRANSACTION,
     CommittedOffset,
-    CoordinationRecord,
+    EpochClaim,
     FindRequest,
     ObjectLease,
+    OpenTransaction,
+    RecordChange,
     SinkCommit,
     SinkState,
     SinkTarget,
     StoreIdentity,
 )
-from tests.control.diskless import OTHER, TOPIC, Plane, Sequenced, entry, furnish, lease, written
-from tests.control.test_topic_participants import REQUEST, SECOND, participant, spread
+from tests.control import test_tiers as tiers
+from tests.control.diskless import (
+    OTHER,
+    TOPIC,
+    Plane,
+    Sequenced,
+    entry,
+    furnish,
+    lease,
+    put,
+    written,
+)
+from tests.control.replicated import opening
+from tests.control.test_diskless_transactions import data, marker
+from tests.control.test_topic_participants import PROCESSES, REQUEST, SECOND, participant, spread
 
 Contents = dict[str, Any]
 GONE = UUID(int=50)
-GROUP = CoordinationRecord(
-    key="g",
-    member="",
-    version=1,
-    value=(
-        b'{"generation":3,"protocol_type":"consumer","protocol":"range",'
-        b'"format":1,"epoch":2,"leader":"m-1","members":[{"id":"m-1","instance":null,"client":"c",'
-        b'"host":"/h","session_timeout_ms":45000,"rebalance_timeout_ms":60000,'
-        b'"protocols":[["range","AAE="]],"assignment":"AAI="}]}'
-    ),
+WIDE = UUID(int=40)
+TIERED = (UUID(int=60), 0)
+GROUP_OF_ONE_RECORD = (
+    b'{"generation":3,"protocol_type":"consumer","protocol":"range",'
+    b'"format":1,"epoch":2,"leader":"m-1","members":[{"id":"m-1","instance":null,"client":"c",'
+    b'"host":"/h","session_timeout_ms":45000,"rebalance_timeout_ms":60000,'
+    b'"protocols":[["range","AAE="]],"assignment":"AAI="}]}'
 )
-"""The record of a group that is in the dumps beside what `fill` puts there, as it is kept now."""
+"""The record of a group that builds before 0.1 saved; 0.1 reads it, and saves rows."""
 
+GROUP = RecordChange(
+    kind="group",
+    key="g",
+    expected_version=0,
+    rows={"": GROUP_OF_ONE_RECORD, "m-1": b"a member\0"},
+)
+
+OPEN = OpenTransaction(transactional_id="tx", producer_id=7, producer_epoch=0)
 LANE = SinkTarget(
     topic="local", topic_id=UUID(int=9), partition=1, producer_id=8, base_sequence=0, records=3
 )
@@ -62,9 +84,9 @@ async def fill(plane: Any) -> None:
     await spread(plane)
     await plane.unregister_broker(broker_id=3, incarnation=UUID(int=13))
     await plane.create_topic(
-        name="wide", topic_id=UUID(int=40), partitions=[[1, 2], [2, 1]], configs={"a": "ü"}
+        name="wide", topic_id=WIDE, partitions=[[1, 2], [2, 1]], configs={"a": "ü"}
     )
-    await plane.create_partitions(topic_id=UUID(int=40), expected_count=2, new=[[2]])
+    await plane.create_partitions(topic_id=WIDE, expected_count=2, new=[[2]])
     await plane.create_topic(
         name="__own", topic_id=UUID(int=41), partitions=[[1]], configs={}, internal=True
     )
@@ -100,6 +122,55 @@ async def fill(plane: Any) -> None:
     await plane.delete_records(TOPIC, 0, 2)
     await plane.open_migration(REQUEST)
     await plane.join_migration(REQUEST, await participant(plane, SECOND))
+    await fill_brokers(plane)
+    await fill_transactions(plane)
+    [newest] = await plane.extents(TOPIC, 1, start=0, end=5, limit=1)
+    await plane.note_clean(TOPIC, 1, 5, newest=newest)
+    await plane.create_topic(
+        name="tiered", topic_id=TIERED[0], partitions=[[1]], configs=tiers.TIERED
+    )
+    key = await plane.lease_tier(TIERED, base_offset=0, leader_epoch=0)
+    archived = tiers.segment(key, 0, 10, aborted_bytes=34)
+    await plane.commit_tier(TIERED, archived, log_start_offset=0, leader_epoch=0)
+
+
+async def fill_transactions(plane: Any) -> None:
+    """Leave transactions open, with pending offsets and with records, and abort one."""
+    begun = RecordChange(
+        kind=TRANSACTION,
+        key="tx",
+        expected_version=0,
+        rows={"": b"begun", f"{GROUP_MEMBER}g": OPEN.group_row},
+    )
+    await plane.save_records([GROUP, begun])
+    staged = CommittedOffset(topic_id=UUID(int=9), topic="local", partition=1, offset=8)
+    await plane.stage_offsets(transaction=OPEN, group_id="g", offsets=[staged])
+    await put(plane, data(9, 0), marker(9, 1, commit=False), data(8, 0))
+
+
+async def fill_brokers(plane: Any) -> None:
+    """Register a broker with all that it may have, and lose records by an unclean election."""
+    await plane.register_broker(
+        broker_id=4, host="h", port=9, rack="r", incarnation=UUID(int=14),
+        endpoints=[("inside", "i", 8)], roles=["persistence"],
+    )  # fmt: skip
+    await plane.set_entity_configs(
+        kind="quota", changes={"user=ü": {"consumer_byte_rate": "1"}}, expected={}
+    )
+    for number, end, replicas, quorum in ((1, 10, (1, 2), 2), (2, 5, (2,), 1)):
+        process = PROCESSES[SECOND]
+        await plane.claim_epochs([EpochClaim(WIDE, 0, 0)], broker_id=SECOND, incarnation=process)
+        refused = await plane.open_epochs(
+            [
+                opening(
+                    (WIDE, 0), number, end,
+                    replicas=replicas, ack_quorum=quorum, unclean=quorum == 1,
+                )
+            ],
+            broker_id=SECOND,
+            incarnation=process,
+        )  # fmt: skip
+        assert not refused
 
 
 async def contents(plane: Plane) -> Contents:
@@ -112,6 +183,17 @@ async def contents(plane: Plane) -> Contents:
         "topics": image.topics,
         "version": (image.version, image.cluster_epoch, image.cluster_id),
         "broker configs": image.broker_configs,
+        "entity configs": image.entity_configs,
+        "chains": await plane.partition_chains([(WIDE, 0), (WIDE, 1)]),
+        "losses": [loss._replace(at_ms=0) for loss in await plane.partition_losses()],
+        "records": {
+            kind: await plane.records(kind, await plane.record_keys(kind))
+            for kind in ("group", TRANSACTION)
+        },
+        "stable": await plane.stable_offsets("g", None),
+        "tiers": (await plane.tier_bounds([TIERED]), await plane.tier_segments(TIERED, 0)),
+        "aborted": await plane.aborted(TOPIC, 0, offset=0, limit=9),
+        "clean": [await plane.clean_offset(*key) for key in keys],
         "offsets": {group: await plane.committed_offsets(group, None) for group in groups},
         "offset": await plane.committed_offsets("g", [("local", 1), ("local", 2)]),
         "sinks": [

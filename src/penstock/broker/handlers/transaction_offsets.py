@@ -1,7 +1,7 @@
 """TxnOffsetCommit: offsets that a transaction commits.
 
 The offsets are staged beside the committed ones, and applied or discarded when the transaction is
-decided (`control/groups/pending.py`). From version 5 on this request adds the group to the
+decided (`control/groups/operations.py`). From version 5 on this request adds the group to the
 transaction; before, AddOffsetsToTxn does.
 
 The member is checked again once the offsets are staged. Its successor in a newer generation looks

@@ -7,7 +7,16 @@ a duplicate, or a change of the timestamp type between them starts a new extent.
 in order, so a duplicate within one object is detected too. A marker's timestamp does not count, as
 no record has it.
 
-Source: Aiven's Inkless (`CommitFileJob`), Kafka's `ProducerAppendInfo`.
+The transaction that has locked a partition's row places entries one after the other, whichever
+object and broker they come from. So a marker's decision is final: a later batch of that transaction
+finds the producer's epoch raised (version 2), or its verification expired
+(`records.idempotence.check_verified`), and is rejected.
+
+The last stable offset never falls: transactions begin at the log's end, and a marker raises it in
+the transaction that makes the marker readable.
+
+Source: Aiven's Inkless (`CommitFileJob`); Kafka's `ProducerAppendInfo` and `ProducerStateManager`
+(`ongoingTxns`); KIP-98.
 """
 
 from __future__ import annotations
@@ -24,7 +33,6 @@ from penstock.control.batch_index.rules import (
     layout_totals,
     write_refusal,
 )
-from penstock.control.batch_index.transaction_rules import PlacedTransactions
 from penstock.control.batch_index.values import (
     BatchEntry,
     CommitAnswer,
@@ -156,7 +164,7 @@ def plan_commit(
 
 
 def _extended(
-    row: PartitionRow, added: tuple[Extent, ...], transactions: PlacedTransactions | None
+    row: PartitionRow, added: tuple[Extent, ...], transactions: _Transactions | None
 ) -> PartitionRow:
     size_bytes = sum([extent.size_bytes for extent in added])
     return PartitionRow(
@@ -169,6 +177,35 @@ def _extended(
         row.open_offset if transactions is None else transactions.open_offset,
         row.aborted_offset if transactions is None else transactions.aborted_offset,
     )
+
+
+class _Transactions:
+    """First offset of the first open transaction of a partition, and newly aborted ones."""
+
+    __slots__ = ("_begun", "aborted", "aborted_offset", "open_offset")
+
+    def __init__(self, row: PartitionRow, begun: Mapping[int, int]) -> None:
+        """`begun` has the first offsets of open ones by producer; only markers need it."""
+        self._begun = dict(begun)
+        self.open_offset = row.open_offset
+        self.aborted_offset = row.aborted_offset
+        self.aborted: list[AbortedTransaction] = []
+
+    def begins(self, producer_id: int, offset: int) -> None:
+        """Record the first batch of a transaction, at the end of the log."""
+        self._begun[producer_id] = offset
+        if self.open_offset < 0:
+            self.open_offset = offset
+
+    def ends(self, marker: Marker, first_offset: int, offset: int) -> None:
+        del self._begun[marker.producer_id]
+        self.open_offset = next(iter(self._begun.values()), -1)
+        if not marker.commit:
+            stable = offset + 1 if self.open_offset < 0 else self.open_offset
+            self.aborted.append(
+                AbortedTransaction(marker.producer_id, first_offset, offset, stable)
+            )
+            self.aborted_offset = offset
 
 
 class _Run:
@@ -229,7 +266,7 @@ class _Planner:
         self.now_ms = now_ms
         self.runs: dict[PartitionKey, list[_Run]] = {}
         self.written: dict[ProducerKey, Producer] = {}
-        self.transactions: dict[PartitionKey, PlacedTransactions] = {}
+        self.transactions: dict[PartitionKey, _Transactions] = {}
 
     def place(self, entry: BatchEntry) -> AppendResult:
         key = (entry.topic_id, entry.partition)
@@ -290,12 +327,10 @@ class _Planner:
             self._transactions_of(key[:2]).ends(marker, before.txn_first_offset, base_offset)
         return None
 
-    def _transactions_of(self, key: PartitionKey) -> PlacedTransactions:
+    def _transactions_of(self, key: PartitionKey) -> _Transactions:
         found = self.transactions.get(key)
         if found is None:
-            found = self.transactions[key] = PlacedTransactions(
-                self.rows[key], self.begun.get(key, {})
-            )
+            found = self.transactions[key] = _Transactions(self.rows[key], self.begun.get(key, {}))
         return found
 
     def _grow(

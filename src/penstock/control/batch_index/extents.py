@@ -8,7 +8,6 @@ from uuid import UUID
 
 from penstock.control.batch_index.partitions import ROW
 from penstock.control.batch_index.rules import EMPTY, PartitionRow
-from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import Each, Operation, Scan, changed, row, rows, uuid_of
 from penstock.records.extents import Extent
 
@@ -88,16 +87,16 @@ _from = rows(
     f" AND e.base_offset >= {_FIRST.format(partition='$1', offset='$2')}"
     " ORDER BY e.base_offset LIMIT $3"
 )
-_between = rows(
+between = rows(
     f"{_EXTENTS} WHERE e.partition_id = {_ID} AND e.next_offset > $3 AND e.base_offset < $4"
     f" AND e.base_offset >= {_FIRST.format(partition=_ID, offset='$3')}"
     " ORDER BY e.base_offset LIMIT $5"
 )
-_at_time = row(
+at_time = row(
     f"{_OF_KEY} AND e.next_offset > p.log_start_offset AND e.max_timestamp >= $3"
     " ORDER BY e.base_offset LIMIT 1"
 )
-_newest = row(
+newest = row(
     f"{_OF_KEY} AND e.next_offset > p.log_start_offset"
     " ORDER BY e.max_timestamp DESC, e.base_offset LIMIT 1"
 )
@@ -119,16 +118,6 @@ _drop = changed(
 def extents_from(partition_id: int, offset: int, limit: int) -> Operation[list[Extent]]:
     """Return a partition's extents, beginning with the one that holds `offset`."""
     return list(map(Extent._make, (yield _from(partition_id, offset, limit))))
-
-
-def between(key: PartitionKey, start: int, end: int, limit: int) -> Operation[list[Extent]]:
-    return list(map(Extent._make, (yield _between(*key, start, end, limit))))
-
-
-def at_time(key: PartitionKey, timestamp: int | None) -> Operation[Extent | None]:
-    """Return the first extent whose timestamps reach a time; None asks for the newest."""
-    found = yield _newest(*key) if timestamp is None else _at_time(*key, timestamp)
-    return None if found is None else Extent._make(found)
 
 
 def drop(partition_id: int, extents: Sequence[Extent]) -> Operation[None]:

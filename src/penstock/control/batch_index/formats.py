@@ -30,10 +30,12 @@ import msgspec
 from penstock.control.batch_index.migration_values import MigratedPartition
 from penstock.control.batch_index.values import CommitAnswer, Watermarks
 from penstock.control.errors import DatabaseDamaged, MigrationRefused
-from penstock.control.limits import SWITCH_SHARE_BYTES_MAX
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
 from penstock.records.idempotence import ProducerBatch
+
+SWITCH_SHARE_BYTES_MAX: Final = 64 << 20
+"""Encoded size of one participant's share in such a topic."""
 
 ANSWER_VERSION: Final = 1
 SHARE_VERSION: Final = 1

@@ -1,4 +1,8 @@
-"""Operations that make a local topic diskless: requests, participants, and the migration itself.
+"""Topics that become diskless or replicated: methods of the control plane.
+
+Requests, shares and the fence come first. The switch to replicas moves the topic's batch index to
+an id without a topic. It is then dropped in steps, like that of a deleted topic, and the topic may
+become diskless again at once.
 
 Locks are taken in the order of all diskless transactions: metadata, a topic's migration, objects,
 partitions.
@@ -18,76 +22,177 @@ from penstock.control.batch_index import (
 from penstock.control.batch_index.migration_values import (
     MigrationParticipant,
     MigrationRequest,
+    RunningMigration,
     TopicMigration,
+    TopicReplication,
 )
 from penstock.control.batch_index.replicating_rules import Targets
-from penstock.control.drivers.statements import Operation
+from penstock.control.drivers.statements import Lock, Operation, operation
 from penstock.control.epochs import operations as epochs
-from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.metadata.images import StampedImage, image_operation
+from penstock.control.metadata.operations import Metadata
 from penstock.control.sink_commits import operations as sinks
 from penstock.control.values import Topic
 
 
-def open_migration(
-    images: Images, request: MigrationRequest, targets: Targets
-) -> Operation[tuple[MigrationRequest, StampedImage]]:
-    """Store a request; it replaces an earlier one of the topic if that one's broker is gone."""
-    known = yield from images.locked()
-    found = yield from migrations.lock_request(request.topic_id)
-    if found == request:
-        return found, known
-    first = migration_rules.check_request(known.image, request, found, diskless=bool(targets))
-    if first is not None:
-        return first, known
-    yield migrations.delete_request(request.topic_id)
-    yield migrations.write_request(*request)
-    image = replicating_rules.order(known.image, request, targets) if targets else known.image
-    return request, (yield from images.store(known, image))
+class TopicMigrations(Metadata):
+    """Methods of `ControlPlane` for topics that become diskless or replicated."""
 
+    @image_operation
+    def open_migration(
+        self, request: MigrationRequest, targets: Targets = ()
+    ) -> Operation[tuple[MigrationRequest, StampedImage]]:
+        """Ask the leaders of a topic's partitions for their shares in its migration.
 
-def join_migration(request: MigrationRequest, participant: MigrationParticipant) -> Operation[None]:
-    found = yield from migrations.lock_request(request.topic_id)
-    migration_rules.check_participant(request, found, participant)
-    yield migrations.write_participant(request.topic_id, participant)
+        `targets` are the future replicas of a diskless topic that becomes replicated. Returns the
+        open request: this one, or an earlier one of another live broker.
 
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            StaleTopic: the topic already is, or is not, diskless; or its partition count differs
+                from `targets`.
+            InvalidReplicas: a target is empty, or names a broker twice.
+            UnknownTopic: no topic of this id.
+        """
+        known = yield from self._images.locked()
+        found = yield from migrations.lock_request(request.topic_id)
+        if found == request:
+            return found, known
+        first = migration_rules.check_request(known.image, request, found, diskless=bool(targets))
+        if first is not None:
+            return first, known
+        yield migrations.delete_request(request.topic_id)
+        yield migrations.write_request(*request)
+        image = replicating_rules.order(known.image, request, targets) if targets else known.image
+        return request, (yield from self._images.store(known, image))
 
-def close_migration(
-    images: Images, request: MigrationRequest
-) -> Operation[tuple[None, StampedImage]]:
-    known = yield from images.locked()
-    if (yield from migrations.lock_request(request.topic_id)) != request:
-        return None, known
-    yield migrations.delete_request(request.topic_id)
-    image = replicating_rules.without_order(known.image, request)
-    return None, (yield from images.store(known, image))
+    @operation(lock=Lock.SNAPSHOT)
+    def running_migrations(self) -> Operation[list[RunningMigration]]:
+        """Return all open requests."""
+        return migrations.running()
 
+    @operation()
+    def join_migration(
+        self, request: MigrationRequest, participant: MigrationParticipant
+    ) -> Operation[None]:
+        """Store a broker's share, which replaces its earlier one.
 
-def migrate_topic(
-    images: Images, migration: TopicMigration
-) -> Operation[tuple[Topic, StampedImage]]:
-    known = yield from images.locked()
-    reserved = yield from _highest_reserved(known.topic(migration.topic_id))
-    participants = migration_rules.all_participants(
-        migration,
-        (yield from migrations.lock_request(migration.topic_id)),
-        (yield from migrations.participants(migration.topic_id)),
-    )
-    parts = [part for participant in participants for part in participant.partitions]
-    written = migration_rules.objects_of(parts or migration.partitions)
-    found = yield from objects.lock([written_object.object_id for written_object in written])
-    plan = migration_rules.plan_migration(
-        known.image,
-        migration,
-        participants,
-        states={object_id: object_row.state for object_id, object_row in found.items()},
-        sinks=(yield from sinks.read_all()),
-        reserved=reserved,
-    )
-    if plan.is_made:
-        return plan.topic, known
-    yield from _write(plan)
-    yield migrations.delete_request(migration.topic_id)
-    return plan.topic, (yield from images.store(known, plan.image))
+        Raises:
+            StaleMigration: the request is closed.
+            MigrationRefused, InvalidCommit: as `migrate_topic`, for this share.
+        """
+        found = yield from migrations.lock_request(request.topic_id)
+        migration_rules.check_participant(request, found, participant)
+        yield migrations.write_participant(request.topic_id, participant)
+
+    @image_operation
+    def close_migration(self, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
+        """Delete a request, its shares and its fence; no commit of it can take effect later."""
+        known = yield from self._images.locked()
+        if (yield from migrations.lock_request(request.topic_id)) != request:
+            return None, known
+        yield migrations.delete_request(request.topic_id)
+        image = replicating_rules.without_order(known.image, request)
+        return None, (yield from self._images.store(known, image))
+
+    async def migrate_topic(self, migration: TopicMigration) -> Topic:
+        """Make a local topic diskless: its objects, extents, producers, configs, all at once.
+
+        Raises the leader epoch of every partition. Uses the shares of other brokers under the
+        request of `migration_id`, and deletes the request. Returns the topic unchanged if it became
+        diskless by these objects before.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            UnknownTopic: no topic of this id.
+            StaleTopic: its configs, partitions or leader epochs differ from the shares.
+            StaleMigration: the request is closed.
+            ObjectLeaseLost: as in `commit_object`.
+            MigrationRefused: an exactly-once sink has an unfinished commit to it, too many rows
+                would be stored, or a broker with a share was restarted.
+            InvalidCommit: the extents do not add up to the log.
+        """
+        migration_rules.check_partitions(migration.topic_id, migration.partitions)
+
+        def migrate() -> Operation[tuple[Topic, StampedImage]]:
+            known = yield from self._images.locked()
+            reserved = yield from _highest_reserved(known.topic(migration.topic_id))
+            participants = migration_rules.all_participants(
+                migration,
+                (yield from migrations.lock_request(migration.topic_id)),
+                (yield from migrations.participants(migration.topic_id)),
+            )
+            parts = [part for participant in participants for part in participant.partitions]
+            written = migration_rules.objects_of(parts or migration.partitions)
+            found = yield from objects.lock(
+                [written_object.object_id for written_object in written]
+            )
+            plan = migration_rules.plan_migration(
+                known.image,
+                migration,
+                participants,
+                states={object_id: object_row.state for object_id, object_row in found.items()},
+                sinks=(yield from sinks.read_all()),
+                reserved=reserved,
+            )
+            if plan.is_made:
+                return plan.topic, known
+            yield from _write(plan)
+            yield migrations.delete_request(migration.topic_id)
+            return plan.topic, (yield from self._images.store(known, plan.image))
+
+        return await self._apply(migrate)
+
+    @image_operation
+    def fence_topic(self, request: MigrationRequest) -> Operation[tuple[None, StampedImage]]:
+        """Reject appends to, and deletions from, a diskless topic that becomes replicated.
+
+        The fence lasts until the request is closed; the watermarks do not change meanwhile.
+
+        Raises:
+            StaleMigration: the request is closed.
+            StaleBroker, UnknownTopic: as `open_migration`.
+            StaleTopic: partitions were added since.
+            MigrationRefused: an exactly-once sink has an unfinished commit to it.
+        """
+        known = yield from self._images.locked()
+        found = yield from migrations.lock_request(request.topic_id)
+        image = replicating_rules.fence(known.image, request, found, (yield from sinks.read_all()))
+        return None, (yield from self._images.store(known, image))
+
+    @image_operation
+    def replicate_topic(
+        self, replication: TopicReplication
+    ) -> Operation[tuple[Topic, StampedImage]]:
+        """Give a fenced topic the ordered replicas, in the epoch of their logs.
+
+        Every replica needs a FENCED share under the request, except the caller, whose share need
+        not be stored. The topic's batch index is dropped. Returns a topic that already has replicas
+        unchanged.
+
+        Raises:
+            StaleBroker: another incarnation owns the broker's id.
+            UnknownTopic: no topic of this id.
+            StaleTopic: its configs are not the expected ones.
+            StaleMigration: the request is closed.
+            MigrationRefused: a broker has no such share, or was restarted since; or as
+                `fence_topic`.
+            InvalidQuorum: `min.insync.replicas` is above the number of replicas.
+        """
+        known = yield from self._images.locked()
+        plan = replicating_rules.plan_replication(
+            known.image,
+            replication,
+            (yield from migrations.lock_request(replication.topic_id)),
+            (yield from migrations.participants(replication.topic_id)),
+            (yield from sinks.read_all()),
+        )
+        if not plan.epochs:
+            return plan.topic, known
+        yield from epochs.add_first(plan.epochs)
+        yield partitions.retire(plan.topic.topic_id, replication.migration_id)
+        yield migrations.delete_request(plan.topic.topic_id)
+        return plan.topic, (yield from self._images.store(known, plan.image))
 
 
 def _highest_reserved(topic: Topic | None) -> Operation[dict[int, int]]:

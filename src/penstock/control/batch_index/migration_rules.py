@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from penstock.control.batch_index.migration_values import (
@@ -43,13 +43,17 @@ from penstock.control.errors import (
     StaleTopic,
     UnknownTopic,
 )
-from penstock.control.limits import (
-    SWITCH_ABORTED_MAX,
-    SWITCH_EXTENTS_MAX,
-    SWITCH_PRODUCERS_MAX,
-)
 from penstock.control.metadata.rules import check_incarnation, with_topics
 from penstock.control.values import MetadataImage, Partition, SinkCommit, Topic
+
+SWITCH_EXTENTS_MAX: Final = 100_000
+"""Extents of a topic that becomes diskless (about 400 GB), stored in one transaction."""
+
+SWITCH_PRODUCERS_MAX: Final = 100_000
+"""Idempotent producers of a topic that becomes diskless."""
+
+SWITCH_ABORTED_MAX: Final = 100_000
+"""Aborted transactions of such a topic."""
 
 
 class MigrationPlan(NamedTuple):

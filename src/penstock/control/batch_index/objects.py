@@ -10,7 +10,6 @@ from penstock.control.batch_index.values import (
     MarkedObject,
     ObjectLease,
     ObjectState,
-    ObjectTotals,
     StoreIdentity,
 )
 from penstock.control.drivers.statements import (
@@ -27,13 +26,13 @@ from penstock.control.drivers.statements import (
 _HIGHEST_ID: Final = "SELECT value FROM counters WHERE name = 'highest_object_id'"
 _RAISE: Final = "UPDATE counters SET value = value + $1 WHERE name = 'highest_object_id'"
 
-_highest_id = value(_HIGHEST_ID)
+highest_id = value(_HIGHEST_ID)
 allocate_ids = value(f"{_RAISE} RETURNING value", sqlite=(_RAISE, _HIGHEST_ID))
 """Takes a count; answers the highest of the new ids."""
 
 now = value("SELECT penstock_now_ms()")
 _store = row("SELECT store_id, place FROM diskless_store")
-_adopt_store = changed("INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING")
+adopt_store = changed("INSERT INTO diskless_store VALUES (true, $1, $2) ON CONFLICT DO NOTHING")
 write_leases = Each(
     "changed",
     "INSERT INTO diskless_objects SELECT object_id, key, 'pending', 'wal', 0, 0,"
@@ -127,8 +126,8 @@ forget_answers = Each(
     " AND NOT EXISTS (SELECT 1 FROM diskless_objects o"
     " WHERE o.object_id = diskless_answers.object_id)",
 )
-_totals = rows("SELECT state, kind, count(*), sum(size_bytes) FROM diskless_objects GROUP BY 1, 2")
-_keys = rows(
+totals = rows("SELECT state, kind, count(*), sum(size_bytes) FROM diskless_objects GROUP BY 1, 2")
+keys_after = rows(
     "SELECT state, object_id, key FROM diskless_objects WHERE key > $1 ORDER BY key LIMIT $2"
 )
 
@@ -158,31 +157,6 @@ def deleting(limit: int) -> Operation[list[MarkedObject]]:
     return list(map(MarkedObject._make, (yield _deleting(limit))))
 
 
-def totals() -> Operation[list[ObjectTotals]]:
-    return [
-        ObjectTotals(state, kind, objects, int(size_bytes))
-        for state, kind, objects, size_bytes in sorted(map(tuple, (yield _totals())))
-    ]
-
-
-def keys(after: str, limit: int) -> Operation[list[tuple[str, ObjectLease]]]:
-    return [
-        (state, ObjectLease(object_id, key))
-        for state, object_id, key in (yield _keys(after, limit))
-    ]
-
-
-def highest_object_id() -> Operation[int]:
-    highest: int = yield _highest_id()
-    return highest
-
-
 def store() -> Operation[StoreIdentity | None]:
     found = yield _store()
     return None if found is None else StoreIdentity(uuid_of(found[0]), found[1])
-
-
-def adopt_store(identity: StoreIdentity) -> Operation[StoreIdentity]:
-    """Store the identity of the first store; return the stored identity."""
-    yield _adopt_store(*identity)
-    return (yield from store()) or identity

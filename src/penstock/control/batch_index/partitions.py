@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from penstock.control.batch_index.formats import decode_batches, encode_batches
 from penstock.control.batch_index.rules import EMPTY, PartitionRow, ProducerKey
-from penstock.control.batch_index.values import Backlog, PartitionKey
+from penstock.control.batch_index.values import PartitionKey
 from penstock.control.drivers.statements import (
     Each,
     Operation,
     changed,
     rows,
-    uuid_of,
     value,
 )
 from penstock.records.idempotence import Producer
@@ -55,7 +54,7 @@ write_rows = Each(
     " size_bytes = $4, wal_extents = $5, wal_bytes = $6, open_offset = $7, aborted_offset = $8"
     " WHERE partition_id = $1",
 )
-_clean_offset = value(
+clean_offset = value(
     "SELECT clean_offset FROM diskless_partitions WHERE topic_id = $1 AND number = $2"
 )
 note_clean = changed(
@@ -72,7 +71,7 @@ forgotten = value(
 )
 """The id of a partition whose topic is deleted, locked; None if there is no unlocked one."""
 
-_backlogs = rows(
+backlogs = rows(
     "SELECT p.topic_id, p.number, p.wal_extents, p.wal_bytes,"
     " (SELECT e.max_timestamp FROM diskless_extents e JOIN diskless_objects o"
     " ON o.object_id = e.object_id WHERE e.partition_id = p.partition_id AND o.kind = 'wal'"
@@ -146,16 +145,6 @@ def lock_or_add(keys: Collection[PartitionKey]) -> Operation[dict[PartitionKey, 
         yield _add(sorted([key for key in keys if key not in found]))
         found = yield from read(keys, lock=True)
     return found
-
-
-def clean_offset(key: PartitionKey) -> Operation[int]:
-    found = yield _clean_offset(*key)
-    return 0 if found is None else int(found)
-
-
-def backlogs(min_extents: int, limit: int) -> Operation[list[Backlog]]:
-    found = yield _backlogs(max(min_extents, 1), limit)
-    return [Backlog(uuid_of(topic_id), *fields) for topic_id, *fields in found]
 
 
 def producers(

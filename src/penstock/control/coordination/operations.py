@@ -1,28 +1,82 @@
-"""Operations on coordinators' records."""
+"""Records of coordinators: methods of the control plane, and their rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import BugError, PenstockError
+from penstock.base.system import Randomness
 from penstock.control.coordination import statements
-from penstock.control.coordination.rules import leaves_groups, refusal
-from penstock.control.coordination.values import CoordinationRecord, RecordChange, RecordKey
-from penstock.control.drivers.statements import Again, Operation
+from penstock.control.coordination.values import (
+    GROUP_MEMBER,
+    KEY_ROW,
+    TRANSACTION,
+    CoordinationRecord,
+    RecordChange,
+    RecordKey,
+    SavedRecords,
+)
+from penstock.control.drivers.statements import Again, Lock, Operation, OverDatabase, query
+from penstock.control.errors import StaleRecord, TooLarge
 from penstock.control.groups import operations as offsets
-from penstock.control.groups import pending
+
+RECORD_BYTES_MAX: Final = 128 << 20
+"""Bytes of one row that a coordinator saves."""
+
+_VERSION_BITS: Final = 62
+_SMALL_BYTES_MAX: Final = 65_536
 
 
-def keys(kind: str) -> Operation[list[str]]:
-    return [key.decode() for (key,) in (yield statements.keys(kind))]
+class CoordinationRecords(OverDatabase):
+    """Methods of `ControlPlane` for coordinators' records."""
+
+    _randomness: Randomness
+
+    @query
+    def record_keys(self, kind: str) -> Operation[list[str]]:
+        """Return the keys of a kind that have records, in order."""
+        return [key.decode() for (key,) in (yield statements.keys(kind))]
+
+    @query
+    def records(self, kind: str, keys: Sequence[str]) -> Operation[list[CoordinationRecord]]:
+        """Return all rows of some keys, by key and member."""
+        found = yield statements.read([(key.encode(),) for key in keys], kind)
+        return sorted(map(statements.record_of, found), key=lambda row: (row.key, row.member))
+
+    async def save_records(
+        self, changes: Sequence[RecordChange], *, cluster_epoch: int | None = None
+    ) -> SavedRecords:
+        """Store changes of keys, at most one of each key, in one transaction.
+
+        A key at an unexpected version, or with a row above `RECORD_BYTES_MAX`, is rejected alone,
+        with `StaleRecord` or `TooLarge` in the answer. The caller owns the keys by the image's
+        `cluster_epoch`.
+
+        Raises:
+            StaleClusterEpoch: brokers were added or removed since; nothing is stored.
+        """
+        version = self._randomness.bits(_VERSION_BITS) + 1
+        refused = await self._database.change(
+            partial(_save, changes, version=version),
+            lock=Lock.TOPICS,
+            cluster_epoch=cluster_epoch,
+            rows=_rows(changes),
+        )
+        return SavedRecords(version=version, refused=refused)
 
 
-def read(kind: str, keys: Iterable[str]) -> Operation[list[CoordinationRecord]]:
-    found = yield statements.read([(key.encode(),) for key in keys], kind)
-    return sorted(map(statements.record_of, found), key=lambda row: (row.key, row.member))
+def _rows(changes: Sequence[RecordChange]) -> int | None:
+    if any(change.deletes_offsets or change.completes_offsets for change in changes):
+        return None
+    values = [value for change in changes for value in change.rows.values()]
+    if sum(map(len, filter(None, values))) > _SMALL_BYTES_MAX:
+        return None
+    return len(values)
 
 
-def save(
+def _save(
     changes: Sequence[RecordChange], *, version: int
 ) -> Operation[dict[RecordKey, PenstockError]]:
     record_keys = sorted((change.kind, change.key.encode()) for change in changes)
@@ -31,7 +85,7 @@ def save(
         found[kind, key.decode()] = known
     refused: dict[RecordKey, PenstockError] = {}
     for change in changes:
-        reason = refusal(change, found.get(change.record_key, 0))
+        reason = _refusal(change, found.get(change.record_key, 0))
         if reason is not None:
             refused[change.record_key] = reason
     stored = [change for change in changes if change.record_key not in refused]
@@ -49,11 +103,39 @@ def save(
         raise Again("another coordinator made the same records at the same time")
     yield statements.delete(deleted)
     yield from offsets.delete_all([change.key for change in stored if change.deletes_offsets])
-    yield from pending.complete(
+    yield from offsets.complete(
         {
             change.key: change.completes_offsets
             for change in stored
-            if change.completes_offsets is not None and leaves_groups(change)
+            if change.completes_offsets is not None and _leaves_groups(change)
         }
     )
     return refused
+
+
+def _refusal(change: RecordChange, found: int) -> PenstockError | None:
+    """Return why a key's change is rejected, given its row's version; None if it is accepted.
+
+    Raises:
+        BugError: the change leaves out the key's own row, or removes groups from a transaction
+            without completing their offsets.
+    """
+    if change.rows and KEY_ROW not in change.rows:
+        raise BugError(f"a change of {change.kind} {change.key!r} leaves out the key's own row")
+    if _leaves_groups(change) and change.completes_offsets is None:
+        raise BugError(f"transaction {change.key!r} leaves groups without completing their offsets")
+    if found != change.expected_version:
+        return StaleRecord(change.kind, change.key, change.expected_version, found)
+    largest = max((len(value) for value in change.rows.values() if value is not None), default=0)
+    if largest > RECORD_BYTES_MAX:
+        return TooLarge(
+            f"a record of {change.kind} {change.key!r} has {largest} bytes, "
+            f"the limit is {RECORD_BYTES_MAX}"
+        )
+    return None
+
+
+def _leaves_groups(change: RecordChange) -> bool:
+    return change.kind == TRANSACTION and any(
+        value is None and member.startswith(GROUP_MEMBER) for member, value in change.rows.items()
+    )

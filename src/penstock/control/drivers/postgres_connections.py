@@ -40,13 +40,19 @@ from penstock.control.errors import ControlBusy, ControlUnavailable, DatabaseSlo
 from penstock.control.limits import (
     BACKOFF,
     CONNECT_TIMEOUT_SECONDS,
-    IDLE_TRANSACTION_SECONDS,
     LOCK_TIMEOUT_SECONDS,
-    OPERATION_ATTEMPTS_MAX,
     OPERATION_TIMEOUT_SECONDS,
-    STATEMENT_TIMEOUT_SECONDS,
     WAITING_OPERATIONS_MAX,
 )
+
+OPERATION_ATTEMPTS_MAX: Final = 12
+"""Attempts at an operation after lost connections, deadlocks and serialisation failures."""
+
+STATEMENT_TIMEOUT_SECONDS: Final = 10.0
+"""PostgreSQL's `statement_timeout`; the client's own timeout is slightly longer."""
+
+IDLE_TRANSACTION_SECONDS: Final = 2.0
+"""Time after which PostgreSQL ends an idle transaction."""
 
 _CLIENT_GRACE_SECONDS: Final = 2.0
 _PLANNER: Final = {

@@ -30,13 +30,14 @@ from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.control.drivers.postgres_connections import Connection, Connections, connect
 from penstock.control.drivers.postgres_failures import DATABASE_ERRORS
 from penstock.control.drivers.watermark_notices import decode_watermarks, watermark_notices
-from penstock.control.limits import (
-    BACKOFF,
-    CONNECT_TIMEOUT_SECONDS,
-    LISTEN_PROBE_SECONDS,
-    NOTICES_WAITING_MAX,
-)
+from penstock.control.limits import BACKOFF, CONNECT_TIMEOUT_SECONDS
 from penstock.control.values import WatermarksListener
+
+LISTEN_PROBE_SECONDS: Final = 10.0
+"""Interval of liveness checks of the listening connection."""
+
+NOTICES_WAITING_MAX: Final = 100_000
+"""Partitions whose watermarks wait to be sent to other brokers; the oldest are dropped first."""
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,10 @@ from typing import Any, Final
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.control.drivers.sqlite_writer import Entry, SqliteWriter, open_connection
 from penstock.control.errors import DatabaseLocked
-from penstock.control.limits import LOCK_TIMEOUT_SECONDS, TURN_PAUSE_SECONDS
+from penstock.control.limits import LOCK_TIMEOUT_SECONDS
+
+TURN_PAUSE_SECONDS: Final = 0.0003
+"""Interval of attempts to lock a shared SQLite database."""
 
 RENEWALS: Final = "renewals"
 """The attached database's name, and the stem of its file."""

@@ -36,14 +36,22 @@ from penstock.control.errors import (
     DatabaseLocked,
     DatabaseStopped,
 )
-from penstock.control.limits import (
-    BUSY_TIMEOUT_SECONDS,
-    CHECKPOINT_OPERATIONS,
-    GROUP_OPERATIONS_MAX,
-    LONE_COMMIT_SECONDS_MAX,
-    LONE_ROWS_MAX,
-    WAITING_OPERATIONS_MAX,
-)
+from penstock.control.limits import WAITING_OPERATIONS_MAX
+
+GROUP_OPERATIONS_MAX: Final = 512
+"""Operations that share one transaction and one sync."""
+
+BUSY_TIMEOUT_SECONDS: Final = 2.0
+"""Wait for another owner of the database when it is opened."""
+
+LONE_ROWS_MAX: Final = 64
+"""Rows that an operation on the event loop may touch."""
+
+LONE_COMMIT_SECONDS_MAX: Final = 0.002
+"""Duration of a commit above which the event loop commits nothing."""
+
+CHECKPOINT_OPERATIONS: Final = 250
+"""Operations after which the write-ahead log is copied back: about 1,000 pages, as SQLite does."""
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ decides by the rules of its subject, and returns the caller's result.
         return version
 
 It runs in one transaction. PostgreSQL reruns it from its beginning after a lost connection or race,
-so it changes nothing but rows. An operation calls another one by `yield from`.
+so it changes nothing but rows. An operation calls another one by `yield from`. The decorators below
+make an operation a method of its subject's class.
 
 **Texts** are PostgreSQL's. SQLite gets the same text with `?1` for `$1` and without row locks; if
 the dialects differ more it has its own text, or several with the same values, of which the last
@@ -30,15 +31,26 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from enum import Enum
-from functools import partial
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeVar
+from functools import partial, wraps
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 from uuid import UUID
 
 from penstock.control.limits import OPERATION_TIMEOUT_SECONDS
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Owner = TypeVar("Owner", bound="OverDatabase")
 Values = tuple[Any, ...]
 Answer = Literal["rows", "row", "value", "changed"]
 
@@ -226,3 +238,34 @@ class OverDatabase(ABC):
     @abstractmethod
     def _database(self) -> Database:
         """The open database; raises ControlUnavailable if it is closed."""
+
+
+Method = Callable[Concatenate[Owner, P], Coroutine[Any, Any, T]]
+"""A method that runs an operation and returns its value."""
+
+
+def query(
+    make: Callable[Concatenate[Owner, P], Operation[T]],
+) -> Method[Owner, P, T]:
+    """Make an operation of one repeatable statement a method, which needs no transaction."""
+
+    @wraps(make)
+    async def method(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await owner._database.read(partial(make, owner, *args, **kwargs))
+
+    return method
+
+
+def operation(
+    *, lock: Lock = Lock.NONE
+) -> Callable[[Callable[Concatenate[Owner, P], Operation[T]]], Method[Owner, P, T]]:
+    """Make an operation a method, which runs it in one transaction."""
+
+    def made(make: Callable[Concatenate[Owner, P], Operation[T]]) -> Method[Owner, P, T]:
+        @wraps(make)
+        async def method(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return await owner._database.change(partial(make, owner, *args, **kwargs), lock=lock)
+
+        return method
+
+    return made

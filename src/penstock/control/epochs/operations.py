@@ -1,4 +1,8 @@
-"""Operations on epochs.
+"""Epochs of replicated partitions: methods of the control plane.
+
+Every change is one transaction for all partitions of a call, and a compare-and-set for each: a
+rejected partition does not affect the others. All methods may be repeated: after an unknown outcome
+the same call gets the first answer, or is made.
 
 **Locks.** Claims and openings lock the reservations of their partitions in the order of the keys
 before they read the chains, so that concurrent changes wait for each other. An opening locks
@@ -17,9 +21,8 @@ from uuid import UUID
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.control.drivers.statements import Operation, uuid_of
+from penstock.control.drivers.statements import Lock, Operation, operation, query, uuid_of
 from penstock.control.epochs import rules, statements
-from penstock.control.epochs.openings import add_first
 from penstock.control.epochs.values import (
     AssignedEpoch,
     ClaimedEpochs,
@@ -34,142 +37,252 @@ from penstock.control.epochs.values import (
     Resignation,
 )
 from penstock.control.errors import NotReplicated
-from penstock.control.limits import CHAIN_EPOCHS_MAX
-from penstock.control.metadata.images import Images, StampedImage
+from penstock.control.metadata.images import OverImages, StampedImage, image_operation
 from penstock.control.metadata.rules import check_incarnation, check_registered
 from penstock.control.metadata.statements import read_incarnation
-from penstock.control.values import MetadataImage
+from penstock.control.values import MetadataImage, Partition, Topic
+
+CHAIN_EPOCHS_MAX: Final = 1_000
+"""Epochs of a partition in one answer, the newest ones."""
+
+LOSSES_MAX: Final = 1_000
+"""Unclean elections in one answer, the newest ones."""
+
+ASSIGNED_EPOCHS_MAX: Final = 10_000
+"""Epochs of a broker in one answer."""
 
 Refused = Mapping[PartitionKey, PenstockError]
-ANY_EPOCH: Final = 2**31 - 1
+_ANY_EPOCH: Final = 2**31 - 1
 """A bound above all epochs."""
+_BEFORE_ALL: Final = (UUID(int=0), -1, -1)
 
 
-def claim(
-    claims: Sequence[EpochClaim], *, broker_id: int, incarnation: UUID
-) -> Operation[ClaimedEpochs]:
-    registered = yield read_incarnation(broker_id)
-    check_registered(broker_id, registered and uuid_of(registered), incarnation)
-    keys = [asked.key for asked in claims]
-    found = yield from reservations(keys, lock=True)
-    chains = yield from _epochs(keys, below=ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
-    granted: dict[PartitionKey, PartitionChain] = {}
-    refused: dict[PartitionKey, PenstockError] = {}
-    reserved: list[tuple[UUID, int, int]] = []
-    for asked in claims:
-        key, held = asked.key, found.get(asked.key)
-        epochs = chains.get(key, ())
-        got = rules.reserve(
-            asked,
-            held,
-            epochs[-1] if epochs else None,
-            broker_id=broker_id,
-            incarnation=incarnation,
+class ReplicatedPartitions(OverImages):
+    """Methods of `ControlPlane` for replicated partitions.
+
+    Each takes at most `EPOCH_PARTITIONS_PER_CALL_MAX` partitions, each once, and raises TooLarge or
+    InvalidPartitions otherwise. Partitions without several replicas are rejected, or left out.
+    """
+
+    @operation()
+    def claim_epochs(
+        self, claims: Sequence[EpochClaim], *, broker_id: int, incarnation: UUID
+    ) -> Operation[ClaimedEpochs]:
+        """Reserve for a process an epoch above all reserved ones, for each partition.
+
+        The answer has each partition's newest `CHAIN_EPOCHS_MAX` epochs, of which the last is the
+        one to recover, with its own placement and quorum. A repeated claim gets the same epoch
+        unless another process has claimed since. A partition is rejected with NotReplica,
+        NotReplicated, or DatabaseSetBack if the claim names an epoch that the database does not
+        know.
+
+        Raises:
+            StaleBroker: this incarnation is not registered.
+        """
+        rules.check_call([claim.key for claim in claims])
+        registered = yield read_incarnation(broker_id)
+        check_registered(broker_id, registered and uuid_of(registered), incarnation)
+        keys = [asked.key for asked in claims]
+        found = yield from reservations(keys, lock=True)
+        chains = yield from _epochs(keys, below=_ANY_EPOCH, limit=CHAIN_EPOCHS_MAX)
+        granted: dict[PartitionKey, PartitionChain] = {}
+        refused: dict[PartitionKey, PenstockError] = {}
+        reserved: list[tuple[UUID, int, int]] = []
+        for asked in claims:
+            key, held = asked.key, found.get(asked.key)
+            epochs = chains.get(key, ())
+            got = rules.reserve(
+                asked,
+                held,
+                epochs[-1] if epochs else None,
+                broker_id=broker_id,
+                incarnation=incarnation,
+            )
+            if isinstance(got, PenstockError):
+                refused[key] = got
+            else:
+                reservation = Reservation(got, broker_id, incarnation, epochs[-1].epoch)
+                granted[key] = PartitionChain(reservation, epochs)
+                if held is None or got != held.reserved:
+                    reserved.append((*key, got))
+        _check((yield statements.reserve(reserved, broker_id, incarnation)), len(reserved))
+        return ClaimedEpochs(granted, refused)
+
+    @image_operation
+    def open_epochs(
+        self, openings: Sequence[EpochOpening], *, broker_id: int, incarnation: UUID
+    ) -> Operation[tuple[Refused, StampedImage]]:
+        """Seal open epochs and open reserved ones, which this process leads; return the rejections.
+
+        Also changes leaders, leader epochs, replicas and in-sync replicas of the image. An epoch is
+        opened if it is the highest reserved one, and reserved by this process; a process that gets
+        StaleEpoch must stop. Other rejections: NotReplica, NotReplicated, InvalidReplicas,
+        InvalidQuorum.
+
+        Raises:
+            StaleBroker: this incarnation is not registered.
+        """
+        rules.check_call([opening.key for opening in openings])
+        known = yield from self._images.locked()
+        check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
+        keys = [opening.key for opening in openings]
+        found = yield from reservations(keys, lock=True)
+        newest = yield from _newest(keys)
+        refused: dict[PartitionKey, PenstockError] = {}
+        made: dict[PartitionKey, PartitionEpoch] = {}
+        moved: dict[PartitionKey, dict[str, Any]] = {}
+        lost: list[tuple[Any, ...]] = []
+        for opening in openings:
+            key, last, row = opening.key, newest.get(opening.key), known.partition(opening.key)
+            got = rules.open_epoch(
+                opening, found.get(key), last,
+                broker_id=broker_id, incarnation=incarnation, move=0 if row is None else row.move,
+            )  # fmt: skip
+            if isinstance(got, PenstockError):
+                refused[key] = got
+            elif got is not last:
+                made[key] = got
+                if row is not None:
+                    moved[key] = rules.opened(row, got, opening, known.image.version + 1)
+                if opening.unclean and last is not None:
+                    missing = json.dumps(
+                        [each for each in last.replicas if each not in got.replicas]
+                    )
+                    lost.append(
+                        (*key, got.epoch, last.epoch, opening.end_offset, broker_id, missing)
+                    )
+        yield statements.shorten([(*loss[:2], loss[4]) for loss in lost])
+        sealed = [(*key, newest[key].epoch, epoch.start_offset) for key, epoch in made.items()]
+        _check((yield statements.seal(sealed)), len(made))
+        yield statements.add_epochs(
+            [statements.epoch_row(key, epoch) for key, epoch in made.items()]
         )
-        if isinstance(got, PenstockError):
-            refused[key] = got
-        else:
-            reservation = Reservation(got, broker_id, incarnation, epochs[-1].epoch)
-            granted[key] = PartitionChain(reservation, epochs)
-            if held is None or got != held.reserved:
-                reserved.append((*key, got))
-    _check((yield statements.reserve(reserved, broker_id, incarnation)), len(reserved))
-    return ClaimedEpochs(granted, refused)
+        yield statements.add_losses(lost)
+        return refused, (yield from self._images.store(known, _moved(known, moved)))
 
+    @image_operation
+    def reassign(self, asked: Sequence[Reassignment]) -> Operation[tuple[Refused, StampedImage]]:
+        """Order other replicas of partitions, or cancel an order; return the rejections.
 
-def open_epochs(
-    images: Images, openings: Sequence[EpochOpening], *, broker_id: int, incarnation: UUID
-) -> Operation[tuple[Refused, StampedImage]]:
-    known = yield from images.locked()
-    check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
-    keys = [opening.key for opening in openings]
-    found = yield from reservations(keys, lock=True)
-    newest = yield from _newest(keys)
-    refused: dict[PartitionKey, PenstockError] = {}
-    made: dict[PartitionKey, PartitionEpoch] = {}
-    moved: dict[PartitionKey, dict[str, Any]] = {}
-    lost: list[tuple[Any, ...]] = []
-    for opening in openings:
-        key, last, row = opening.key, newest.get(opening.key), known.partition(opening.key)
-        got = rules.open_epoch(
-            opening, found.get(key), last,
-            broker_id=broker_id, incarnation=incarnation, move=0 if row is None else row.move,
-        )  # fmt: skip
-        if isinstance(got, PenstockError):
-            refused[key] = got
-        elif got is not last:
-            made[key] = got
-            if row is not None:
-                moved[key] = rules.opened(row, got, opening, known.image.version + 1)
-            if opening.unclean and last is not None:
-                missing = json.dumps([each for each in last.replicas if each not in got.replicas])
-                lost.append((*key, got.epoch, last.epoch, opening.end_offset, broker_id, missing))
-    yield statements.shorten([(*loss[:2], loss[4]) for loss in lost])
-    sealed = [(*key, newest[key].epoch, epoch.start_offset) for key, epoch in made.items()]
-    _check((yield statements.seal(sealed)), len(made))
-    yield statements.add_epochs([statements.epoch_row(key, epoch) for key, epoch in made.items()])
-    yield statements.add_losses(lost)
-    return refused, (yield from images.store(known, _moved(known, moved)))
+        The image has the orders; leaders carry them out (`open_epochs`). Rejections: NotReplicated
+        for a missing or diskless partition, InvalidReplicas, and NotReassigned for a cancellation.
+        """
+        rules.check_call([reassignment.key for reassignment in asked])
+        known = yield from self._images.locked()
+        found = yield from reservations([reassignment.key for reassignment in asked], lock=True)
+        refused: dict[PartitionKey, PenstockError] = {}
+        moved: dict[PartitionKey, dict[str, Any]] = {}
+        first: dict[PartitionKey, PartitionEpoch] = {}
+        for reassignment in asked:
+            topic, row = known.topic(reassignment.topic_id), known.partition(reassignment.key)
+            if topic is None or row is None or rules.is_diskless(topic):
+                refused[reassignment.key] = NotReplicated(*reassignment.key)
+                continue
+            got = rules.reassign(reassignment, row, known.image.version + 1)
+            if isinstance(got, PenstockError):
+                refused[reassignment.key] = got
+                continue
+            moved[reassignment.key] = got
+            if got.get("move") and reassignment.key not in found:
+                first[reassignment.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
+        yield from add_first(first)
+        return refused, (yield from self._images.store(known, _moved(known, moved)))
 
+    @image_operation
+    def set_isr(
+        self, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID
+    ) -> Operation[tuple[Refused, StampedImage]]:
+        """Store in-sync replicas of open epochs that this process leads; return the rejections.
 
-def reassign(
-    images: Images, asked: Sequence[Reassignment]
-) -> Operation[tuple[Refused, StampedImage]]:
-    known = yield from images.locked()
-    found = yield from reservations([reassignment.key for reassignment in asked], lock=True)
-    refused: dict[PartitionKey, PenstockError] = {}
-    moved: dict[PartitionKey, dict[str, Any]] = {}
-    first: dict[PartitionKey, PartitionEpoch] = {}
-    for reassignment in asked:
-        topic, row = known.topic(reassignment.topic_id), known.partition(reassignment.key)
-        if topic is None or row is None or rules.is_diskless(topic):
-            refused[reassignment.key] = NotReplicated(*reassignment.key)
-            continue
-        got = rules.reassign(reassignment, row, known.image.version + 1)
-        if isinstance(got, PenstockError):
-            refused[reassignment.key] = got
-            continue
-        moved[reassignment.key] = got
-        if got.get("move") and reassignment.key not in found:
-            first[reassignment.key] = rules.first_epoch(known.image, row, min_insync_replicas=1)
-    yield from add_first(first)
-    return refused, (yield from images.store(known, _moved(known, moved)))
+        They are StaleEpoch, NotReplicated or InvalidReplicas.
+        """
+        rules.check_call([change.key for change in changes])
+        known = yield from self._images.locked()
+        newest = yield from _newest([change.key for change in changes])
+        refused: dict[PartitionKey, PenstockError] = {}
+        stored: dict[PartitionKey, dict[str, Any]] = {}
+        for change in changes:
+            reason = rules.check_in_sync(
+                change, newest.get(change.key), broker_id=broker_id, incarnation=incarnation
+            )
+            if reason is None:
+                stored[change.key] = {"isr": tuple(change.isr)}
+            else:
+                refused[change.key] = reason
+        return refused, (yield from self._images.store(known, _moved(known, stored)))
 
+    @image_operation
+    def resign(
+        self, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
+    ) -> Operation[tuple[Refused, StampedImage]]:
+        """Name successors, which claim the partitions that this process leads; return the
+        rejections.
 
-def set_isr(
-    images: Images, changes: Sequence[InSyncReplicas], *, broker_id: int, incarnation: UUID
-) -> Operation[tuple[Refused, StampedImage]]:
-    known = yield from images.locked()
-    newest = yield from _newest([change.key for change in changes])
-    refused: dict[PartitionKey, PenstockError] = {}
-    stored: dict[PartitionKey, dict[str, Any]] = {}
-    for change in changes:
-        reason = rules.check_in_sync(
-            change, newest.get(change.key), broker_id=broker_id, incarnation=incarnation
-        )
-        if reason is None:
-            stored[change.key] = {"isr": tuple(change.isr)}
-        else:
-            refused[change.key] = reason
-    return refused, (yield from images.store(known, _moved(known, stored)))
+        They are StaleEpoch if it does not lead in that epoch, NotReplicated, and NotReplica for a
+        successor that is not another registered replica.
 
+        Raises:
+            StaleBroker: this incarnation is not registered.
+        """
+        rules.check_call([resignation.key for resignation in asked])
+        known = yield from self._images.locked()
+        check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
+        refused: dict[PartitionKey, PenstockError] = {}
+        moved: dict[PartitionKey, dict[str, Any]] = {}
+        for resignation in asked:
+            got = rules.resign(
+                resignation, known.image, known.partition(resignation.key), broker_id=broker_id
+            )
+            if isinstance(got, PenstockError):
+                refused[resignation.key] = got
+            else:
+                moved[resignation.key] = got
+        return refused, (yield from self._images.store(known, _moved(known, moved)))
 
-def resign(
-    images: Images, asked: Sequence[Resignation], *, broker_id: int, incarnation: UUID
-) -> Operation[tuple[Refused, StampedImage]]:
-    known = yield from images.locked()
-    check_incarnation(known.image, broker_id=broker_id, incarnation=incarnation)
-    refused: dict[PartitionKey, PenstockError] = {}
-    moved: dict[PartitionKey, dict[str, Any]] = {}
-    for resignation in asked:
-        got = rules.resign(
-            resignation, known.image, known.partition(resignation.key), broker_id=broker_id
-        )
-        if isinstance(got, PenstockError):
-            refused[resignation.key] = got
-        else:
-            moved[resignation.key] = got
-    return refused, (yield from images.store(known, _moved(known, moved)))
+    @operation(lock=Lock.SNAPSHOT)
+    def partition_chains(
+        self, keys: Sequence[PartitionKey], *, below: int = _ANY_EPOCH
+    ) -> Operation[Mapping[PartitionKey, PartitionChain]]:
+        """Return reservations, and the newest `CHAIN_EPOCHS_MAX` epochs below `below`."""
+        rules.check_call(keys)
+        found = yield from reservations(keys)
+        epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
+        return {
+            key: PartitionChain(reservation, epochs.get(key, ()))
+            for key, reservation in found.items()
+        }
+
+    @query
+    def highest_reserved(
+        self, keys: Sequence[PartitionKey]
+    ) -> Operation[Mapping[PartitionKey, Reservation]]:
+        """Return the highest reserved epochs, which a replica that lost its disk promises first."""
+        rules.check_call(keys)
+        return reservations(keys)
+
+    @query
+    def partition_losses(self, limit: int = LOSSES_MAX) -> Operation[list[PartitionLoss]]:
+        """Return the losses of unclean elections in existing topics, the newest first."""
+        found = yield statements.read_losses(min(limit, LOSSES_MAX))
+        return list(map(statements.loss_of, found))
+
+    @query
+    def assigned_epochs(
+        self,
+        broker_id: int,
+        *,
+        after: AssignedEpoch | None = None,
+        limit: int = ASSIGNED_EPOCHS_MAX,
+    ) -> Operation[list[AssignedEpoch]]:
+        """Return up to `limit` epochs, open and sealed, whose placement includes a broker.
+
+        They are ordered by topic, partition and epoch, and follow `after`, the last of the page
+        before. A page that is not full is the last one.
+        """
+        place = _BEFORE_ALL if after is None else (*after[:2], after.epoch.epoch)
+        rows = min(limit, ASSIGNED_EPOCHS_MAX)
+        found = yield statements.assigned(*place, broker_id, rows)
+        return list(map(statements.assigned_of, found))
 
 
 def reservations(
@@ -180,26 +293,22 @@ def reservations(
     return {keys[row[0]]: statements.reservation_of(row) for row in found}
 
 
-def chains(
-    keys: Sequence[PartitionKey], below: int
-) -> Operation[dict[PartitionKey, PartitionChain]]:
-    found = yield from reservations(keys)
-    epochs = yield from _epochs(keys, below=below, limit=CHAIN_EPOCHS_MAX)
-    return {
-        key: PartitionChain(reservation, epochs.get(key, ())) for key, reservation in found.items()
+def open_first(
+    image: MetadataImage, topic: Topic, added: Iterable[Partition], min_insync_replicas: int
+) -> Operation[None]:
+    made = {
+        (topic.topic_id, partition.index): rules.first_epoch(image, partition, min_insync_replicas)
+        for partition in added
+        if len(partition.replicas) > 1 and not rules.is_diskless(topic)
     }
+    yield from add_first(made)
 
 
-def losses(limit: int) -> Operation[list[PartitionLoss]]:
-    return [statements.loss_of(row) for row in (yield statements.read_losses(limit))]
-
-
-def assigned(
-    broker_id: int, after: tuple[UUID, int, int], limit: int
-) -> Operation[list[AssignedEpoch]]:
-    return [
-        statements.assigned_of(row) for row in (yield statements.assigned(*after, broker_id, limit))
-    ]
+def add_first(made: Mapping[PartitionKey, PartitionEpoch]) -> Operation[None]:
+    yield statements.add_partitions(
+        [(*key, epoch.epoch, epoch.leader, epoch.incarnation) for key, epoch in made.items()]
+    )
+    yield statements.add_epochs([statements.epoch_row(key, epoch) for key, epoch in made.items()])
 
 
 def _epochs(
@@ -213,7 +322,7 @@ def _epochs(
 
 
 def _newest(keys: Sequence[PartitionKey]) -> Operation[dict[PartitionKey, PartitionEpoch]]:
-    found = yield from _epochs(keys, below=ANY_EPOCH, limit=1)
+    found = yield from _epochs(keys, below=_ANY_EPOCH, limit=1)
     return {key: epochs[-1] for key, epochs in found.items()}
 
 

@@ -11,18 +11,22 @@ An image is published once its commit is durable; before that, only operations s
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from uuid import UUID
 
 from penstock.base.errors import BugError
-from penstock.control.drivers.statements import Operation, uuid_of
+from penstock.control.drivers.statements import Lock, Method, Operation, OverDatabase, uuid_of
 from penstock.control.epochs import statements as epochs
 from penstock.control.epochs.rules import is_diskless, may_have_epochs
 from penstock.control.metadata import statements
 from penstock.control.values import EntityConfigs, MetadataImage, Partition, Topic
 
 T = TypeVar("T")
+P = ParamSpec("P")
+Owner = TypeVar("Owner", bound="OverImages")
 Rule = Callable[[MetadataImage], tuple[MetadataImage, T]]
 """Function from an image to the next one, or the same one, and the caller's answer."""
 
@@ -140,13 +144,6 @@ class Images:
             topics[topic_id] = stamps[topic_id], statements.topic_of(row, ordered)
         return topics
 
-    def change(
-        self, make: Callable[[], Operation[tuple[T, StampedImage]]]
-    ) -> Operation[tuple[T, StampedImage]]:
-        """Run an operation that changes the image, and cache the new one."""
-        answer, self.newest = yield from make()
-        return answer, self.newest
-
     def apply(self, rule: Rule[T]) -> Operation[tuple[T, StampedImage]]:
         """Apply a rule to the newest image and store the result; return its answer and image."""
         known = yield from self.locked()
@@ -203,6 +200,41 @@ class Images:
             del topics[topic.topic_id]
         topics.update({topic.topic_id: (stamp, topic) for topic in written})
         return topics
+
+
+class OverImages(OverDatabase):
+    """A part of the control plane whose operations read or change the image."""
+
+    _images: Images
+
+    @abstractmethod
+    async def image(self) -> MetadataImage:
+        """Return the newest committed image; the same object until something changes."""
+
+    @abstractmethod
+    def _publish(self, image: StampedImage) -> None: ...
+    async def _apply(self, make: Callable[[], Operation[tuple[T, StampedImage]]]) -> T:
+        """Run an operation that changes metadata, publish its image, and return its answer."""
+
+        def change() -> Operation[tuple[T, StampedImage]]:
+            answer, self._images.newest = yield from make()
+            return answer, self._images.newest
+
+        answer, image = await self._database.change(change, lock=Lock.METADATA)
+        self._publish(image)
+        return answer
+
+
+def image_operation(
+    make: Callable[Concatenate[Owner, P], Operation[tuple[T, StampedImage]]],
+) -> Method[Owner, P, T]:
+    """Make an operation that changes the image a method, which returns the operation's answer."""
+
+    @wraps(make)
+    async def method(owner: Owner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await owner._apply(partial(make, owner, *args, **kwargs))
+
+    return method
 
 
 def _changed_names(known: MetadataImage, image: MetadataImage) -> Collection[str]:

@@ -1,17 +1,17 @@
-"""Operations on metadata that need more than a rule over the image (`images.py`)."""
+"""Topics, brokers, their configs, and producer ids: methods of the control plane."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 from uuid import UUID
 
-from penstock.control.drivers.statements import Operation
-from penstock.control.epochs.openings import open_first
+from penstock.control.drivers.statements import Operation, operation, query
+from penstock.control.epochs.operations import open_first
+from penstock.control.errors import StaleBroker
 from penstock.control.metadata import rules, statements
-from penstock.control.metadata.images import Images, StampedImage
-from penstock.control.values import Broker, Topic
+from penstock.control.metadata.images import OverImages, StampedImage, image_operation
+from penstock.control.values import ROLES, Broker, Topic
 
 
 def open_cluster(cluster_id: str, stamp: UUID) -> Operation[str]:
@@ -25,67 +25,224 @@ def unregister_all() -> Operation[None]:
     yield statements.unregister_all()
 
 
-def register_broker(
-    images: Images, *, broker_id: int, incarnation: UUID, **address: Any
-) -> Operation[tuple[Broker, StampedImage]]:
-    highest: int | None = yield statements.read_epoch(broker_id)
-    registered = yield from images.apply(
-        partial(
-            rules.register_broker,
-            broker_id=broker_id,
-            incarnation=incarnation,
-            highest_epoch=highest or 0,
-            **address,
+class Metadata(OverImages):
+    """Methods of `ControlPlane` for metadata."""
+
+    @image_operation
+    def register_broker(
+        self,
+        *,
+        broker_id: int,
+        host: str,
+        port: int,
+        rack: str | None,
+        incarnation: UUID,
+        endpoints: Sequence[tuple[str, str, int]] = (),
+        roles: Sequence[str] = ROLES,
+    ) -> Operation[tuple[Broker, StampedImage]]:
+        """Register an incarnation in a new, higher epoch; idempotent for the same arguments."""
+        highest: int | None = yield statements.read_epoch(broker_id)
+        registered = yield from self._images.apply(
+            partial(
+                rules.register_broker,
+                broker_id=broker_id,
+                host=host,
+                port=port,
+                rack=rack,
+                incarnation=incarnation,
+                highest_epoch=highest or 0,
+                endpoints=endpoints,
+                roles=roles,
+            )
         )
-    )
-    yield statements.renew_broker(broker_id, incarnation)
-    return registered
+        yield statements.renew_broker(broker_id, incarnation)
+        return registered
 
+    @image_operation
+    def unregister_broker(
+        self, *, broker_id: int, incarnation: UUID
+    ) -> Operation[tuple[None, StampedImage]]:
+        """Remove a broker, if this incarnation still owns the id.
 
-def renew_broker(broker_id: int, incarnation: UUID) -> Operation[bool]:
-    """Renew a registration; return whether the incarnation is registered."""
-    count: int = yield statements.renew_broker(broker_id, incarnation)
-    return count == 1
+        Raises:
+            StaleBroker: a newer incarnation owns it.
+        """
+        known = yield from self._images.locked()
+        left = rules.unregister_broker(known.image, broker_id=broker_id, incarnation=incarnation)
+        return None, (yield from self._images.store(known, left))
 
+    @image_operation
+    def remove_broker(self, broker_id: int) -> Operation[tuple[None, StampedImage]]:
+        """Delete the configs of a broker that is gone permanently; its id may register again.
 
-def overdue(timeout_ms: int, by: int) -> Operation[list[int]]:
-    """Return brokers whose renewal is `timeout_ms` older than that of the broker `by`."""
-    return [broker_id for (broker_id,) in (yield statements.read_overdue(timeout_ms, by))]
+        Raises:
+            BrokerInUse: it is registered, or holds or will hold replicas.
+            UnknownBroker: it was never registered.
+        """
+        known = yield from self._images.locked()
+        highest: int | None = yield statements.read_epoch(broker_id)
+        left = rules.remove_broker(known.image, broker_id=broker_id, known=highest is not None)
+        return None, (yield from self._images.store(known, left))
 
+    async def renew_broker(self, *, broker_id: int, incarnation: UUID) -> None:
+        """Renew a registration, by the clock of the control plane.
 
-def expire_brokers(
-    images: Images, timeout_ms: int, by: int
-) -> Operation[tuple[list[int], StampedImage]]:
-    known = yield from images.locked()
-    expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms, by))]
-    stored = yield from images.store(known, rules.expire_brokers(known.image, expired))
-    return expired, stored
+        Raises:
+            StaleBroker: another incarnation owns the id, or it is not registered.
+        """
 
+        def renew() -> Operation[bool]:
+            count: int = yield statements.renew_broker(broker_id, incarnation)
+            return count == 1
 
-def remove_broker(images: Images, broker_id: int) -> Operation[tuple[None, StampedImage]]:
-    known = yield from images.locked()
-    highest: int | None = yield statements.read_epoch(broker_id)
-    left = rules.remove_broker(known.image, broker_id=broker_id, known=highest is not None)
-    return None, (yield from images.store(known, left))
+        if not await self._database.read(renew):
+            rules.check_incarnation(
+                await self.image(), broker_id=broker_id, incarnation=incarnation
+            )
+            raise StaleBroker(broker_id, registered=False)
 
+    async def expire_brokers(self, timeout_ms: int, *, by: int) -> list[int]:
+        """Remove brokers renewed `timeout_ms` before the calling broker, `by`; return them.
 
-def create_topic(
-    images: Images, *, min_insync_replicas: int, **topic: Any
-) -> Operation[tuple[Topic, StampedImage]]:
-    created, stored = yield from images.apply(partial(rules.create_topic, **topic))
-    yield from open_first(stored.image, created, created.partitions, min_insync_replicas)
-    return created, stored
+        After an outage of the control plane, callers first give others time to renew.
+        """
+        overdue = await self._overdue(timeout_ms, by)
+        return await self._expire_overdue(timeout_ms, by) if overdue else []
 
+    @query
+    def _overdue(self, timeout_ms: int, by: int) -> Operation[list[tuple[int]]]:
+        found: list[tuple[int]] = yield statements.read_overdue(timeout_ms, by)
+        return found
 
-def create_partitions(
-    images: Images, *, min_insync_replicas: int, new: Sequence[Sequence[int]], **grown: Any
-) -> Operation[tuple[Topic, StampedImage]]:
-    topic, stored = yield from images.apply(partial(rules.create_partitions, new=new, **grown))
-    added = topic.partitions[-len(new) :]
-    yield from open_first(stored.image, topic, added, min_insync_replicas)
-    return topic, stored
+    @image_operation
+    def _expire_overdue(
+        self, timeout_ms: int, by: int
+    ) -> Operation[tuple[list[int], StampedImage]]:
+        known = yield from self._images.locked()
+        expired = [broker_id for (broker_id,) in (yield statements.lock_overdue(timeout_ms, by))]
+        left = rules.expire_brokers(known.image, expired)
+        return expired, (yield from self._images.store(known, left))
 
+    @image_operation
+    def create_topic(
+        self,
+        *,
+        name: str,
+        topic_id: UUID,
+        partitions: Sequence[Sequence[int]],
+        configs: Mapping[str, str],
+        internal: bool = False,
+        min_insync_replicas: int = 1,
+    ) -> Operation[tuple[Topic, StampedImage]]:
+        """Create a topic; `partitions` lists each partition's replicas, the leader first.
 
-def allocate_producer_ids(count: int) -> Operation[range]:
-    stop: int = yield statements.allocate_producer_ids(count)
-    return rules.producer_ids(stop - count, count)
+        Opens the first epochs of replicated partitions, unless the topic is diskless; the topic's
+        setting `min_insync_replicas` determines their ack quorums.
+
+        Raises:
+            TopicExists, TopicIdTaken: the name or the id is taken.
+            InvalidTopicName, InvalidPartitions, InvalidReplicas: by Kafka's rules.
+            InvalidQuorum: partitions have fewer replicas than `min_insync_replicas`.
+        """
+        created, stored = yield from self._images.apply(
+            partial(
+                rules.create_topic,
+                name=name,
+                topic_id=topic_id,
+                partitions=partitions,
+                configs=configs,
+                internal=internal,
+            )
+        )
+        yield from open_first(stored.image, created, created.partitions, min_insync_replicas)
+        return created, stored
+
+    @image_operation
+    def delete_topic(self, topic_id: UUID) -> Operation[tuple[Topic, StampedImage]]:
+        """Delete a topic and every group's offsets in it; return the deleted topic.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+        """
+        return self._images.apply(partial(rules.delete_topic, topic_id=topic_id))
+
+    @image_operation
+    def create_partitions(
+        self,
+        *,
+        topic_id: UUID,
+        expected_count: int,
+        new: Sequence[Sequence[int]],
+        min_insync_replicas: int = 1,
+    ) -> Operation[tuple[Topic, StampedImage]]:
+        """Add partitions to a topic that has `expected_count` of them, as `create_topic` does.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: it has another number of partitions.
+            InvalidPartitions, InvalidReplicas: none are added, or one is malformed.
+            InvalidQuorum: as `create_topic`.
+        """
+        topic, stored = yield from self._images.apply(
+            partial(
+                rules.create_partitions, topic_id=topic_id, expected_count=expected_count, new=new
+            )
+        )
+        added = topic.partitions[-len(new) :]
+        yield from open_first(stored.image, topic, added, min_insync_replicas)
+        return topic, stored
+
+    @image_operation
+    def set_topic_configs(
+        self, *, topic_id: UUID, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> Operation[tuple[Topic, StampedImage]]:
+        """Replace a topic's own configs if they are `expected`; None replaces any.
+
+        Raises:
+            UnknownTopic: no topic of this id.
+            StaleTopic: they have changed.
+        """
+        return self._images.apply(
+            partial(rules.set_topic_configs, topic_id=topic_id, configs=configs, expected=expected)
+        )
+
+    @image_operation
+    def set_broker_configs(
+        self, *, broker: str, configs: Mapping[str, str], expected: Mapping[str, str] | None
+    ) -> Operation[tuple[None, StampedImage]]:
+        """Replace a broker's dynamic configs; the empty name is the cluster-wide default.
+
+        Raises:
+            StaleConfigs: they are not the `expected` ones.
+        """
+        known = yield from self._images.locked()
+        image = rules.set_broker_configs(
+            known.image, broker=broker, configs=configs, expected=expected
+        )
+        return None, (yield from self._images.store(known, image))
+
+    @image_operation
+    def set_entity_configs(
+        self,
+        *,
+        kind: str,
+        changes: Mapping[str, Mapping[str, str]],
+        expected: Mapping[str, Mapping[str, str]],
+    ) -> Operation[tuple[None, StampedImage]]:
+        """Replace the configs of some entities of a kind, all or none; empty configs delete an
+        entity.
+
+        Raises:
+            StaleConfigs: the configs of an entity are not the `expected` ones.
+            InvalidError: there would be too many, or too long ones.
+        """
+        known = yield from self._images.locked()
+        image = rules.set_entity_configs(known.image, kind=kind, changes=changes, expected=expected)
+        return None, (yield from self._images.store(known, image))
+
+    @operation()
+    def allocate_producer_ids(self, count: int) -> Operation[range]:
+        """Allocate `count` producer ids that are never allocated again."""
+        rules.producer_ids(0, count)
+        stop: int = yield statements.allocate_producer_ids(count)
+        return rules.producer_ids(stop - count, count)

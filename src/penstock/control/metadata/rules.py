@@ -23,13 +23,7 @@ from penstock.control.errors import (
     UnknownBroker,
     UnknownTopic,
 )
-from penstock.control.limits import (
-    CHANGES_KNOWN_MAX,
-    ENTITY_CONFIGS_BYTES_MAX,
-    ENTITY_CONFIGS_MAX,
-    PRODUCER_IDS_PER_CALL_MAX,
-    TOPIC_PARTITIONS_MAX,
-)
+from penstock.control.limits import CHANGES_KNOWN_MAX, TOPIC_PARTITIONS_MAX
 from penstock.control.values import (
     ROLES,
     Broker,
@@ -37,6 +31,15 @@ from penstock.control.values import (
     Partition,
     Topic,
 )
+
+PRODUCER_IDS_PER_CALL_MAX: Final = 1_000_000
+"""Producer ids allocated by one call."""
+
+ENTITY_CONFIGS_MAX: Final = 10_000
+"""Entities of one kind: quotas, subscriptions to clients' metrics, ACL bindings, users."""
+
+ENTITY_CONFIGS_BYTES_MAX: Final = 16_384
+"""Characters of one entity's name and configs together."""
 
 PRODUCER_ID_MAX: Final = 2**63 - 1
 

@@ -1,11 +1,52 @@
-"""Operations on sink commits."""
+"""Sink commits: methods of the control plane, and the operations that they share."""
 
 from __future__ import annotations
 
-from penstock.control.drivers.statements import Again, Operation
+from penstock.control.drivers.statements import Again, Operation, OverDatabase, operation, query
 from penstock.control.sink_commits import statements
 from penstock.control.sink_commits.rules import check_sink_commit, check_sink_version
 from penstock.control.values import SinkCommit
+
+
+class SinkCommits(OverDatabase):
+    """Methods of `ControlPlane` for sink commits."""
+
+    @query
+    def sink_commit(self, query_id: str) -> Operation[SinkCommit | None]:
+        """Return the newest commit of a query, or None."""
+        return read(query_id)
+
+    @operation()
+    def save_sink_commit(self, record: SinkCommit, *, expected_version: int) -> Operation[int]:
+        """Save a query's commit if it is at `expected_version` (0: absent); return the new version.
+
+        An intent is followed by itself with other targets, or by its own end; the end of a batch by
+        a higher batch. Versions come from one counter for all queries and are never reused.
+
+        Raises:
+            StaleSink: it is at another version, or the record cannot follow it.
+            TooLarge: too many queries or targets, or a manifest of more than
+                `SINK_MANIFEST_BYTES_MAX`.
+        """
+        found = yield from lock(record.query_id)
+        return (yield from save_over(record, found, expected_version=expected_version))
+
+    @query
+    def sink_commits(self) -> Operation[list[SinkCommit]]:
+        """Return the newest commits of all queries, by query id, without manifests."""
+        return read_all()
+
+    @operation()
+    def delete_sink_commit(self, query_id: str, *, expected_version: int) -> Operation[None]:
+        """Delete a query's commit, if there is one.
+
+        Raises:
+            StaleSink: it is at another version.
+        """
+        found = yield from lock(query_id)
+        if found is not None:
+            check_sink_version(query_id, found=found, expected=expected_version)
+            yield statements.delete(query_id)
 
 
 def read(query_id: str) -> Operation[SinkCommit | None]:
@@ -23,11 +64,6 @@ def lock(query_id: str) -> Operation[SinkCommit | None]:
     return None if found is None else statements.commit_of(found)
 
 
-def save(record: SinkCommit, *, expected_version: int) -> Operation[int]:
-    found = yield from lock(record.query_id)
-    return (yield from save_over(record, found, expected_version=expected_version))
-
-
 def save_over(
     record: SinkCommit, found: SinkCommit | None, *, expected_version: int
 ) -> Operation[int]:
@@ -38,10 +74,3 @@ def save_over(
     if version is None:
         raise Again(f"query {record.query_id!r} was saved at the same time")
     return version
-
-
-def delete(query_id: str, *, expected_version: int) -> Operation[None]:
-    found = yield from lock(query_id)
-    if found is not None:
-        check_sink_version(query_id, found=found, expected=expected_version)
-        yield statements.delete(query_id)

@@ -11,13 +11,55 @@
 
 An end without an intent before it is a commit in one write: a batch without rows, or one whose
 offsets the control plane assigns.
+
+A commit to diskless topics is one transaction with its row. All objects are committed or none: one
+rejected entry rejects the row, too.
+
+| the row                                  | its objects                | the call              |
+|------------------------------------------|----------------------------|-----------------------|
+| at the expected version                  | all PENDING                | commits               |
+| done with this batch, at a later version | all committed, answer kept | gets the first answer |
+| anything else                            | any                        | `StaleSink`           |
+| at the expected version                  | any of them not PENDING    | `ObjectLeaseLost`     |
+
+Sinks write here without producer ids: the row alone detects repetitions.
 """
 
 from __future__ import annotations
 
-from penstock.control.errors import StaleSink, TooLarge
-from penstock.control.limits import SINK_MANIFEST_BYTES_MAX, SINK_TARGETS_MAX, SINKS_MAX
-from penstock.control.values import SinkCommit
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from penstock.control.batch_index.commit_rules import (
+    CommitPlan,
+    check_commit,
+    commit_keys,
+    plan_commit,
+)
+from penstock.control.batch_index.rules import PartitionRow, TopicOf
+from penstock.control.batch_index.values import (
+    CommitAnswer,
+    ObjectCommit,
+    ObjectLease,
+    ObjectState,
+    PartitionKey,
+)
+from penstock.control.errors import (
+    EntryRefused,
+    InvalidCommit,
+    ObjectLeaseLost,
+    StaleSink,
+    TooLarge,
+)
+from penstock.control.limits import SINK_OBJECTS_MAX, SINK_TARGETS_MAX
+from penstock.control.values import SinkCommit, SinkTarget
+
+SINKS_MAX: Final = 10_000
+"""Queries with a stored commit."""
+
+SINK_MANIFEST_BYTES_MAX: Final = 16 << 20
+"""Bytes of one saved manifest, which is compressed."""
 
 
 def check_sink_commit(
@@ -67,3 +109,113 @@ def _check_size(record: SinkCommit, *, new: bool, count: int) -> None:
             f"the manifest of query {record.query_id!r}, batch {record.batch_id}, has"
             f" {len(record.manifest)} bytes compressed, the limit is {SINK_MANIFEST_BYTES_MAX}"
         )
+
+
+class _ObjectRow(Protocol):
+    @property
+    def state(self) -> ObjectState: ...
+
+
+Row = TypeVar("Row", bound=_ObjectRow)
+
+
+class SinkAnswer(NamedTuple):
+    """The saved row, with its offsets and version, and the answer for each object."""
+
+    record: SinkCommit
+    answers: tuple[CommitAnswer, ...]
+
+
+def check_sink_objects(record: SinkCommit, commits: Sequence[ObjectCommit]) -> None:
+    """Validate a call before anything is read.
+
+    Raises:
+        TooLarge: more than `SINK_OBJECTS_MAX` objects, or as `check_commit`.
+        InvalidCommit: the batch is not done, has no object, has one twice, or has a producer's
+            batches; or as `check_commit`.
+    """
+    if len(commits) > SINK_OBJECTS_MAX:
+        raise TooLarge(
+            f"the commit of query {record.query_id!r} has {len(commits)} objects,"
+            f" the limit is {SINK_OBJECTS_MAX}"
+        )
+    ids = {commit.object_id for commit in commits}
+    if record.state != "done" or not commits or len(ids) != len(commits):
+        raise InvalidCommit(
+            f"query {record.query_id!r}, batch {record.batch_id}: {len(commits)} objects of"
+            f" {len(ids)} ids are to be committed with a row that is {record.state!r}"
+        )
+    for commit in commits:
+        check_commit(commit)
+        if any(entry.producer_id >= 0 for entry in commit.entries):
+            raise InvalidCommit(f"object {commit.object_id}: a sink's batches have no producer")
+
+
+def is_repeated(record: SinkCommit, found: SinkCommit | None, *, expected: int) -> bool:
+    return (
+        found is not None
+        and found.version > expected
+        and found.state == "done"
+        and found.batch_id == record.batch_id
+    )
+
+
+def pending(object_id: int, row: Row | None) -> Row:
+    if row is None or row.state != "pending":
+        raise ObjectLeaseLost(object_id)
+    return row
+
+
+def sink_keys(commits: Sequence[ObjectCommit]) -> set[PartitionKey]:
+    return {key for commit in commits for key in commit_keys(commit)[0]}
+
+
+def plan_sink_objects(
+    commits: Sequence[ObjectCommit],
+    leases: Sequence[ObjectLease],
+    *,
+    topic_of: TopicOf,
+    partitions: Mapping[PartitionKey, PartitionRow],
+    now_ms: int,
+) -> tuple[CommitPlan, ...]:
+    """Plan the commits of all objects in order; each sees the changes of those before it.
+
+    `partitions` and `now_ms` are as in `plan_commit`.
+
+    Raises:
+        EntryRefused: a topic or partition does not exist, or is not diskless.
+    """
+    rows = dict(partitions)
+    plans: list[CommitPlan] = []
+    for commit, lease in zip(commits, leases, strict=True):
+        plan = plan_commit(
+            commit, lease, topic_of=topic_of, partitions=rows, producers={}, now_ms=now_ms
+        )
+        for placed in plan.answer.placed:
+            if placed.error is not None:
+                raise EntryRefused(commit.object_id, placed.error, str(placed.message))
+        rows.update(plan.partitions)
+        plans.append(plan)
+    return tuple(plans)
+
+
+def with_offsets(
+    record: SinkCommit, commits: Sequence[ObjectCommit], answers: Sequence[CommitAnswer]
+) -> SinkCommit:
+    """Return the row with the adjoining offsets of its objects; other targets are unchanged."""
+    offsets: dict[PartitionKey, tuple[int, int]] = {}
+    for commit, answer in zip(commits, answers, strict=True):
+        for entry, placed in zip(commit.entries, answer.placed, strict=True):
+            key = (entry.topic_id, entry.partition)
+            first, _ = offsets.get(key, (placed.base_offset, 0))
+            offsets[key] = first, placed.base_offset + entry.offset_count
+    return dataclasses.replace(
+        record, targets=tuple([_placed(target, offsets) for target in record.targets])
+    )
+
+
+def _placed(target: SinkTarget, offsets: Mapping[PartitionKey, tuple[int, int]]) -> SinkTarget:
+    found = offsets.get((target.topic_id, target.partition))
+    if found is None:
+        return target
+    return dataclasses.replace(target, base_offset=found[0], next_offset=found[1])

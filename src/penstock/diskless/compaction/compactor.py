@@ -27,7 +27,7 @@ from penstock.base.errors import CorruptError
 from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.compaction import metrics

@@ -14,7 +14,7 @@ from penstock.archive.segments import SealedSegment
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable
 from penstock.diskless.consolidation.limits import SWAP_ATTEMPTS_MAX, SWAP_BACKOFF

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import Clock
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import Backlog, ObjectLease, PartitionKey, SegmentSwap
 from penstock.diskless.consolidation.choosing import choose
 from penstock.diskless.consolidation.consolidator import rules_of

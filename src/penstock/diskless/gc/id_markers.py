@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.archive.errors import CorruptObject
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.diskless.errors import DatabaseRestored, StoreOfAnotherCluster
 from penstock.diskless.formats.mark import (
     MARK_BYTES_MAX,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import Clock
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.gc.id_markers import ObjectIdMarkers

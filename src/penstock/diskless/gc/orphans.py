@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.gc.id_markers import ObjectIdMarkers
 from penstock.diskless.limits import LISTED_ROWS_MAX, ORPHANS_DELETED_MAX, ORPHANS_NAMED_MAX

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.limits import (

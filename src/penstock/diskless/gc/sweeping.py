@@ -17,7 +17,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import MarkedObject
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.gc.id_markers import ObjectIdMarkers

@@ -44,7 +44,7 @@ from penstock.records.extents import Extent
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import TransactionalLog

@@ -43,7 +43,7 @@ from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, en
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.control.batch_index.values import PartitionKey, Watermarks
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
     from penstock.control import Topic
     from penstock.control.batch_index.migration_values import ParticipantState
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
 

@@ -23,7 +23,7 @@ from penstock.diskless.reading.loads import Loads
 from penstock.records.transactions import AbortedTransaction
 
 if TYPE_CHECKING:
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
 
 logger = logging.getLogger(__name__)
 

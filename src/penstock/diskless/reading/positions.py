@@ -23,7 +23,7 @@ from penstock.records.extents import Extent
 from penstock.storage.values import OffsetAndTimestamp
 
 if TYPE_CHECKING:
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
     from penstock.diskless.reading.reader import Reader
 
 

@@ -45,7 +45,7 @@ from penstock.storage import Read
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.base.system import Clock
-    from penstock.control.batch_index.plane import DisklessPlane
+    from penstock.control.batch_index.operations import DisklessPlane
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from penstock.archive.limits import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import ObjectCommit, ObjectLease
 from penstock.control.limits import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless.errors import WriteFailed

@@ -21,7 +21,7 @@ from uuid import UUID
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.base.system import Clock, Randomness
-from penstock.control.batch_index.plane import DisklessPlane
+from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
 from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS

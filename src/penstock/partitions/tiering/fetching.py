@@ -31,7 +31,7 @@ from penstock.storage.lookups import record_in
 if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.control.batch_index.values import PartitionKey
-    from penstock.control.tiers.plane import TieredPartitions
+    from penstock.control.tiers.operations import TieredPartitions
     from penstock.objects.store_path import StorePath
     from penstock.partitions.tiering.source import TierSource
     from penstock.records.transactions import AbortedTransaction

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from penstock.control.batch_index.values import PartitionKey
-    from penstock.control.tiers.plane import TieredPartitions
+    from penstock.control.tiers.operations import TieredPartitions
     from penstock.control.tiers.values import TierBounds
     from penstock.partitions.tiering.fetching import TierFetcher
     from penstock.records.transactions import AbortedTransaction

@@ -14,7 +14,7 @@ from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.classic.record import decode_group, encode_group
 from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
-from tests.control.before.contents import GROUP
+from tests.control.before.contents import GROUP_OF_ONE_RECORD
 
 texts = st.text(max_size=12)
 
@@ -84,7 +84,7 @@ def test_the_form_of_before_is_read(group: Group) -> None:
 
 
 def test_a_group_of_a_migrated_database_is_read() -> None:
-    restored = decode_group("g", {GROUP.member: GROUP.value}, epoch=2, now_ms=0)
+    restored = decode_group("g", {GROUP_ROW: GROUP_OF_ONE_RECORD}, epoch=2, now_ms=0)
     (member,) = restored.members.values()
     assert (restored.generation, restored.leader, restored.protocol) == (3, "m-1", "range")
     assert (member.member_id, member.assignment) == ("m-1", b"\x00\x02")

@@ -2,8 +2,7 @@
 
 Brokers of different versions may start at once. An advisory lock lets one of them migrate while the
 others wait; a table stores the applied numbers. A migration changes nothing that the previous
-Penstock needs, so that brokers of both versions run side by side. 0005 to 0007 are the exception,
-made before the first release: stop older brokers first.
+Penstock needs, so that brokers of both versions run side by side.
 
 The tables are in the first schema of the connection's search path. A schema with foreign tables and
 none of Penstock's is rejected: the URL is most likely wrong.
@@ -11,14 +10,16 @@ none of Penstock's is rejected: the URL is most likely wrong.
 
 from __future__ import annotations
 
-from importlib import resources
 from typing import Final
 
 from penstock.base.system import Randomness
 from penstock.control.drivers.postgres_connections import Connection, run
 from penstock.control.errors import IncompatibleDatabase
-from penstock.control.limits import MIGRATION_TIMEOUT_SECONDS
 from penstock.control.metadata import operations, rules
+from penstock.control.migrations import missing
+
+MIGRATION_TIMEOUT_SECONDS: Final = 120.0
+"""Timeout of a schema migration, and of other starting brokers that wait for it."""
 
 SERVER_VERSION_MIN: Final = 130_000
 _LOCK: Final = "1346719315, 1"
@@ -33,35 +34,18 @@ BEGIN_MIGRATION: Final = (
 )
 
 
-def migrations() -> list[tuple[int, str]]:
-    folder = resources.files("penstock.control.migrations.postgres")
-    found = [
-        (int(item.name.split("_", 1)[0]), item.read_text())
-        for item in folder.iterdir()
-        if item.name.endswith(".sql")
-    ]
-    return sorted(found)
-
-
 async def migrate(connection: Connection, *, where: str, randomness: Randomness) -> str:
     """Run the migrations that the database lacks, after `BEGIN_MIGRATION`; return the cluster's id.
 
     Raises:
-        IncompatibleDatabase: it has unknown migrations, foreign tables, or an unsupported server
-            version or encoding.
+        IncompatibleDatabase: it has unknown migrations, is older than release 0.1, has foreign
+            tables, or an unsupported server version or encoding.
     """
     await _check_server(connection, where)
-    known = migrations()
     version = await _version(connection, where)
-    if version > known[-1][0]:
-        raise IncompatibleDatabase(
-            f"{where} is at schema version {version}; this Penstock knows versions up to"
-            f" {known[-1][0]}: run the Penstock that wrote it, or a newer one"
-        )
-    for number, text in known:
-        if number > version:
-            await connection.execute(text)
-            await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
+    for number, text in missing("postgres", version, where=where):
+        await connection.execute(text)
+        await connection.execute("INSERT INTO penstock_schema VALUES ($1)", number)
     opened = operations.open_cluster(rules.cluster_id(randomness.uuid()), randomness.uuid())
     return await run(connection, opened)
 

@@ -1,5 +1,0 @@
--- A placement that a partition is to have next, as a JSON list, and the number of the order for it: the
--- version of the metadata that it was made in. No list and 0 where nothing is ordered.
-
-ALTER TABLE partitions ADD COLUMN target text NOT NULL DEFAULT '[]',
-    ADD COLUMN move bigint NOT NULL DEFAULT 0 CHECK (move >= 0);
