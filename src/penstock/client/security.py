@@ -27,8 +27,7 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.base.urls import without_credentials
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
-from penstock.client.properties import parse_properties
-from penstock.client.references import resolve
+from penstock.client.references import parse_properties, resolve
 from penstock.security.credentials import MECHANISMS, OAUTHBEARER, PLAIN
 from penstock.security.files import read_file
 from penstock.security.sasl import new_nonce

@@ -21,8 +21,7 @@ from penstock.base.settings import by_name
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
 from penstock.broker.settings import super_users_of
-from penstock.client.properties import parse_properties
-from penstock.client.references import referenced_files
+from penstock.client.references import parse_properties, referenced_files
 from penstock.client.security import CONFIG_BYTES_MAX, CONFIG_VARIABLE, ClientSecuritySettings
 from penstock.security import ANONYMOUS
 from penstock.security.files import UnusableFile, read_file
