@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from penstock.storage.inspection.findings import BatchVerifier, Finding
 
 
-@click.command("verify", short_help="Name what cannot be read, and files that disagree.")
-@click.option("--quick", is_flag=True, help="Checksums only: records are not looked at.")
-@click.option("--notes", is_flag=True, help="Show what is not wrong, too: gaps, torn ends.")
+@click.command("verify", short_help="Check stored batches and the files beside them.")
+@click.option("--quick", is_flag=True, help="Check only checksums, not records.")
+@click.option(
+    "--notes", is_flag=True, help="Show notes too: gaps and torn ends, which are not errors."
+)
 @place_options
 def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
@@ -69,7 +71,9 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
                     stack.enter_context(locked(root))
                 except StoreLocked:
                     live = True
-                    click.echo(f"{root}: a broker runs: ends are not compared", err=True)
+                    click.echo(
+                        f"{root}: a broker is running; the ends of logs are not compared", err=True
+                    )
                 verify_store(root, chosen.wanted, verifier, live=live, advance=advance)
     if chosen.topic is not None and not verifier.partitions:
         raise no_such_partition(chosen)
@@ -109,7 +113,7 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
     topic = chosen.topic
     if topic is None:
-        raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+        raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
     wanted = list(chosen.numbers) or None
     with chosen.state.client() as client:
         starts = client.list_offsets(topic, "earliest", partitions=wanted)
@@ -199,7 +203,7 @@ def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
     }
     columns = (
         "kind", "partition", "first offset=base_offset", "last_offset", "where=place",
-        "what is wrong=reason",
+        "problem=reason",
     )  # fmt: skip
     state = chosen.state
     if rows or state.json:
