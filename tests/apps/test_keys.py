@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.security.data import open_value, ring_at, seal_value
-from penstock.security.data.key_location import KeyPlace
+from penstock.security.data.file_ring import KeyPlace
 from penstock.security.data.master_keys import generated
 from tests.apps.conftest import Run
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header
-from penstock.records.chain import is_chain
 from penstock.records.columnar import decode_batches
-from penstock.records.columnar.validation import check_chain, check_records
+from penstock.records.columnar.validation import check_chain, check_records, is_chain
 from penstock.records.limits import (
     REFUSED_RECORDS_NAMED_MAX,
     VALIDATED_BATCH_BYTES_MAX,

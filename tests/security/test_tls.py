@@ -13,7 +13,6 @@ import pytest
 from penstock.security.development_ca import authority_in
 from penstock.security.files import Reloading, UnusableFile
 from penstock.security.tls import (
-    PROTOCOLS,
     ClientAuth,
     TlsFiles,
     TlsOptions,
@@ -21,6 +20,7 @@ from penstock.security.tls import (
     client_context,
     server_context,
 )
+from penstock.security.tls_settings import PROTOCOLS
 from tests.security.certificates import keystore, now_ms, truststore
 
 OPTIONS: Final = TlsOptions()

@@ -14,7 +14,7 @@ import click
 from penstock.apps.session import BadInput, State, counted, default_option, output_option, say, show
 
 if TYPE_CHECKING:
-    from penstock.security.data.key_location import KeyPlace
+    from penstock.security.data.file_ring import KeyPlace
 
 SHOWN_MAX: Final = 1_000
 SUBJECTS_MAX: Final = 1_000_000
@@ -40,7 +40,7 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def wrapped(*arguments: Any, ring: str, master_key: str | None, **options: Any) -> None:
-        from penstock.security.data.key_location import KeyPlace
+        from penstock.security.data.file_ring import KeyPlace
 
         place = KeyPlace(ring=Path(ring).expanduser().absolute(), master=master_key)
         command(*arguments, place=place, **options)
@@ -85,7 +85,7 @@ def init(state: State, place: KeyPlace) -> None:
 @output_option
 def list_keys(state: State, place: KeyPlace, limit: int) -> None:
     """List subjects with keys, and count shredded subjects; never shows a key."""
-    from penstock.security.data.key_location import ring_at
+    from penstock.security.data.file_ring import ring_at
 
     ring = ring_at(place)
     counts = ring.counts()
@@ -105,7 +105,7 @@ def rotate(state: State, place: KeyPlace) -> None:
     Earlier copies of the ring become useless without the old master key. A master key in the
     environment is followed by the one in the variable of the same name plus _NEXT.
     """
-    from penstock.security.data.key_location import ring_at
+    from penstock.security.data.file_ring import ring_at
 
     count, todo = ring_at(place).rotate()
     text = f"{counted(count, 'key')} wrapped by a new master key"
@@ -123,7 +123,7 @@ def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -
     This cannot be undone, and a shredded subject gets no new key. With - the subjects are read from
     stdin, one a line. Exits with status 1 if a subject has no key.
     """
-    from penstock.security.data.key_location import ring_at
+    from penstock.security.data.file_ring import ring_at
 
     if subjects == (STDIN,) and not yes:
         raise BadInput("subjects from stdin require --yes: the command cannot ask for confirmation")
@@ -141,7 +141,7 @@ def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -
 @output_option
 def readmit(state: State, place: KeyPlace, subjects: tuple[str, ...]) -> None:
     """Allow shredded subjects new keys; data encrypted before stays null."""
-    from penstock.security.data.key_location import ring_at
+    from penstock.security.data.file_ring import ring_at
 
     ring = ring_at(place)
     found = [(subject, ring.readmit(subject)) for subject in _subjects(subjects)]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.client.groups import Committed, GroupDescription, GroupListing, GroupMember
     from penstock.client.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
     from penstock.client.queue import Queue
-    from penstock.client.subscription import Subscription
+    from penstock.client.reader import Subscription
     from penstock.client.transactions import TransactionalProducer
     from penstock.client.writer import WriteReport
 
@@ -48,7 +48,7 @@ _HOMES = {
     "RawFetch": "client",
     "ReadPosition": "fetch",
     "Record": "acquired_records",
-    "Subscription": "subscription",
+    "Subscription": "reader",
     "Taken": "acquired_records",
     "TopicExists": "errors",
     "TopicMetadata": "metadata",

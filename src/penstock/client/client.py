@@ -48,11 +48,10 @@ from penstock.client.pool import Unanswered
 from penstock.client.producers import ProducerIdentities, ProducerIdentity
 from penstock.client.queue import Queue, queue_topics
 from penstock.client.quotas import QuotaCalls
-from penstock.client.reader import Reader, ReadLimits, fetch_once, too_large
+from penstock.client.reader import Reader, ReadLimits, Subscription, fetch_once, too_large
 from penstock.client.replicas import ReplicaCalls
 from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session
-from penstock.client.subscription import Subscription
 from penstock.client.transaction_admin import TransactionCalls
 from penstock.client.transactions import TransactionalProducer
 from penstock.client.writer import (

@@ -1,21 +1,24 @@
-"""References of options to files and environment variables: `${file:PATH}`, `${env:NAME}`.
+"""Files of options, and references of options to files and variables of the environment.
 
-`${file:PATH:KEY}` is a key of a properties file, as for Kafka's clients. `${file:PATH}` is the text
-of a whole file, the usual form of a password, which Apache Kafka does not support. A relative path
-begins at the working directory, like the paths of the other options.
+`parse_properties` reads Java's properties files: `:` or a blank instead of `=`, continued lines,
+escapes. `${file:PATH:KEY}` is a key of such a file, as for Kafka's clients. `${file:PATH}` is the
+text of a whole file, the usual form of a password, which Apache Kafka does not support.
+`${env:NAME}` is a variable. A relative path begins at the working directory, like the paths of the
+other options.
 
-Source: Kafka's `FileConfigProvider` (KIP-297) and `EnvVarConfigProvider` (KIP-887).
+Source: `java.util.Properties.load`; Kafka's `FileConfigProvider` (KIP-297) and
+`EnvVarConfigProvider` (KIP-887).
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from penstock.base.errors import InvalidSetting
-from penstock.client.properties import parse_properties
-from penstock.security.files import read_file
+from penstock.security.files import UnusableFile, read_file
 
 REFERENCE_BYTES_MAX: Final = 1 << 20
 _REFERENCE: Final = re.compile(r"\$\{(?P<kind>file|env):(?P<name>[^:}]+)(?::(?P<key>[^}]+))?\}")
@@ -23,6 +26,12 @@ _FORMS: Final = (
     "may refer to a file as ${file:PATH}, to a key of a properties file as ${file:PATH:KEY} and to"
     " a variable of the environment as ${env:NAME}; write a value that has ${ itself to a file"
 )
+_BLANKS: Final = " \t\f"
+_PROPERTY: Final = re.compile(
+    rf"((?:[^\\=:{_BLANKS}]|\\.)*)[{_BLANKS}]*[=:]?[{_BLANKS}]*(.*)", re.DOTALL
+)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def resolve(name: str, value: str) -> str:
@@ -61,3 +70,58 @@ def _named(option: str, found: re.Match[str]) -> str:
     if key not in properties:
         raise InvalidSetting(option, found[0], f"{name} has no key {key}")
     return properties[key]
+
+
+def parse_properties(path: str, data: bytes) -> dict[str, str]:
+    """Return names and values; the last value of a repeated name.
+
+    Args:
+        path: the file's name, for messages.
+        data: its bytes. Text that is not UTF-8 is Latin-1, as for Java.
+
+    Raises:
+        UnusableFile: a `\\u` is not followed by four hexadecimal digits.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = data.decode("latin-1")
+    try:
+        return dict(map(_property, _logical_lines(text)))
+    except ValueError:
+        raise UnusableFile(
+            f"{path} has a \\u without four hexadecimal digits: write \\u00fc for ü"
+        ) from None
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    line = ""
+    for part in re.split(r"\r\n|\r|\n", text):
+        natural = part.lstrip(_BLANKS)
+        if not line and natural[:1] in ("", "#", "!"):
+            continue
+        continues = (len(natural) - len(natural.rstrip("\\"))) % 2
+        line += natural[: len(natural) - continues]
+        if not continues:
+            yield line
+            line = ""
+    if line:
+        yield line
+
+
+def _property(line: str) -> tuple[str, str]:
+    """Split a line into name and value; raise ValueError for an invalid escape."""
+    name, value = re.fullmatch(_PROPERTY, line).groups()  # type: ignore[union-attr]
+    return _unescaped(name), _unescaped(value)
+
+
+def _unescaped(text: str) -> str:
+    def replaced(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        if found[2] == "u":
+            raise ValueError(text)
+        return _ESCAPES.get(found[2], found[2])
+
+    units = _ESCAPE.sub(replaced, text)
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le")

@@ -27,11 +27,11 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Randomness
 from penstock.base.urls import without_credentials
 from penstock.client.admin_http import AdminSecurity
 from penstock.client.errors import BrokerRefused, broker_error
-from penstock.client.properties import parse_properties
-from penstock.client.references import resolve
+from penstock.client.references import parse_properties, resolve
 from penstock.security.credentials import MECHANISMS, OAUTHBEARER, PLAIN
 from penstock.security.files import read_file
 from penstock.security.sasl import new_nonce
+from penstock.security.tls_settings import PROTOCOLS, TlsSettings
 
 if TYPE_CHECKING:
     import ssl
@@ -61,7 +61,9 @@ class NotAuthenticated(BrokerRefused):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSecuritySettings:
+class ClientSecuritySettings(TlsSettings):
+    """Options of a client; without a truststore the system's authorities verify servers."""
+
     security_protocol: str = setting(
         "PLAINTEXT", "Protocol of the connections to brokers.",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
@@ -80,22 +82,13 @@ class ClientSecuritySettings:
         "", "File of the token as file:///path, which is read again for each connection."
     )
     ssl_truststore_type: str = setting("PEM", "Format of the truststore.", choices=("PEM",))
-    ssl_truststore_location: str = setting(
-        "", "File with the authorities that servers' certificates are verified by; empty means"
-        " the system's.",
-    )  # fmt: skip
     ssl_keystore_type: str = setting("PEM", "Format of the keystore.", choices=("PEM",))
-    ssl_keystore_location: str = setting(
-        "", "File with the client's certificate chain, and its private key unless that has a file."
-    )
-    ssl_key_location: str = setting("", "File with the private key.")
-    ssl_key_password: str = setting("", "Password of the private key.", secret=True)
     ssl_endpoint_identification_algorithm: str = setting(
         "https", "Whether a server's certificate must be for its host: https, or none.",
         choices=("https", "none", ""),
     )  # fmt: skip
     ssl_enabled_protocols: tuple[str, ...] = setting(
-        ("TLSv1.2", "TLSv1.3"), "Allowed versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
+        PROTOCOLS, "Allowed versions of TLS.", choices=PROTOCOLS
     )
 
     def __post_init__(self) -> None:
@@ -224,16 +217,10 @@ def _context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
 
 
 def _new_context(settings: ClientSecuritySettings) -> ssl.SSLContext:
-    from penstock.security.tls import TlsFiles, TlsOptions, client_context
+    from penstock.security.tls import TlsOptions, client_context
 
-    files = TlsFiles(
-        keystore=settings.ssl_keystore_location,
-        key=settings.ssl_key_location,
-        key_password=settings.ssl_key_password,
-        truststore=settings.ssl_truststore_location,
-    )
     return client_context(
-        files,
+        settings.tls_files,
         TlsOptions(protocols=settings.ssl_enabled_protocols),
         check_host=settings.ssl_endpoint_identification_algorithm == "https",
         now_ms=SYSTEM_CLOCK.now_ms(),

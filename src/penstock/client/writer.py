@@ -22,6 +22,7 @@ from penstock.client.arguments import optional_whole, positive, text, whole
 from penstock.client.columns import ColumnNames, choose, chunks, normalise, open_stream, pick
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, InvalidArgument, TimedOut
+from penstock.client.partitioning import check_partitions, spread
 from penstock.client.produce import (
     Batch,
     PartitionReport,
@@ -33,7 +34,6 @@ from penstock.client.produce import (
 from penstock.client.producers import ProducerIdentity
 from penstock.client.protocol import read_response
 from penstock.client.session import Session
-from penstock.client.spreading import check_partitions, spread
 from penstock.records import HEADER_BYTES, Codec, columnar
 from penstock.records.compression import LEVELS
 

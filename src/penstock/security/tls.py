@@ -22,17 +22,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from penstock.security.files import UnusableFile, read_file
+from penstock.security.tls_settings import PROTOCOLS
 
-TLS_1_2: Final = "TLSv1.2"
-TLS_1_3: Final = "TLSv1.3"
-PROTOCOLS: Final = (TLS_1_2, TLS_1_3)
 ClientAuth = Literal["none", "requested", "required"]
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
     "required": ssl.CERT_REQUIRED,
 }
-_VERSIONS: Final = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
+_VERSIONS: Final = dict(
+    zip(PROTOCOLS, (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3), strict=True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

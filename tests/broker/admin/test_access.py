@@ -7,15 +7,17 @@ import re
 import socket
 from base64 import b64encode
 from collections.abc import AsyncIterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
+from penstock.base.http_routes import Routes
+from penstock.broker import admin as admin_room
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.access import HOSTS, NEEDS
+from penstock.broker.admin.access import HOSTS, Needs
 from penstock.broker.admin.app import build_app
-from penstock.broker.admin.health import Parts, Readiness
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
 from penstock.security.credentials import SCRAM_SHA_256, derive
@@ -29,6 +31,16 @@ from tests.security.access import Noted, allow
 PASSWORD = "correct horse"
 CREDENTIAL = derive(SCRAM_SHA_256, PASSWORD, salt=b"0123456789abcdef", iterations=4096)
 NAMES = {"topic": "orders", "group": "g/h", "transactional_id": "q", "cluster": CLUSTER}
+MODULES = [
+    import_module(f"{admin_room.__name__}.{found.name}")
+    for found in iter_modules(admin_room.__path__)
+]
+NEEDS: dict[tuple[str, str], Needs] = {
+    (route.method, route.path): route.access
+    for module in MODULES
+    if hasattr(module, "routes")
+    for route in module.routes.declared
+}
 ROUTES = sorted(key for key, needs in NEEDS.items() if needs.operation)
 
 
@@ -73,26 +85,20 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
 
 
-# The table
+# Declarations
 
 
-def test_every_route_of_the_application_has_a_row(broker: BrokerServer, guarded: Guarded) -> None:
-    app: Any = build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+def test_every_declared_route_is_in_the_application(broker: BrokerServer, guarded: Guarded) -> None:
+    app: Any = build_app(broker, guarded.server.access)
     routes = {
         (method, route.path) for route in app._app.routes for method in route.methods - {"HEAD"}
     }
     assert routes == NEEDS.keys()
 
 
-def test_a_route_without_a_row_does_not_come_up(
-    broker: BrokerServer, guarded: Guarded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from penstock.broker.admin import access
-
-    rows = {key: needs for key, needs in NEEDS.items() if key[1] != "/v1/losses"}
-    monkeypatch.setattr(access, "NEEDS", rows)
-    with pytest.raises(KeyError, match="/v1/losses"):
-        build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+def test_a_route_without_an_access_rule_is_refused() -> None:
+    with pytest.raises(TypeError, match="access"):
+        Routes[None, Needs]().add("GET /v1/open")  # type: ignore[call-arg]
 
 
 def test_unauthenticated_routes_return_only_health() -> None:

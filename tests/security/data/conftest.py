@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.security.data.file_ring import FileKeyRing
-from penstock.security.data.key_location import KeyPlace, ring_at
+from penstock.security.data.file_ring import FileKeyRing, KeyPlace, ring_at
 from penstock.security.data.master_keys import generated, master_keys
 
 VARIABLE = "TESTED_MASTER_KEY"

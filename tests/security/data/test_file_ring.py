@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.security.data.file_ring import FILE, FileKeyRing
-from penstock.security.data.key_location import KeyPlace
+from penstock.security.data.file_ring import FILE, FileKeyRing, KeyPlace
 from penstock.security.data.key_ring import KeyRingUnusable, SubjectKey, SubjectTooLong
 from penstock.security.data.master_keys import generated, master_keys
 from penstock.security.data.sealing import open_value, seal_value
@@ -207,7 +206,7 @@ def test_threads_share_a_ring(ring: FileKeyRing) -> None:
 _MAKING = """
 import sys
 from pathlib import Path
-from penstock.security.data.key_location import KeyPlace, ring_at
+from penstock.security.data.file_ring import KeyPlace, ring_at
 ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 for first in range(0, 1200, 50):
     names = [f"customer-{n}" for n in range(first, first + 50)]
@@ -255,7 +254,7 @@ _ROTATING = """
 import os, signal, sys
 from pathlib import Path
 from penstock.security.data import file_ring, master_keys, secret_files
-from penstock.security.data.key_location import KeyPlace, ring_at
+from penstock.security.data.file_ring import KeyPlace, ring_at
 ring = ring_at(KeyPlace(ring=Path(sys.argv[1]), master=sys.argv[2] or None))
 left = int(os.environ["KILLED_AT"])
 

@@ -10,8 +10,7 @@ import pytest
 
 from penstock.security.data import TokenForm, token, tokenize_column
 from penstock.security.data.columns import UnfitColumn
-from penstock.security.data.file_ring import FileKeyRing
-from penstock.security.data.key_location import KeyPlace
+from penstock.security.data.file_ring import FileKeyRing, KeyPlace
 from penstock.security.data.tokens import LENGTHS_MAX, InvalidTokenForm
 from tests.security.data.conftest import opened
 

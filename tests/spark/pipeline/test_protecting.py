@@ -21,8 +21,7 @@ from penstock.security.data import (
     seal_value,
     token,
 )
-from penstock.security.data.file_ring import FileKeyRing
-from penstock.security.data.key_location import KeyPlace
+from penstock.security.data.file_ring import FileKeyRing, KeyPlace
 from penstock.security.data.master_keys import master_keys
 from penstock.spark.pipeline.analysis import plan, problems
 from penstock.spark.pipeline.parsing import load

@@ -21,12 +21,11 @@ from penstock.base.settings import by_name
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.listeners import ADMIN, Listener, admin_listener, parse_listeners
 from penstock.broker.settings import super_users_of
-from penstock.client.properties import parse_properties
-from penstock.client.references import referenced_files
+from penstock.client.references import parse_properties, referenced_files
 from penstock.client.security import CONFIG_BYTES_MAX, CONFIG_VARIABLE, ClientSecuritySettings
 from penstock.security import ANONYMOUS
 from penstock.security.files import UnusableFile, read_file
-from penstock.security.tls import TlsFiles, check_keystore
+from penstock.security.tls import check_keystore
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
@@ -81,14 +80,9 @@ def _one(check: str, status: Status, cause: str, fix: str = "") -> list[Finding]
 def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
     """Check that a listener's certificate belongs to its key, and its remaining time."""
     name = f"certificate of {listener}"
-    files = TlsFiles(
-        keystore=settings.ssl_keystore_location,
-        key=settings.ssl_key_location,
-        key_password=settings.ssl_key_password,
-    )
     now_ms = SYSTEM_CLOCK.now_ms()
     try:
-        facts = check_keystore(files, now_ms)
+        facts = check_keystore(settings.tls_files, now_ms)
     except InvalidError as error:
         return _one(name, "fail", str(error), "mend the files: nothing starts with them")
     days = facts.days_left(now_ms)

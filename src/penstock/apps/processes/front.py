@@ -36,6 +36,7 @@ from starlette.routing import Route
 
 from penstock.apps.processes import admin_text
 from penstock.base.http_listener import HttpListener
+from penstock.base.http_routes import error_response, json_response
 from penstock.base.settings import whole_number
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin.access import HOSTS
@@ -152,7 +153,7 @@ class Front:
                 if request.method not in READS:
                     check_meant(request.headers, self._hosts, HOSTS)
             except NotForHere as error:
-                refusal = _error(HTTPStatus.BAD_REQUEST, error.code, str(error))
+                refusal = error_response(HTTPStatus.BAD_REQUEST, error.code, str(error))
                 refusal.headers["connection"] = "close"
                 await refusal(scope, receive, send)
                 return
@@ -177,7 +178,7 @@ class Front:
                 if name == b"date"
             ]
             status = HTTPStatus.OK if report["status"] == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-            return _json(report, status, {"date": dates[0]} if dates else None)
+            return json_response(report, status, {"date": dates[0]} if dates else None)
 
         return self._merging(merged)
 
@@ -194,7 +195,7 @@ class Front:
 
     async def _reloaded(self, answers: Answers) -> Response:
         told = [*await self._listener_group.reload(), *admin_text.failures(_bodies(answers))]
-        return _json({"node_id": min(answers), "failures": told})
+        return json_response({"node_id": min(answers), "failures": told})
 
     def _merging(
         self, merged: Callable[[Answers], Awaitable[Response]], method: str = "GET"
@@ -238,7 +239,7 @@ class Front:
         broker = whole_number(name)
         if broker is None or broker not in self._brokers:
             known = ", ".join(map(str, self._brokers))
-            return _error(
+            return error_response(
                 HTTPStatus.NOT_FOUND,
                 "resource_not_found",
                 f"broker {name[:32]} does not run here; running: {known}",
@@ -281,11 +282,11 @@ class Front:
                     break
         if found is not None:
             return _response(found)
-        return _error(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
+        return error_response(HTTPStatus.SERVICE_UNAVAILABLE, "broker_not_available", trouble)
 
 
 async def _groups(answers: Answers) -> Response:
-    return _json(admin_text.groups(_bodies(answers)))
+    return json_response(admin_text.groups(_bodies(answers)))
 
 
 def _bodies(answers: Answers) -> dict[int, Any]:
@@ -365,12 +366,3 @@ def _target(request: Request) -> str:
 def _response(answer: Answer) -> Response:
     headers = {name.decode(): value.decode("latin-1") for name, value in answer.headers}
     return Response(answer.content, answer.status, headers=headers)
-
-
-def _json(body: Any, status: int = HTTPStatus.OK, headers: Any = None) -> Response:
-    content = msgspec.json.encode(body)
-    return Response(content, status, media_type="application/json", headers=headers)
-
-
-def _error(status: int, code: str, message: str) -> Response:
-    return _json({"error": code, "message": message}, status)

@@ -1,6 +1,6 @@
-"""Authorisation of the admin interface: one table of routes, checked in one place.
+"""Authorisation of the admin interface, checked in one place.
 
-Every route needs a row, by method and path: the operation on the resource that it requires, in ACL
+Every route is declared with its `Needs`: the operation on the resource that it requires, in ACL
 terms, and the path parameter with the resource's name. Views that find more resources in a body
 check them by `Caller`. Requests without credentials are from `User:ANONYMOUS`.
 
@@ -11,7 +11,7 @@ Source: Kafka's `AclOperation`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -51,56 +51,15 @@ class Needs:
     some: bool = False
     audited: bool = False
     """Whether the audit log records the route's requests as changes."""
+    metrics: bool = False
+    """Whether `admin.metrics.open` opens the route."""
 
 
 OPEN: Final = Needs()
 DESCRIBE: Final = Needs(operation="describe")
-_TOPIC: Final = Needs(operation="describe", resource_type="topic", named="topic")
-_GROUP: Final = Needs(operation="describe", resource_type="group", named="group")
-_STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
-_CONSOLIDATE: Final = Needs(operation="alter")
+DESCRIBE_GROUP: Final = Needs(operation="describe", resource_type="group", named="group")
 
 HOSTS: Final = "admin.hosts"
-METRICS: Final = ("GET", "/metrics")
-NEEDS: Final[Mapping[tuple[str, str], Needs]] = {
-    ("GET", "/health"): OPEN,
-    ("GET", "/livez"): OPEN,
-    ("GET", "/readyz"): OPEN,
-    METRICS: DESCRIBE,
-    ("GET", "/v1/cluster"): DESCRIBE,
-    ("GET", "/v1/compaction"): DESCRIBE,
-    ("GET", "/v1/copies"): DESCRIBE,
-    ("GET", "/v1/damage"): DESCRIBE,
-    ("GET", "/v1/losses"): DESCRIBE,
-    ("GET", "/v1/tiers"): DESCRIBE,
-    ("GET", "/v1/topics"): DESCRIBE,
-    ("GET", "/v1/topics/{topic}"): _TOPIC,
-    ("GET", "/v1/topics/{topic}/partitions/{partition}/extents"): Needs(
-        operation="read", resource_type="topic", named="topic"
-    ),
-    ("POST", "/v1/security/reload"): Needs(operation="alter", audited=True),
-    ("GET", "/v1/groups"): DESCRIBE,
-    ("GET", "/v1/groups/{group:path}"): _GROUP,
-    ("GET", "/v1/dead-letters"): DESCRIBE,
-    ("GET", "/v1/queues/{group:path}"): _GROUP,
-    ("GET", "/v1/diskless/backlogs"): DESCRIBE,
-    ("POST", "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs"): _CONSOLIDATE,
-    ("POST", "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments"): _CONSOLIDATE,
-    ("GET", "/v1/staging"): _STAGE,
-    ("PUT", "/v1/staging/{name}"): _STAGE,
-    ("GET", "/v1/sinks"): DESCRIBE,
-    ("POST", "/v1/sinks/{query:path}/commits/{batch}"): Needs(
-        operation="write", resource_type="transactional_id", named="query"
-    ),
-    ("GET", "/v1/sinks/{query:path}"): Needs(
-        operation="describe", resource_type="transactional_id", named="query"
-    ),
-    ("DELETE", "/v1/sinks/{query:path}"): Needs(
-        operation="write", resource_type="transactional_id", named="query", audited=True
-    ),
-}
-"""Required permission by method and path. A commit's view also requires write on each of its
-topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,11 +145,6 @@ class AdminAccess:
     hosts: Collection[str]
     metrics_open: bool = False
 
-    def needs(self, method: str, path: str) -> Needs:
-        """Return the row of a route; raises KeyError."""
-        needs = NEEDS[method, path]
-        return OPEN if self.metrics_open and (method, path) == METRICS else needs
-
     async def admit(self, request: Request, needs: Needs) -> Caller:
         """Authenticate and authorise a request.
 
@@ -212,7 +166,8 @@ class AdminAccess:
             request=request,
         )
         try:
-            caller.check_needs(needs)
+            if not (needs.metrics and self.metrics_open):
+                caller.check_needs(needs)
         except AuthorisationFailed as error:
             caller.denied(error)
             raise

@@ -1,4 +1,4 @@
-"""Routes of the admin interface, and their error responses.
+"""Application of the admin interface: endpoints of the declared routes, and error responses.
 
 Responses except `/metrics` are JSON. An error is `{"error": <Kafka's error name>, "message": <the
 cause>}` with an HTTP status: 400 for invalid requests, 401 for invalid credentials, 403 for missing
@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -25,22 +23,19 @@ from starlette.routing import Route
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.http_listener import drained, wrong_parameters
+from penstock.base.http_routes import (
+    METRICS_TYPE,
+    Endpoint,
+    HttpRoute,
+    Routes,
+    error_response,
+    json_response,
+    unrouted,
+)
 from penstock.base.metrics import render
 from penstock.base.settings import whole_number
-from penstock.broker.admin import (
-    compaction,
-    consolidation,
-    damage,
-    extents,
-    metrics,
-    queues,
-    security,
-    sinks,
-    tiers,
-    views,
-)
-from penstock.broker.admin.health import Health, Readiness
-from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
+from penstock.broker.admin import consolidation, extents, logs, metrics, queues, sinks, views
+from penstock.broker.admin.access import OPEN, Needs
 from penstock.broker.parts import parts_of
 from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures
@@ -51,11 +46,12 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Registry
     from penstock.base.system import Clock
     from penstock.broker.admin.access import AdminAccess, Caller
+    from penstock.broker.admin.health import Health, Readiness
+    from penstock.broker.security.service import SecurityService
     from penstock.broker.settings import BrokerSettings
 
 logger = logging.getLogger(__name__)
 
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 DRAINED_BYTES_MAX: Final = 64 << 20
 """Bytes of a failed upload or manifest that are read and discarded before the response, for
 authorised senders."""
@@ -85,150 +81,132 @@ _STATUS_OF_CODE: Final = {
 _SIZE_CHARS_MAX: Final = 32
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
-Endpoint = Callable[[Request], Awaitable[Response]]
-View = Callable[[Any, Request], Awaitable[Any]]
-"""Handler of a route, with its declared parts."""
+S = TypeVar("S")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(metrics.Parts):
     settings: BrokerSettings
     node_id: int
     clock: Clock
     registry: Registry
+    readiness: Readiness
+    security_service: SecurityService
 
 
-def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGIApp:
-    """Return the ASGI application of a broker with the parts that the views declare."""
-    app = Starlette(
-        routes=[access_checked(route, access) for route in _routes(broker, readiness)],
-        exception_handlers={HTTPException: _http_error},
-    )
-    settings = parts_of(Parts, broker).settings
-    return _BodyLimit(
-        app,
-        settings.admin_request_max_bytes,
-        {
-            ("PUT", "/v1/staging/"): settings.sink_staging_blob_max_bytes,
-            ("POST", "/v1/sinks/"): MANIFEST_BYTES_MAX,
-            ("POST", "/v1/diskless/"): consolidation.SEGMENT_POST_BYTES_MAX,
-        },
-    )
+routes: Final = Routes[Parts, Needs]()
 
 
-def _routes(broker: object, readiness: Readiness) -> list[Route]:
+def build_app(broker: object, access: AdminAccess) -> ASGIApp:
+    """Return the ASGI application of a broker with the parts that the routes declare."""
+    endpoints = Endpoints(access)
     own = parts_of(Parts, broker)
-    viewed = parts_of(views.Parts, broker)
-    objects = parts_of(consolidation.Parts, broker)
-    shared = parts_of(queues.Parts, broker)
-
-    async def living() -> Health:
-        return readiness.alive()
-
-    return [
-        _route("/health", _health(own, readiness.look)),
-        _route("/livez", _health(own, living)),
-        _route("/readyz", _health(own, readiness.look)),
-        _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
-        _route("/v1/cluster", _json(viewed, views.cluster)),
-        _route("/v1/compaction", _json(parts_of(compaction.Parts, broker), compaction.compaction)),
-        _route("/v1/damage", _json(parts_of(damage.Parts, broker), damage.damage)),
-        _route("/v1/copies", _json(viewed, views.copies)),
-        _route("/v1/losses", _json(viewed, views.losses)),
-        _route("/v1/tiers", _json(parts_of(tiers.Parts, broker), tiers.tiers), ("topic",)),
-        _route("/v1/topics", _json(viewed, views.topics)),
-        _route("/v1/topics/{topic}", _json(viewed, views.topic)),
-        _route(
-            "/v1/topics/{topic}/partitions/{partition}/extents",
-            _json(parts_of(extents.Parts, broker), extents.partition_extents),
-            ("start", "end", "isolation"),
-        ),
-        _route(
-            "/v1/security/reload",
-            _json(parts_of(security.Parts, broker), security.reload),
-            methods=["POST"],
-        ),
-        _route("/v1/groups", _json(viewed, views.groups)),
-        _route("/v1/groups/{group:path}", _json(viewed, views.group)),
-        _route("/v1/dead-letters", _json(shared, queues.dead_letters)),
-        _route("/v1/queues/{group:path}", _json(shared, queues.queue)),
-        _route("/v1/diskless/backlogs", _json(objects, consolidation.backlogs)),
-        _route(
-            "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
-            _json(objects, consolidation.lease),
-            ("start", "all_ages"),
-            methods=["POST"],
-        ),
-        _route(
-            "/v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
-            _json(objects, consolidation.accept),
-            methods=["POST"],
-        ),
-        *_sink_routes(parts_of(sinks.Parts, broker)),
-    ]
+    endpoints.add(routes, own)
+    endpoints.add(views.routes, parts_of(views.Parts, broker))
+    endpoints.add(logs.routes, parts_of(logs.Parts, broker))
+    endpoints.add(extents.routes, parts_of(extents.Parts, broker))
+    endpoints.add(queues.routes, parts_of(queues.Parts, broker))
+    endpoints.add(consolidation.routes, parts_of(consolidation.Parts, broker))
+    endpoints.add(sinks.routes, parts_of(sinks.Parts, broker))
+    app = Starlette(routes=endpoints.mounted, exception_handlers={HTTPException: _http_error})
+    return _BodyLimit(app, own.settings.admin_request_max_bytes, endpoints.body_limits)
 
 
-def _sink_routes(staged: sinks.Parts) -> list[Route]:
-    return [
-        _route("/v1/staging", _json(staged, sinks.staging)),
-        _route("/v1/staging/{name}", _json(staged, sinks.upload, 201), methods=["PUT"]),
-        _route("/v1/sinks", _json(staged, sinks.sinks)),
-        _route(
-            "/v1/sinks/{query:path}/commits/{batch}",
-            _json(staged, sinks.commit),
-            ("check",),
-            methods=["POST"],
-        ),
-        _route("/v1/sinks/{query:path}", _json(staged, sinks.sink)),
-        _route(
-            "/v1/sinks/{query:path}",
-            _json(staged, sinks.forget),
-            ("abandon",),
-            methods=["DELETE"],
-        ),
-    ]
+class Endpoints:
+    """Endpoints of declared routes, which check access, body size and parameters."""
+
+    def __init__(self, access: AdminAccess) -> None:
+        self._access = access
+        self.mounted: list[Route] = []
+        self.body_limits: dict[tuple[str, str], int] = {}
+        """By method and beginning of the path, of routes with their own limits."""
+
+    def add(self, routes: Routes[S, Needs], parts: S) -> None:
+        for route in routes.declared:
+            endpoint = self._endpoint(route, parts)
+            self.mounted.append(Route(route.path, endpoint, methods=[route.method]))
+            if route.body_bytes_max is not None:
+                prefix = route.path.partition("{")[0]
+                self.body_limits[route.method, prefix] = route.body_bytes_max(parts)
+
+    def _endpoint(self, route: HttpRoute[S, Needs], parts: S) -> Endpoint:
+        async def endpoint(request: Request) -> Response:
+            try:
+                caller = request.state.caller = await self._access.admit(request, route.access)
+            except PenstockError as error:
+                return await _refused(request, error)
+            refusal = _too_large_body(request)
+            if refusal is not None:
+                await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
+            response = refusal or await _answer(route, parts, request)
+            if route.access.audited:
+                caller.changed(response.status_code)
+            return response
+
+        return endpoint
 
 
-def _route(
-    path: str,
-    endpoint: Endpoint,
-    parameters: tuple[str, ...] = (),
-    methods: list[str] | None = None,
-) -> Route:
-    """Return a route that rejects query parameters other than these."""
-
-    async def checked(request: Request) -> Response:
-        if wrong := wrong_parameters(request.query_params.multi_items(), parameters):
-            return json_response({"error": "invalid_request", "message": wrong}, 400)
-        return await endpoint(request)
-
-    return Route(path, checked, methods=methods)
-
-
-def access_checked(route: Route, access: AdminAccess) -> Route:
-    """Return a route for authorised requests only; raises KeyError without a row."""
-    endpoint: Endpoint = route.endpoint
-    method = next(iter(sorted(route.methods or ())), "GET")
-    needs = access.needs(method, route.path)
-
-    async def checked(request: Request) -> Response:
-        try:
-            caller = request.state.caller = await access.admit(request, needs)
-        except PenstockError as error:
-            return await _refused(request, error)
-        refusal = _too_large_body(request)
-        if refusal is not None:
-            await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS)
-        response = refusal or await endpoint(request)
-        if needs.audited:
-            caller.changed(response.status_code)
+async def _answer(route: HttpRoute[S, Needs], parts: S, request: Request) -> Response:
+    if wrong := wrong_parameters(request.query_params.multi_items(), route.parameters):
+        return error_response(400, "invalid_request", wrong)
+    try:
+        value = await route.handler(parts, request)
+    except PenstockError as error:
+        if isinstance(error, AuthorisationFailed):
+            request.state.caller.denied(error)
+        response = _failed(error)
+        if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
+            response.headers["connection"] = "close"
         return response
+    except Exception:
+        logger.exception("%s failed", request.url.path)
+        message = "the broker failed to handle this request; its log has the cause"
+        return error_response(500, "unknown_server_error", message)
+    return value if isinstance(value, Response) else json_response(value, route.status)
 
-    return Route(route.path, checked, methods=list(route.methods or ()))
+
+@routes.add("GET /health", OPEN)
+@routes.add("GET /readyz", OPEN)
+async def ready(parts: Parts, request: Request) -> Response:
+    """Return whether the broker serves requests, and every check; 503 if not."""
+    return _health(parts, request, await parts.readiness.look())
+
+
+@routes.add("GET /livez", OPEN)
+async def alive(parts: Parts, request: Request) -> Response:
+    """Return whether the broker need not be restarted; 503 if it must."""
+    return _health(parts, request, parts.readiness.alive())
+
+
+def _health(parts: Parts, request: Request, report: Health) -> Response:
+    caller: Caller = request.state.caller
+    causes = caller.rights.allows("describe", "cluster", CLUSTER)
+    # `penstock doctor` compares clocks with this header.
+    date = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
+    body = report.as_json(parts.node_id, causes=causes)
+    return json_response(body, 200 if report.good else 503, {"date": date})
+
+
+@routes.add("GET /metrics", Needs(operation="describe", metrics=True))
+async def exposition(parts: Parts, request: Request) -> Response:
+    """Return all metrics as Prometheus text."""
+    samples = [*parts.registry.collect(), *await metrics.group_samples(parts)]
+    text = await asyncio.to_thread(render, samples)
+    return Response(text, headers={"content-type": METRICS_TYPE})
+
+
+@routes.add("POST /v1/security/reload", Needs(operation="alter", audited=True))
+async def reload(parts: Parts, request: Request) -> dict[str, Any]:
+    """Reload certificate and user files; return failures as sentences.
+
+    Previous contents stay in use where a file failed.
+    """
+    failures = await parts.security_service.listener_group.reload()
+    return {"node_id": parts.node_id, "failures": failures}
 
 
 async def _refused(request: Request, error: PenstockError) -> Response:
-    response = error_response(error)
+    response = _failed(error)
     if response.status_code == HTTPStatus.UNAUTHORIZED:
         response.headers["www-authenticate"] = CHALLENGE
     if isinstance(error, TooManyFailures) or not await drained(request):
@@ -236,12 +214,8 @@ async def _refused(request: Request, error: PenstockError) -> Response:
     return response
 
 
-def json_response(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def error_response(error: PenstockError) -> Response:
-    return json_response({"error": error.code, "message": str(error)}, status_of(error))
+def _failed(error: PenstockError) -> Response:
+    return error_response(status_of(error), error.code, str(error))
 
 
 def status_of(error: PenstockError) -> int:
@@ -256,60 +230,8 @@ def status_of(error: PenstockError) -> int:
     return 500
 
 
-def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        try:
-            return json_response(await view(parts, request), status)
-        except PenstockError as error:
-            if isinstance(error, AuthorisationFailed):
-                request.state.caller.denied(error)
-            response = error_response(error)
-            if not await drained(request, DRAINED_BYTES_MAX, DRAINED_SECONDS):
-                response.headers["connection"] = "close"
-            return response
-        except Exception:
-            logger.exception("%s failed", request.url.path)
-            return json_response(
-                {
-                    "error": "unknown_server_error",
-                    "message": "the broker failed to handle this request; its log has the cause",
-                },
-                500,
-            )
-
-    return endpoint
-
-
-def _health(parts: Parts, look: Callable[[], Awaitable[Health]]) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        report = await look()
-        caller: Caller = request.state.caller
-        causes = caller.rights.allows("describe", "cluster", CLUSTER)
-        body = report.as_json(parts.node_id, causes=causes)
-        response = json_response(body, 200 if report.good else 503)
-        # `penstock doctor` compares clocks with this header.
-        response.headers["date"] = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
-        return response
-
-    return endpoint
-
-
-def _metrics(registry: Registry, groups: metrics.Parts) -> Endpoint:
-    async def endpoint(request: Request) -> Response:
-        samples = [*registry.collect(), *await metrics.group_samples(groups)]
-        text = await asyncio.to_thread(render, samples)
-        return Response(text, headers={"content-type": METRICS_TYPE})
-
-    return endpoint
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
-    if (refusal := _too_large_body(request)) is not None:
-        return refusal
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    name = _STATUS_NAMES.get(status, "invalid_request")
-    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
-    return json_response({"error": name, "message": message}, status)
+    return _too_large_body(request) or unrouted(request, error, _STATUS_NAMES)
 
 
 class _BodyLimit:
@@ -356,6 +278,6 @@ def _too_large_body(request: Request) -> Response | None:
 
 def _too_large(size: str, limit_bytes: int) -> Response:
     message = f"request body of {size} bytes exceeds the limit of {limit_bytes} bytes"
-    response = json_response({"error": "invalid_request", "message": message}, 413)
+    response = error_response(413, "invalid_request", message)
     response.headers["connection"] = "close"
     return response

@@ -29,7 +29,9 @@ from penstock.archive.formats.extent_json import (
     extent_to_json,
 )
 from penstock.base.errors import InvalidError
+from penstock.base.http_routes import Routes
 from penstock.base.settings import INT_MAX, LONG_MAX
+from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.admin.extents import flag, number
 from penstock.broker.errors import NoObjectStore, UnknownTopicId
 from penstock.control.batch_index.values import SegmentSwap
@@ -51,6 +53,10 @@ class Parts:
     diskless: DisklessService | None
 
 
+routes: Final = Routes[Parts, Needs]()
+_CONSOLIDATE: Final = Needs(operation="alter")
+
+
 class _Posted(msgspec.Struct):
     object_id: Long
     size_bytes: Long
@@ -64,6 +70,7 @@ class BadSegment(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
+@routes.add("GET /v1/diskless/backlogs", DESCRIBE)
 async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
     """Return the partitions with extents to consolidate, largest first."""
     found = await _service(parts).work_queue.backlogs()
@@ -84,6 +91,12 @@ async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
     return {"partitions": rows}
 
 
+@routes.add(
+    "POST /v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
+    _CONSOLIDATE,
+    ("start", "all_ages"),
+    body_bytes_max=lambda _: SEGMENT_POST_BYTES_MAX,
+)
 async def lease(parts: Parts, request: Request) -> dict[str, Any]:
     """Lease a run of one partition from `start` on, with a key for its segment."""
     service, key = _service(parts), _key(parts, request)
@@ -98,6 +111,11 @@ async def lease(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add(
+    "POST /v1/diskless/topics/{topic_id}/partitions/{partition}/segments",
+    _CONSOLIDATE,
+    body_bytes_max=lambda _: SEGMENT_POST_BYTES_MAX,
+)
 async def accept(parts: Parts, request: Request) -> dict[str, Any]:
     service, key = _service(parts), _key(parts, request)
     body = bytearray()

@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from penstock.archive.formats.extent_json import extent_to_json
 from penstock.archive.planning import trimmed
 from penstock.base.errors import InvalidError
+from penstock.base.http_routes import Routes
 from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
+from penstock.broker.admin.access import Needs
 from penstock.partitions import look_up_watermarks
 from penstock.records import OffsetOutOfRange
 from penstock.records.positions import READ_COMMITTED, READ_UNCOMMITTED
@@ -87,6 +89,9 @@ class Parts:
         return self.diskless.url_signer.signing(
             now_ms=self.clock.now_ms(), lifetime_ms=self.settings.extents_url_lifetime_ms
         )
+
+
+routes: Final = Routes[Parts, Needs]()
 
 
 class BadParameter(InvalidError):
@@ -177,6 +182,11 @@ def _first(extents: Sequence[Extent]) -> Sequence[Extent]:
     return extents[: max(1, count)]
 
 
+@routes.add(
+    "GET /v1/topics/{topic}/partitions/{partition}/extents",
+    Needs(operation="read", resource_type="topic", named="topic"),
+    ("start", "end", "isolation"),
+)
 async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
     """Return one page of a range's extents. A store's URL never has credentials."""
     topic = request.path_params["topic"]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.http_routes import Routes
+from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs
 from penstock.broker.share.values import RecordState
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class Parts:
     share: ShareService
 
 
+routes: Final = Routes[Parts, Needs]()
+
+
+@routes.add("GET /v1/dead-letters", DESCRIBE)
 async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
     """Return the share partitions whose dead letters this broker cannot write, with the reasons."""
     troubles = list(parts.share.dead_letters.troubles.values())
@@ -41,6 +47,7 @@ async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add("GET /v1/queues/{group:path}", DESCRIBE_GROUP)
 async def queue(parts: Parts, request: Request) -> dict[str, Any]:
     """Return a share group's record counts by partition and state, without invisible topics."""
     await parts.cluster.refresh()

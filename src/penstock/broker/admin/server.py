@@ -20,7 +20,6 @@ from penstock.security.listeners.listener_group import Gate
 
 if TYPE_CHECKING:
     from penstock.base.system import Randomness
-    from penstock.broker.admin.health import Readiness
     from penstock.broker.security.materials import ListenerMaterials
     from penstock.broker.security.service import SecurityService
     from penstock.broker.settings import BrokerSettings
@@ -34,7 +33,6 @@ class Parts:
     audit: Audit
     randomness: Randomness
     security_service: SecurityService
-    readiness: Readiness
     front_secret: bytes
 
 
@@ -58,7 +56,7 @@ class AdminServer:
         settings = self._settings
         own = admin_listener(settings.admin_listener, settings.admin_security_protocol)
         self._materials = await self._parts.security_service.open_admin(own)
-        app = build_app(self._broker, self._parts.readiness, self.access)
+        app = build_app(self._broker, self.access)
         if self._parts.front_secret:
             app = heeding(app, self._parts.front_secret)
         return await self._listener.start(

@@ -25,12 +25,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
 
 from penstock.base.errors import InvalidError
+from penstock.base.http_routes import Routes
 from penstock.base.settings import LONG_MAX
+from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.batch_commits.errors import ManifestTooLarge, StagingUnavailable
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
@@ -43,14 +45,20 @@ if TYPE_CHECKING:
     from penstock.broker.batch_commits import SinkService
     from penstock.broker.batch_commits.manifest import Manifest
     from penstock.broker.partition_registry import PartitionRegistry
+    from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane, SinkCommit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
+    settings: BrokerSettings
     control: ControlPlane
     partitions: PartitionRegistry
     sinks: SinkService | None
+
+
+routes: Final = Routes[Parts, Needs]()
+_STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
 
 
 class UploadCut(InvalidError):
@@ -63,6 +71,7 @@ def _sinks(parts: Parts) -> SinkService:
     return parts.sinks
 
 
+@routes.add("GET /v1/staging", _STAGE)
 async def staging(parts: Parts, request: Request) -> dict[str, Any]:
     """Return the staging directory if it has room."""
     area = _sinks(parts).area
@@ -75,6 +84,12 @@ async def staging(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add(
+    "PUT /v1/staging/{name}",
+    _STAGE,
+    status=201,
+    body_bytes_max=lambda parts: parts.settings.sink_staging_blob_max_bytes,
+)
 async def upload(parts: Parts, request: Request) -> dict[str, Any]:
     area = _sinks(parts).area
     principal = str(request.state.caller.principal)
@@ -82,6 +97,12 @@ async def upload(parts: Parts, request: Request) -> dict[str, Any]:
     return {"size_bytes": done.size_bytes, "crc32c": done.crc32c}
 
 
+@routes.add(
+    "POST /v1/sinks/{query:path}/commits/{batch}",
+    Needs(operation="write", resource_type="transactional_id", named="query"),
+    ("check",),
+    body_bytes_max=lambda _: MANIFEST_BYTES_MAX,
+)
 async def commit(parts: Parts, request: Request) -> dict[str, Any]:
     sinks = _sinks(parts)
     query = check_query(request.path_params["query"])
@@ -124,17 +145,27 @@ def _topics(parts: Parts, manifest: Manifest) -> set[str]:
     return names
 
 
+@routes.add("GET /v1/sinks", DESCRIBE)
 async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
     """Return the newest commit of every query, with topics that the caller may describe."""
     return [_described(row, request.state.caller) for row in await parts.control.sink_commits()]
 
 
+@routes.add(
+    "GET /v1/sinks/{query:path}",
+    Needs(operation="describe", resource_type="transactional_id", named="query"),
+)
 async def sink(parts: Parts, request: Request) -> dict[str, Any]:
     """Return the newest commit of one query, with topics that the caller may describe."""
     query = check_query(request.path_params["query"])
     return _described(await _sinks(parts).commit_of(query), request.state.caller)
 
 
+@routes.add(
+    "DELETE /v1/sinks/{query:path}",
+    Needs(operation="write", resource_type="transactional_id", named="query", audited=True),
+    ("abandon",),
+)
 async def forget(parts: Parts, request: Request) -> dict[str, Any]:
     """Delete a query's state and return it."""
     query = check_query(request.path_params["query"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
+from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.errors import UnknownTopicOrPartition
 from penstock.partitions import look_up_watermarks
@@ -38,6 +40,10 @@ class Parts:
     replicas: Replicas | None
 
 
+routes: Final = Routes[Parts, Needs]()
+
+
+@routes.add("GET /v1/losses", DESCRIBE)
 async def losses(parts: Parts, request: Request) -> dict[str, Any]:
     """Return the record losses of unclean elections, newest first."""
     await parts.cluster.refresh()
@@ -57,6 +63,7 @@ async def losses(parts: Parts, request: Request) -> dict[str, Any]:
     return {"losses": rows}
 
 
+@routes.add("GET /v1/copies", DESCRIBE)
 async def copies(parts: Parts, request: Request) -> dict[str, Any]:
     """Return this broker's replicas that do not take part, or not fully, and their number."""
     logs = [] if parts.replicas is None else list(parts.replicas.replication.logs.values())
@@ -76,6 +83,7 @@ async def copies(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add("GET /v1/cluster", DESCRIBE)
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
     """Return brokers, counts, and the responding broker."""
     await parts.cluster.refresh()
@@ -100,6 +108,7 @@ async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add("GET /v1/topics", DESCRIBE)
 async def topics(parts: Parts, request: Request) -> dict[str, Any]:
     """Return every topic, with the totals of its partitions on this broker."""
     await parts.cluster.refresh()
@@ -110,6 +119,10 @@ async def topics(parts: Parts, request: Request) -> dict[str, Any]:
     return {"topics": [_summary(topics[name]) for name in sorted(topics)]}
 
 
+@routes.add(
+    "GET /v1/topics/{topic}",
+    Needs(operation="describe", resource_type="topic", named="topic"),
+)
 async def topic(parts: Parts, request: Request) -> dict[str, Any]:
     """Return one topic by partition; offsets are null where another broker leads."""
     await parts.cluster.refresh()
@@ -126,6 +139,7 @@ async def topic(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add("GET /v1/groups", DESCRIBE)
 async def groups(parts: Parts, request: Request) -> dict[str, Any]:
     listed = await parts.coordinator.list_groups()
     return {
@@ -140,6 +154,7 @@ async def groups(parts: Parts, request: Request) -> dict[str, Any]:
     }
 
 
+@routes.add("GET /v1/groups/{group:path}", DESCRIBE_GROUP)
 async def group(parts: Parts, request: Request) -> dict[str, Any]:
     """Return a group's members, offsets and lag, without invisible topics, at its coordinator."""
     caller: Caller = request.state.caller

@@ -68,10 +68,7 @@ class Subscription:
 
     def fits(self, client: Attributes) -> bool:
         """Return whether the subscription applies to a client."""
-        return all(
-            compile_regex(pattern).matcher().matches(client[attribute])
-            for attribute, pattern in self.match
-        )
+        return all(compile_regex(pattern)(client[attribute]) for attribute, pattern in self.match)
 
 
 def subscription_of(configs: Mapping[str, str]) -> Subscription:

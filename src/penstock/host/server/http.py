@@ -1,13 +1,5 @@
 """The agent's HTTP front: ingest for programs without a client, health, metrics, status.
 
-| path              | answer                                                             |
-|-------------------|--------------------------------------------------------------------|
-| POST /v1/ingest   | 200 when the sink has accepted all of it                           |
-| GET /livez        | 200 while the loop runs                                            |
-| GET /readyz       | 200 while producers are taken in and the sink accepts, else 503    |
-| GET /metrics      | Prometheus text                                                    |
-| GET /v1/status    | the agent's state as JSON                                          |
-
 `POST /v1/ingest?topic=&partition=` takes `application/octet-stream`, one chunk, or
 `application/x-ndjson`, a chunk a line, each of which must be JSON. Errors:
 
@@ -41,10 +33,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -54,6 +44,15 @@ from starlette.routing import Route
 
 from penstock.base.errors import PenstockError
 from penstock.base.http_listener import HttpListener, is_loopback, parse_address, wrong_parameters
+from penstock.base.http_routes import (
+    METRICS_TYPE,
+    Endpoint,
+    HttpRoute,
+    Routes,
+    error_response,
+    json_response,
+    unrouted,
+)
 from penstock.base.metrics import Registry, Sample, render
 from penstock.base.settings import INT_MAX, whole_number
 from penstock.base.system import Clock
@@ -84,18 +83,17 @@ from penstock.security.listeners.listener_group import Gate, ListenerGroup
 
 logger = logging.getLogger(__name__)
 
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 NAME: Final = "HTTP"
 """The interface's name in logs and metrics."""
 BODY_SECONDS_MAX: Final = 30.0
 """Time for a body to arrive; it holds credit meanwhile."""
 
 OCTETS: Final = "application/octet-stream"
+INGEST_PARAMETERS: Final = ("topic", "partition")
 LINES: Final = "application/x-ndjson"
 IDENTITY: Final = "identity"
 
 DENIALS: Final = (NotAllowed, NotAuthenticated, NotForHere, TooManyLogins)
-_Endpoint = Callable[[Request], Awaitable[Response]]
 _RETRY_LATER: Final = {429, 503}
 _ERROR_NAMES: Final = {404: "not_found", 405: "method_not_allowed"}
 
@@ -107,6 +105,12 @@ class _Refused(Exception):
         super().__init__(message)
         self.status = status
         self.body = {"error": error, "message": message, **facts}
+
+
+Rule = Literal["open", "observer", "publisher"]
+"""Access rule of a route: open, for those who may observe the agent, or for those who may publish
+to the topic, which the handler checks."""
+_ROUTES: Final = Routes["HttpFront", Rule]()
 
 
 class HttpFront:
@@ -196,11 +200,8 @@ class HttpFront:
         """The ASGI application."""
         return Starlette(
             routes=[
-                Route("/v1/ingest", self._ingest, methods=["POST"]),
-                Route("/livez", _bare(self._livez)),
-                Route("/readyz", _bare(self._readyz)),
-                Route("/metrics", _bare(self._observed(self._metrics))),
-                Route("/v1/status", _bare(self._observed(self._status))),
+                Route(route.path, self._endpoint(route), methods=[route.method])
+                for route in _ROUTES.declared
             ],
             exception_handlers={HTTPException: _http_error},
         )
@@ -214,18 +215,24 @@ class HttpFront:
 
     # Routes
 
-    def _observed(self, endpoint: _Endpoint) -> _Endpoint:
-        """An endpoint for those whom the rules let see it."""
+    def _endpoint(self, route: HttpRoute[HttpFront, Rule]) -> Endpoint:
+        """Return the endpoint of a route; that of publishers checks its requests itself."""
 
-        async def checked(request: Request) -> Response:
-            try:
-                permission = await self._access.permission(request)
-                self._access.check_observer(request, permission)
-            except DENIALS as error:
-                return self._denied(error)
-            return await endpoint(request)
+        async def endpoint(request: Request) -> Response:
+            if route.access != "publisher":
+                wrong = wrong_parameters(request.query_params.multi_items(), route.parameters)
+                if wrong:
+                    return error_response(400, "invalid_request", wrong)
+            if route.access == "observer":
+                try:
+                    permission = await self._access.permission(request)
+                    self._access.check_observer(request, permission)
+                except DENIALS as error:
+                    return self._denied(error)
+            value = await route.handler(self, request)
+            return value if isinstance(value, Response) else json_response(value, route.status)
 
-        return checked
+        return endpoint
 
     def _for_good(self, error: PenstockError) -> Response:
         if error.code == "unknown_topic_or_partition":
@@ -245,27 +252,37 @@ class HttpFront:
             response.headers["www-authenticate"] = CHALLENGE
         return response
 
-    async def _livez(self, request: Request) -> Response:
-        return _json({"status": "ok"})
+    @_ROUTES.add("GET /livez", "open")
+    async def _livez(self, request: Request) -> dict[str, str]:
+        """Return ok while the loop runs."""
+        return {"status": "ok"}
 
+    @_ROUTES.add("GET /readyz", "open")
     async def _readyz(self, request: Request) -> Response:
+        """Return ok while producers are taken in and the sink accepts, else 503."""
         connections = self._connections
         if connections.serving and not connections.sink_trouble:
-            return _json({"status": "ok"})
+            return json_response({"status": "ok"})
         cause = "the agent is draining" if connections.draining else "the agent is starting"
         if connections.serving:
             cause = f"the sink does not accept: {connections.sink_trouble}"
-        return _json({"status": "failing", "cause": cause}, 503)
+        return json_response({"status": "failing", "cause": cause}, 503)
 
+    @_ROUTES.add("GET /metrics", "observer")
     async def _metrics(self, request: Request) -> Response:
+        """Return all metrics as Prometheus text."""
         samples = list(self._registry.collect())
         text = await asyncio.to_thread(render, samples)
         return Response(text, headers={"content-type": METRICS_TYPE})
 
-    async def _status(self, request: Request) -> Response:
-        return _json(status_of(self._connections))
+    @_ROUTES.add("GET /v1/status", "observer")
+    async def _status(self, request: Request) -> dict[str, Any]:
+        """Return the agent's state."""
+        return status_of(self._connections)
 
+    @_ROUTES.add("POST /v1/ingest", "publisher", INGEST_PARAMETERS)
     async def _ingest(self, request: Request) -> Response:
+        """Publish the body; 200 when the sink has accepted all of it."""
         self.in_flight += 1
         try:
             response = await self._answer(request)
@@ -279,7 +296,7 @@ class HttpFront:
     async def _answer(self, request: Request) -> Response:
         try:
             outcome = await self._take(request)
-            return _json(_facts(outcome))
+            return json_response(_facts(outcome))
         except _Refused as refused:
             return self._no(refused.status, refused.body)
         except OutOfCredit as error:
@@ -296,13 +313,11 @@ class HttpFront:
                 return self._no(503, _error(error, "sink_unavailable"))
             return self._for_good(error)
         except ClientDisconnect:
-            return _json(
-                {"error": "network_exception", "message": "the client closed the connection"}, 400
-            )
+            return error_response(400, "network_exception", "the client closed the connection")
         except Exception:
             logger.exception("an ingest request failed")
             message = "the agent failed on this request; its log has the cause"
-            return _json({"error": "unknown_server_error", "message": message}, 500)
+            return error_response(500, "unknown_server_error", message)
 
     async def _take(self, request: Request) -> Outcome:
         if self._connections.draining:
@@ -397,22 +412,11 @@ class HttpFront:
             given = body.get("retry_after_ms")
             pause_ms = retry_after_ms or (given if isinstance(given, int) else 0)
             pause_ms = pause_ms or self._settings.retry_after_ms
-            response = _json({**body, "retry_after_ms": pause_ms}, status)
+            response = json_response({**body, "retry_after_ms": pause_ms}, status)
             response.headers["retry-after"] = str(max(1, -(-pause_ms // 1000)))
         else:
-            response = _json(body, status)
+            response = json_response(body, status)
         return response
-
-
-def _bare(endpoint: _Endpoint) -> _Endpoint:
-    """An endpoint that takes no parameters."""
-
-    async def checked(request: Request) -> Response:
-        if wrong := wrong_parameters(request.query_params.multi_items(), ()):
-            return _json({"error": "invalid_request", "message": wrong}, 400)
-        return await endpoint(request)
-
-    return checked
 
 
 def _media(message: str) -> _Refused:
@@ -420,7 +424,7 @@ def _media(message: str) -> _Refused:
 
 
 def _query(request: Request) -> tuple[str, int]:
-    if wrong := wrong_parameters(request.query_params.multi_items(), ("topic", "partition")):
+    if wrong := wrong_parameters(request.query_params.multi_items(), INGEST_PARAMETERS):
         raise _Refused(400, "invalid_request", wrong)
     topic = request.query_params.get("topic", "")
     text = request.query_params.get("partition", "")
@@ -444,14 +448,7 @@ def _error(error: PenstockError, name: str = "") -> dict[str, object]:
     return {"error": name or error.code, "message": str(error)}
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
 async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    name = _ERROR_NAMES.get(status, "invalid_request")
-    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
-    response = _json({"error": name, "message": message}, status)
+    response = unrouted(request, error, _ERROR_NAMES)
     response.headers.update(getattr(error, "headers", None) or {})
     return response

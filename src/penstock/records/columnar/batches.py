@@ -5,13 +5,15 @@ The result is a table of the batches as `kernels.records` describes it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from penstock.base.crc import Readable, crc32c
 from penstock.kernels import records as kernels
-from penstock.records.columnar.arrays import Bytes, Ints
+from penstock.records.aborted import AbortedRange
+from penstock.records.columnar.arrays import Bytes, Flags, Ints
 from penstock.records.compression import decompress
 from penstock.records.errors import CorruptBatch, RecordTooLarge
 from penstock.records.header import (
@@ -20,10 +22,13 @@ from penstock.records.header import (
     HEADER_BYTES,
     MAGIC,
     RECORD_BYTES_MIN,
+    TRANSACTIONAL_FLAG,
     decode_header,
     verify_crc,
 )
 from penstock.records.limits import BATCHES_MAX, DECOMPRESSED_BATCH_BYTES_MAX
+
+_PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
 
 _BUFFER_BYTES_MAX: Final = 2**31 - 1
 _JOINED_BYTES: Final = 1 << 20
@@ -128,3 +133,26 @@ def _unpack(
             pieces.append(Piece(np.frombuffer(whole, np.uint8), low, index + 1))
             waiting, size, low = [], 0, index + 1
     return pieces
+
+
+def aborted_batches(view: memoryview, table: Ints, ranges: Sequence[AbortedRange]) -> Flags:
+    """Return which batches of a table are of aborted transactions.
+
+    They are those within their producer's last range that begins no later: ranges and batches are
+    sorted together by producer and offset.
+    """
+    data = np.frombuffer(view, np.uint8)
+    producers = data[table[:, kernels.BEGIN, None] + _PRODUCER_ID].view(">i8")[:, 0]
+    limits = np.array(ranges, np.int64).reshape(-1, 3)
+    count = len(limits)
+    ids = np.concatenate([limits[:, 0], producers])
+    offsets = np.concatenate([limits[:, 1], table[:, kernels.BASE_OFFSET]])
+    indexes = np.arange(len(ids))
+    order = np.lexsort((indexes, offsets, ids))  # at one offset a range comes before its batch
+    before = np.maximum.accumulate(np.where(order < count, indexes, -1))
+    found = order[before]
+    last = np.empty(len(ids), np.int64)
+    last[order] = np.where((before >= 0) & (ids[found] == ids[order]), limits[found % count, 2], -1)
+    transactional = table[:, kernels.ATTRIBUTES] & TRANSACTIONAL_FLAG != 0
+    inside: Flags = transactional & (table[:, kernels.BASE_OFFSET] <= last[count:])
+    return inside

@@ -63,8 +63,12 @@ def decode_batches(
         InvalidRecord: an unknown column.
     """
     # Imported here because kernels take 0.3 s to load, which not every client needs.
-    from penstock.records.columnar.aborted import aborted_batches
-    from penstock.records.columnar.batches import check_crcs, find_batches, open_batches
+    from penstock.records.columnar.batches import (
+        aborted_batches,
+        check_crcs,
+        find_batches,
+        open_batches,
+    )
     from penstock.records.columnar.rows import Rows
 
     schema = _schema(tuple(columns), views)

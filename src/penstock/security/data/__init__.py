@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.security.data.client import ProtectedClient
     from penstock.security.data.columns import (
         decrypt_column,
         encrypt_column,
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
         Encrypt,
         FieldEncoder,
         FieldsUnreadable,
+        ProtectedClient,
         Tokenize,
     )
-    from penstock.security.data.file_ring import FileKeyRing
-    from penstock.security.data.key_location import KeyPlace, ring_at
+    from penstock.security.data.file_ring import FileKeyRing, KeyPlace, ring_at
     from penstock.security.data.key_ring import KeyRing
     from penstock.security.data.masks import Mask
     from penstock.security.data.sealing import open_value, seal_value
@@ -32,15 +31,15 @@ _HOMES = {
     "FieldEncoder": "encoder",
     "FieldsUnreadable": "encoder",
     "FileKeyRing": "file_ring",
-    "KeyPlace": "key_location",
+    "KeyPlace": "file_ring",
     "KeyRing": "key_ring",
     "Mask": "masks",
-    "ProtectedClient": "client",
+    "ProtectedClient": "encoder",
     "TokenForm": "tokens",
     "Tokenize": "encoder",
     "decrypt_column": "columns",
     "encrypt_column": "columns",
-    "ring_at": "key_location",
+    "ring_at": "file_ring",
     "mask_column": "columns",
     "open_value": "sealing",
     "seal_value": "sealing",

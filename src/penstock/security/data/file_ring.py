@@ -30,6 +30,7 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -47,10 +48,13 @@ from penstock.security.data.key_ring import (
     SubjectKey,
     SubjectTooLong,
 )
-from penstock.security.data.master_keys import MasterKey, MasterKeys
+from penstock.security.data.master_keys import MasterKey, MasterKeys, master_keys
 from penstock.security.data.secret_files import FILE_MODE, check_private, make_private_folder
 
 FILE: Final = "keys.sqlite"
+MASTER_KEY_FILE: Final = "master.key"
+_RINGS_MAX: Final = 8
+"""Open in one process."""
 VERSION: Final = 1
 CACHED_MAX: Final = 50_000
 """Keys that a process has in memory, of about 1 KB each."""
@@ -474,3 +478,30 @@ def _unwrap(master: MasterKey, wrapped: bytes, whose: bytes, folder: Path) -> by
         return master.cipher.decrypt(wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:], whose)
     except InvalidTag:
         raise KeyRingUnusable(f"{folder / FILE} is damaged: a key does not unwrap") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPlace:
+    """Location of a keyring and of its master key; neither is secret.
+
+    Attributes:
+        ring: the directory.
+        master: a file's path, or `env:NAME`; without it the file `master.key` of the directory.
+    """
+
+    ring: Path
+    master: str | None = None
+
+    @property
+    def master_place(self) -> str:
+        return self.master or str(self.ring / MASTER_KEY_FILE)
+
+
+@lru_cache(maxsize=_RINGS_MAX)
+def ring_at(place: KeyPlace) -> FileKeyRing:
+    """Return the keyring of a location, opened once per process.
+
+    Raises:
+        KeyRingUnusable: it is not there, others may read it, or its master key does not fit.
+    """
+    return FileKeyRing(place.ring, master_keys(place.master_place))

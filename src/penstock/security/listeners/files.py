@@ -56,15 +56,10 @@ class ListenerFiles:
             self.tokens.refresh()
 
     def _tls(self) -> Reloading[TlsContexts]:
-        from penstock.security.tls import TlsFiles, TlsOptions
+        from penstock.security.tls import TlsOptions
 
         settings = self._settings
-        files = TlsFiles(
-            keystore=settings.ssl_keystore_location,
-            key=settings.ssl_key_location,
-            key_password=settings.ssl_key_password,
-            truststore=settings.ssl_truststore_location,
-        )
+        files = settings.tls_files
         options = TlsOptions(
             protocols=settings.ssl_enabled_protocols, ciphers=settings.ssl_cipher_suites
         )

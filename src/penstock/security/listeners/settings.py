@@ -8,32 +8,18 @@ Source: Kafka's `SslConfigs`, `SaslConfigs`; KIP-651, KIP-768.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.base.urls import without_credentials
 from penstock.security.addresses import AddressBounds
-
-PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+from penstock.security.tls_settings import PROTOCOLS, TlsSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerSettings:
+class ListenerSettings(TlsSettings):
     """TLS of a listener, principals of certificates and tokens, and limits by address."""
 
-    ssl_keystore_location: str = setting(
-        "", "File with the private key and the certificate chain, own certificate first. A change"
-        " is in force for new connections within seconds; a bad file leaves the former one in use.",
-    )  # fmt: skip
-    ssl_key_location: str = setting(
-        "", "File with the private key alone, where the keystore has only certificates."
-    )
-    ssl_key_password: str = setting("", "Password of the private key.", secret=True)
-    ssl_truststore_location: str = setting(
-        "", "File with the certificates of authorities by which clients and other brokers are"
-        " verified.",
-    )  # fmt: skip
     ssl_client_auth: str = setting(
         "none", "Whether clients present a certificate. For a broker's listener with SASL, only the"
         " listener's own setting applies (listener.name.…).",

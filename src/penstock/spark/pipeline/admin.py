@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 CONNECTIONS_MAX: Final = 32
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 15.0
-METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 NOT_READY: Final[frozenset[Phase]] = frozenset({"starting", "restarting", "failed"})
 
 
@@ -65,6 +64,8 @@ def build_app(run: Run, states: Callable[[], States]) -> Starlette:
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
+
+    from penstock.base.http_routes import METRICS_TYPE
 
     async def status(request: Request) -> Response:
         return JSONResponse(status_of(run, states()))

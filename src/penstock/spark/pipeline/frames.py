@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.base.errors import InvalidError
 from penstock.records.positions import first_millisecond
-from penstock.security.data.key_location import KeyPlace
+from penstock.security.data.file_ring import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline import protecting

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.security.data.key_location import KeyPlace, ring_at
+from penstock.security.data.file_ring import KeyPlace, ring_at
 from penstock.security.data.key_ring import KeyRingUnusable
 from penstock.spark.pipeline.document import read
 from penstock.spark.pipeline.problems import PipelineInvalid

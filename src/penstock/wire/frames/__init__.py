@@ -6,6 +6,7 @@ from penstock.wire.frames.codec import (
     HEADER_BYTES_MAX,
     PRELUDE_BYTES,
     Frame,
+    MalformedFrame,
     Prelude,
     check_payload,
     decode,
@@ -15,7 +16,6 @@ from penstock.wire.frames.codec import (
     encode,
     encode_parts,
 )
-from penstock.wire.frames.errors import MalformedFrame
 from penstock.wire.frames.header_pb2 import (
     ACCEPTED,
     CREDIT_UPDATE,

@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from penstock.base.crc import Readable, crc32c
-from penstock.wire.frames.errors import MalformedFrame
+from penstock.base.errors import CorruptError
 from penstock.wire.frames.header_pb2 import Header
 
 PRELUDE_BYTES: Final = 16
@@ -37,6 +37,10 @@ FLAG_PAYLOAD_CRC: Final = 0x01
 FLAG_PAYLOAD_IN_RING: Final = 0x02
 _FLAGS: Final = FLAG_PAYLOAD_CRC | FLAG_PAYLOAD_IN_RING
 _PRELUDE: Final = Struct(">IHBBII")
+
+
+class MalformedFrame(CorruptError):
+    """Invalid frame: the stream cannot be trusted any more and has to be closed."""
 
 
 class Prelude(NamedTuple):

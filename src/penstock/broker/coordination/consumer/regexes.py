@@ -41,7 +41,7 @@ class RegexWork:
     def __call__(self) -> Resolved:
         found = {}
         for text in self.regexes:
-            matches = compile_regex(text).matcher().matches
+            matches = compile_regex(text)
             found[text] = frozenset([name for name in self.topics if matches(name)])
         return Resolved(topics=found)
 

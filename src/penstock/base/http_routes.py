@@ -1,0 +1,94 @@
+"""Routes of an HTTP interface, each declared once, at its handler.
+
+A declaration has the method, the path, the access rule and the query parameters. The interface
+makes an endpoint of each, which checks the rule. The handler's docstring documents the route.
+
+It is separate from `http_listener`, which imports the web packages only when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+S = TypeVar("S")
+A = TypeVar("A")
+Handler = Callable[[S, Request], Awaitable[Any]]
+"""Function of what it serves and a request; returns a `Response`, or a value for JSON."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRoute(Generic[S, A]):
+    """Declaration of a route."""
+
+    method: str
+    path: str
+    access: A
+    handler: Handler[S]
+    parameters: Sequence[str] = ()
+    """Query parameters that it takes."""
+    status: int = 200
+    """Status of a value's response."""
+    body_bytes_max: Callable[[S], int] | None = None
+    """Body limit of a handler that counts while it reads; None for the interface's limit."""
+
+
+class Routes(Generic[S, A]):
+    """Declared routes of one part of an interface, in the order in which they are matched."""
+
+    def __init__(self) -> None:
+        self.declared: list[HttpRoute[S, A]] = []
+
+    def add(
+        self,
+        route: str,
+        access: A,
+        parameters: Sequence[str] = (),
+        *,
+        status: int = 200,
+        body_bytes_max: Callable[[S], int] | None = None,
+    ) -> Callable[[Handler[S]], Handler[S]]:
+        """Declare the decorated handler's route, such as `GET /v1/topics`."""
+        method, _, path = route.partition(" ")
+
+        def declare(handler: Handler[S]) -> Handler[S]:
+            declared = HttpRoute(
+                method=method,
+                path=path,
+                access=access,
+                handler=handler,
+                parameters=parameters,
+                status=status,
+                body_bytes_max=body_bytes_max,
+            )
+            self.declared.append(declared)
+            return handler
+
+        return declare
+
+
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    content = msgspec.json.encode(value)
+    return Response(content, status, media_type="application/json", headers=headers)
+
+
+def error_response(status: int, error: str, message: str) -> Response:
+    return json_response({"error": error, "message": message}, status)
+
+
+def unrouted(request: Request, error: Exception, names: Mapping[int, str]) -> Response:
+    """Return the response to a request that no route takes; `names` are its errors by status."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
+    return error_response(status, names.get(status, "invalid_request"), message)
