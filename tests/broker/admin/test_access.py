@@ -14,8 +14,6 @@ import pytest
 from penstock.broker.admin import AdminServer
 from penstock.broker.admin.access import HOSTS, NEEDS
 from penstock.broker.admin.app import build_app
-from penstock.broker.admin.health import Parts, Readiness
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser
 from penstock.security.credentials import SCRAM_SHA_256, derive
@@ -39,15 +37,15 @@ class Guarded:
         self.authoriser = AclAuthoriser(super_users=["User:root"])
         self.audit = Noted()
         self.broker = broker
-        broker.authoriser = self.authoriser
-        broker.audit = self.audit
+        broker.assembly.authoriser = self.authoriser
+        broker.assembly.audit = self.audit
         from dataclasses import replace
 
         broker.security_service.secret = PeerSecret(bytes(32))
         broker.security_service.cluster_users = FileCredentials(
             {(SCRAM_SHA_256, "alice"): CREDENTIAL}
         )
-        self.server = AdminServer(replace(broker.settings, **settings), broker)
+        self.server = AdminServer(replace(broker.settings, **settings), broker.assembly)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
         self.authoriser.replace([allow(operation, resource_type, name, user)])
@@ -77,7 +75,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 def test_every_route_of_the_application_has_a_row(broker: BrokerServer, guarded: Guarded) -> None:
-    app: Any = build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+    app: Any = build_app(broker.assembly, broker.assembly.readiness, guarded.server.access)
     routes = {
         (method, route.path) for route in app._app.routes for method in route.methods - {"HEAD"}
     }
@@ -92,7 +90,7 @@ def test_a_route_without_a_row_does_not_come_up(
     rows = {key: needs for key, needs in NEEDS.items() if key[1] != "/v1/losses"}
     monkeypatch.setattr(access, "NEEDS", rows)
     with pytest.raises(KeyError, match="/v1/losses"):
-        build_app(broker, Readiness(parts_of(Parts, broker)), guarded.server.access)
+        build_app(broker.assembly, broker.assembly.readiness, guarded.server.access)
 
 
 def test_unauthenticated_routes_return_only_health() -> None:

@@ -14,9 +14,7 @@ from penstock.base.http_listener import parse_address
 from penstock.base.metrics import Metric, Sample
 from penstock.broker.admin import AdminServer
 from penstock.broker.admin.app import build_app
-from penstock.broker.admin.health import Parts, Readiness
 from penstock.broker.coordination.ownership import owner_of
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from tests.broker.handlers.test_topics import create, creation
 
@@ -169,8 +167,7 @@ async def test_sizes_of_other_brokers_are_null(broker: BrokerServer, admin: Admi
 async def test_every_route_refuses_parameters_that_it_does_not_know(
     broker: BrokerServer, admin: AdminServer
 ) -> None:
-    readiness = Readiness(parts_of(Parts, broker))
-    app: Any = build_app(broker, readiness, admin.access)
+    app: Any = build_app(broker.assembly, broker.assembly.readiness, admin.access)
     routes = app._app.routes
     assert len(routes) >= 18
     for route in routes:

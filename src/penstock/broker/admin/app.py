@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -41,7 +40,6 @@ from penstock.broker.admin import (
 )
 from penstock.broker.admin.health import Health, Readiness
 from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
-from penstock.broker.parts import parts_of
 from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures
 
@@ -49,9 +47,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from penstock.base.metrics import Registry
-    from penstock.base.system import Clock
     from penstock.broker.admin.access import AdminAccess, Caller
-    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.assembly import Assembly
 
 logger = logging.getLogger(__name__)
 
@@ -86,25 +83,18 @@ _SIZE_CHARS_MAX: Final = 32
 _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-View = Callable[[Any, Request], Awaitable[Any]]
+P = TypeVar("P")
+View = Callable[[P, Request], Awaitable[Any]]
 """Handler of a route, with its declared parts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    settings: BrokerSettings
-    node_id: int
-    clock: Clock
-    registry: Registry
-
-
-def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGIApp:
-    """Return the ASGI application of a broker with the parts that the views declare."""
+def build_app(broker: Assembly, readiness: Readiness, access: AdminAccess) -> ASGIApp:
+    """Return the ASGI application of a broker."""
     app = Starlette(
         routes=[access_checked(route, access) for route in _routes(broker, readiness)],
         exception_handlers={HTTPException: _http_error},
     )
-    settings = parts_of(Parts, broker).settings
+    settings = broker.settings
     return _BodyLimit(
         app,
         settings.admin_request_max_bytes,
@@ -116,42 +106,76 @@ def build_app(broker: object, readiness: Readiness, access: AdminAccess) -> ASGI
     )
 
 
-def _routes(broker: object, readiness: Readiness) -> list[Route]:
-    own = parts_of(Parts, broker)
-    viewed = parts_of(views.Parts, broker)
-    objects = parts_of(consolidation.Parts, broker)
-    shared = parts_of(queues.Parts, broker)
+def _routes(broker: Assembly, readiness: Readiness) -> list[Route]:
+    grouped = metrics.Parts(
+        control=broker.control, coordinator=broker.coordinator, end_offsets=broker.end_offsets
+    )
+    viewed = views.Parts(
+        node_id=broker.node_id,
+        control=broker.control,
+        cluster=broker.cluster,
+        partitions=broker.partitions,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        migrations=broker.migrations,
+        replicas=broker.replicas,
+    )
 
     async def living() -> Health:
         return readiness.alive()
 
     return [
-        _route("/health", _health(own, readiness.look)),
-        _route("/livez", _health(own, living)),
-        _route("/readyz", _health(own, readiness.look)),
-        _route("/metrics", _metrics(own.registry, parts_of(metrics.Parts, broker))),
+        _route("/health", _health(broker, readiness.look)),
+        _route("/livez", _health(broker, living)),
+        _route("/readyz", _health(broker, readiness.look)),
+        _route("/metrics", _metrics(broker.registry, grouped)),
         _route("/v1/cluster", _json(viewed, views.cluster)),
-        _route("/v1/compaction", _json(parts_of(compaction.Parts, broker), compaction.compaction)),
-        _route("/v1/damage", _json(parts_of(damage.Parts, broker), damage.damage)),
         _route("/v1/copies", _json(viewed, views.copies)),
         _route("/v1/losses", _json(viewed, views.losses)),
-        _route("/v1/tiers", _json(parts_of(tiers.Parts, broker), tiers.tiers), ("topic",)),
         _route("/v1/topics", _json(viewed, views.topics)),
         _route("/v1/topics/{topic}", _json(viewed, views.topic)),
-        _route(
-            "/v1/topics/{topic}/partitions/{partition}/extents",
-            _json(parts_of(extents.Parts, broker), extents.partition_extents),
-            ("start", "end", "isolation"),
-        ),
-        _route(
-            "/v1/security/reload",
-            _json(parts_of(security.Parts, broker), security.reload),
-            methods=["POST"],
-        ),
         _route("/v1/groups", _json(viewed, views.groups)),
         _route("/v1/groups/{group:path}", _json(viewed, views.group)),
+        *_log_routes(broker),
+        *_diskless_routes(broker),
+        *_sink_routes(
+            sinks.Parts(control=broker.control, partitions=broker.partitions, sinks=broker.sinks)
+        ),
+    ]
+
+
+def _log_routes(broker: Assembly) -> list[Route]:
+    compacted = compaction.Parts(node_id=broker.node_id, store=broker.store)
+    damaged = damage.Parts(node_id=broker.node_id, store=broker.store)
+    tiered = tiers.Parts(node_id=broker.node_id, tiers=broker.tiers)
+    files = security.Parts(node_id=broker.node_id, security_service=broker.security_service)
+    shared = queues.Parts(node_id=broker.node_id, cluster=broker.cluster, share=broker.share)
+    read = extents.Parts(
+        settings=broker.settings,
+        authoriser=broker.authoriser,
+        clock=broker.clock,
+        cluster=broker.cluster,
+        partitions=broker.partitions,
+        diskless=broker.diskless,
+    )
+    return [
+        _route("/v1/compaction", _json(compacted, compaction.compaction)),
+        _route("/v1/damage", _json(damaged, damage.damage)),
+        _route("/v1/tiers", _json(tiered, tiers.tiers), ("topic",)),
+        _route(
+            "/v1/topics/{topic}/partitions/{partition}/extents",
+            _json(read, extents.partition_extents),
+            ("start", "end", "isolation"),
+        ),
+        _route("/v1/security/reload", _json(files, security.reload), methods=["POST"]),
         _route("/v1/dead-letters", _json(shared, queues.dead_letters)),
         _route("/v1/queues/{group:path}", _json(shared, queues.queue)),
+    ]
+
+
+def _diskless_routes(broker: Assembly) -> list[Route]:
+    objects = consolidation.Parts(partitions=broker.partitions, diskless=broker.diskless)
+    return [
         _route("/v1/diskless/backlogs", _json(objects, consolidation.backlogs)),
         _route(
             "/v1/diskless/topics/{topic_id}/partitions/{partition}/runs",
@@ -164,7 +188,6 @@ def _routes(broker: object, readiness: Readiness) -> list[Route]:
             _json(objects, consolidation.accept),
             methods=["POST"],
         ),
-        *_sink_routes(parts_of(sinks.Parts, broker)),
     ]
 
 
@@ -256,7 +279,7 @@ def status_of(error: PenstockError) -> int:
     return 500
 
 
-def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
+def _json(parts: P, view: View[P], status: int = 200) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         try:
             return json_response(await view(parts, request), status)
@@ -280,15 +303,15 @@ def _json(parts: Any, view: View, status: int = 200) -> Endpoint:
     return endpoint
 
 
-def _health(parts: Parts, look: Callable[[], Awaitable[Health]]) -> Endpoint:
+def _health(broker: Assembly, look: Callable[[], Awaitable[Health]]) -> Endpoint:
     async def endpoint(request: Request) -> Response:
         report = await look()
         caller: Caller = request.state.caller
         causes = caller.rights.allows("describe", "cluster", CLUSTER)
-        body = report.as_json(parts.node_id, causes=causes)
+        body = report.as_json(broker.node_id, causes=causes)
         response = json_response(body, 200 if report.good else 503)
         # `penstock doctor` compares clocks with this header.
-        response.headers["date"] = formatdate(parts.clock.now_ms() / 1000, usegmt=True)
+        response.headers["date"] = formatdate(broker.clock.now_ms() / 1000, usegmt=True)
         return response
 
     return endpoint
