@@ -68,7 +68,7 @@ SINK_FRAMES: Final = _counter(
 QUEUED_BYTES: Final = _gauge(
     "queued_bytes", "Received bytes of frames that have no answer or are incomplete."
 )
-DRAINING: Final = _gauge("draining", "1 while the agent goes away.")
+DRAINING: Final = _gauge("draining", "1 while the agent is draining.")
 HTTP_REQUESTS: Final = _counter(
     "http_requests_total", "Answers of the HTTP front's ingest, by status.", ("status",)
 )

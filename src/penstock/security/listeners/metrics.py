@@ -15,7 +15,7 @@ HANDSHAKES_FAILED: Final = Metric(
 REFUSED: Final = Metric(
     name="penstock_unauthenticated_connections_refused_total",
     kind="counter",
-    doc="Connections closed at once because of what their address, or all together, had done.",
+    doc="Connections closed at once, due to a limit of their address or of all connections.",
     labels=("listener", "limit"),
 )
 CERTIFICATE_ENDS: Final = Metric(
@@ -27,7 +27,7 @@ CERTIFICATE_ENDS: Final = Metric(
 RELOADS: Final = Metric(
     name="penstock_security_files_reloaded_total",
     kind="counter",
-    doc="Times that changed files (certificates, users, keys of tokens) were taken into use.",
+    doc="Reloads of changed files (certificates, users, keys of tokens).",
     labels=("file",),
 )
 RELOADS_FAILED: Final = Metric(
