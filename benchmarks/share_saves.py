@@ -30,7 +30,7 @@ from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.share.partition import SharePartition
 from penstock.broker.share.record import encode_state
 from penstock.broker.share.settings import ShareSettings
-from penstock.broker.share.shares import Shares, SharesParts
+from penstock.broker.share.shares import Shares
 from penstock.broker.share.stored import StoredShare
 from penstock.broker.share.values import Acknowledge, Acknowledged, Batch, ShareLimits
 from penstock.control import ControlPlane, SqliteControlPlane
@@ -93,7 +93,8 @@ async def _measure(plane: ControlPlane, name: str, seconds: float, rounds: int) 
     rows = []
     for count in COUNTS:
         shares = Shares(
-            SharesParts(control=plane, clock=SYSTEM_CLOCK),
+            control=plane,
+            clock=SYSTEM_CLOCK,
             settings_of=lambda _: settings,
             changed=lambda _: None,
             archiving=lambda _: None,

@@ -27,7 +27,7 @@ ANY = {
 def authoriser(broker: BrokerServer) -> AclAuthoriser:
     """ANONYMOUS is a super user here."""
     authoriser = AclAuthoriser(super_users=["User:ANONYMOUS"])
-    broker.authoriser = authoriser
+    broker.authoriser = broker.assembly.authoriser = authoriser
     broker._dispatcher._rights = authoriser.rights
     broker._dispatcher._asks = True
     return authoriser

@@ -267,7 +267,7 @@ SPECIAL: dict[tuple[str, str], dict[str, Any]] = {
 def authoriser(broker: BrokerServer) -> AclAuthoriser:
     """Everybody is ANONYMOUS here, and may create topics."""
     authoriser = AclAuthoriser(super_users=["User:root"])
-    broker.authoriser = authoriser
+    broker.authoriser = broker.assembly.authoriser = authoriser
     broker._dispatcher._rights = authoriser.rights
     broker._dispatcher._asks = True
     return authoriser
@@ -387,7 +387,7 @@ async def test_a_fetch_that_waits_loses_the_right_that_is_taken_meanwhile(
     authoriser: AclAuthoriser,
     awaited: bool,
 ) -> None:
-    broker.audit = audit = Noted()
+    broker.assembly.audit = audit = Noted()
     await root.create("t1")
     authoriser.replace([allow("read", "topic", "t1")])
     wanted = fetch_request({("t1", 0): 0}, max_wait=60_000, min_bytes=1)

@@ -11,20 +11,29 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.dispatch import HOT, handler_of
+from penstock.broker.handlers.table import HANDLERS, Handlers
 from penstock.broker.server import BrokerServer
-from penstock.wire.kafka.apis import APIS, BY_NAME, Api
+from penstock.wire.kafka.apis import BY_NAME
 from tests.broker.conftest import StartBroker
 from tests.broker.wire_client import WireClient, batch, fetch_request
 
 Connect = Callable[[BrokerServer], Awaitable[WireClient]]
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: str(api.name))
-async def test_every_api_of_the_table_has_its_handler(broker: BrokerServer, api: Api) -> None:
-    parameters = list(inspect.signature(handler_of(api, broker)).parameters)
+@pytest.mark.parametrize("api", BY_NAME)
+async def test_every_api_of_the_table_has_its_handler(broker: BrokerServer, api: str) -> None:
+    handlers = Handlers(broker.assembly)
+    hot: dict[str, Callable[..., None]] = {
+        "Produce": handlers.produce.produce,
+        "Fetch": handlers.fetch.fetch,
+    }
+    parameters = list(inspect.signature(hot.get(api) or handlers.of(api)).parameters)
     assert parameters[0] == "context"
-    assert len(parameters) == (4 if api.key in HOT else 2)
+    assert len(parameters) == (4 if api in hot else 2)
+
+
+def test_every_handler_has_its_api() -> None:
+    assert {*HANDLERS, "Produce", "Fetch"} == BY_NAME.keys()
 
 
 def _plant(server: BrokerServer, name: str, handler: Any) -> None:

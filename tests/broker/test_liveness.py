@@ -11,8 +11,7 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.settings import load
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable, owner_of
-from penstock.broker.liveness import Liveness, LivenessParts, Session
-from penstock.broker.parts import parts_of
+from penstock.broker.liveness import Liveness, Session
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.control import ControlUnavailable, MemoryControlPlane
@@ -66,7 +65,13 @@ class House:
         give(broker, clock=self.clock, control=self.control)
         broker.cluster.on_image.append(broker.coordinator.image_changed)
         self.liveness = Liveness(
-            parts_of(LivenessParts, broker),
+            settings=broker.settings,
+            control=self.control,
+            clock=self.clock,
+            cluster=broker.cluster,
+            coordinator=broker.coordinator,
+            transactions=broker.transactions,
+            migrations=broker.migrations,
             incarnation=ME,
             register=self.register,
             on_superseded=self.end,

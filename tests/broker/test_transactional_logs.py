@@ -39,7 +39,7 @@ class Place(NamedTuple):
 async def place(start_broker: StartBroker, connect: Connect) -> Place:
     broker = await start_broker()
     verifier = Verifier()
-    broker.verifier = verifier
+    broker.assembly.verifier = verifier
     client = await connect(broker)
     await client.create("t", partitions=2)
     return Place(broker, client, verifier)
@@ -243,7 +243,7 @@ async def test_verification_can_be_turned_off_for_older_clients(
     start_broker: StartBroker, connect: Connect
 ) -> None:
     broker = await start_broker({"transaction.partition.verification.enable": "false"})
-    broker.verifier = verifier = Verifier()
+    broker.assembly.verifier = verifier = Verifier()
     client = await connect(broker)
     await client.create("t")
     assert (await produce(client, sent(b"v"), version=11)).error_code.name == "none"

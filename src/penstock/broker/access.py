@@ -22,6 +22,7 @@ from penstock.security import CLUSTER
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
+    from penstock.broker.partition_registry import ServedTopic
     from penstock.security import Rights
     from penstock.wire.kafka.apis import Check
 
@@ -105,8 +106,23 @@ def _is_free(check: Check, rights: Rights) -> bool:
 def _ask_all(context: RequestContext, check: Check, request: Any) -> None:
     operation, resource = check.operation, check.resource
     for name in (CLUSTER,) if resource == "cluster" else names_of(resource, request):
-        if not context.rights.allows(operation, resource, name):
-            raise context.refusal(operation, resource, name)
+        context.authorise(operation, resource, name)
+
+
+def forbidden_topic(
+    rights: Rights, operation: str, key: bytes, topics_by_id: Mapping[bytes, ServedTopic] | None
+) -> str | None:
+    """Return the name of a topic if an operation on it is forbidden, else None.
+
+    `key` is the topic's id, or its name if `topics_by_id` is None. Unknown ids are not forbidden.
+    """
+    if topics_by_id is None:
+        name = key.decode(errors="replace")
+    elif (topic := topics_by_id.get(key)) is not None:
+        name = topic.topic.name
+    else:
+        return None
+    return None if rights.allows(operation, "topic", name) else name
 
 
 def names_of(resource: str, request: Any) -> Iterator[str]:

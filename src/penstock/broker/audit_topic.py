@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
@@ -51,14 +51,8 @@ STOP_SECONDS: Final = 5.0
 _RECORD_BYTES: Final = 64
 """Upper bound of a record's bytes besides key and value."""
 _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditTopicParts:
-    node_id: int
-    cluster: ClusterMetadata
-    topic_admin: TopicAdmin
-    identity: Identity
+Place = Callable[[], Awaitable[tuple[int, int]]]
+"""Function that returns the partition to write to, and the largest batch in bytes."""
 
 
 class AuditTopic:
@@ -87,8 +81,16 @@ class AuditTopic:
 
     def close(self) -> None: ...
 
-    def start(self, parts: AuditTopicParts) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run(parts))
+    def start(
+        self,
+        *,
+        node_id: int,
+        cluster: ClusterMetadata,
+        topic_admin: TopicAdmin,
+        identity: Identity,
+    ) -> None:
+        place = partial(self._place, node_id, cluster, topic_admin)
+        self._task = asyncio.get_running_loop().create_task(self._run(identity, place))
 
     async def stop(self) -> None:
         """Write waiting lines for up to `STOP_SECONDS`, and accept no more. Idempotent."""
@@ -104,8 +106,8 @@ class AuditTopic:
             self.dropped += left
             logger.error("discarded %d audit events for topic %s at shutdown", left, self._topic)
 
-    async def _run(self, parts: AuditTopicParts) -> None:
-        client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=APPEND_TIMEOUT_MS)
+    async def _run(self, identity: Identity, place: Place) -> None:
+        client = OwnAppender(identity, CLIENT_ID, timeout_ms=APPEND_TIMEOUT_MS)
         failures = 0
         try:
             while self._sending or self._waiting or not self._stopping:
@@ -114,7 +116,7 @@ class AuditTopic:
                     await self._came.wait()
                     continue
                 try:
-                    await self._write(parts, client)
+                    await self._write(client, *await place())
                     failures = 0
                 except Exception as error:
                     failures += 1
@@ -131,8 +133,7 @@ class AuditTopic:
         elif failures == 1:
             logger.error("retrying to write audit events to topic %s: %s", self._topic, error)
 
-    async def _write(self, parts: AuditTopicParts, client: OwnAppender) -> None:
-        partition, bytes_max = await self._place(parts)
+    async def _write(self, client: OwnAppender, partition: int, bytes_max: int) -> None:
         if not self._sending:
             self._sending = self._next(bytes_max - HEADER_BYTES)
         if not self._sending:
@@ -144,9 +145,11 @@ class AuditTopic:
         await client.append(producer, self._topic, partition, batches)
         self._sending = []
 
-    async def _place(self, parts: AuditTopicParts) -> tuple[int, int]:
+    async def _place(
+        self, node_id: int, cluster: ClusterMetadata, admin: TopicAdmin
+    ) -> tuple[int, int]:
         """Return this broker's partition of the topic, and the largest batch in bytes."""
-        admin, topics = parts.topic_admin, parts.cluster.image.topics
+        topics = cluster.image.topics
         if self._topic not in topics:
             spec = TopicSpec(
                 name=self._topic,
@@ -157,10 +160,10 @@ class AuditTopic:
             [made] = await admin.create(admin.plan([spec]))
             if isinstance(made, PenstockError) and made.code != "topic_already_exists":
                 raise made
-            topics = parts.cluster.image.topics
+            topics = cluster.image.topics
         topic = topics[self._topic]
         config = topic_config(admin.levels(), topic.configs)
-        return parts.node_id % len(topic.partitions), min(config.max_message_bytes, BATCH_BYTES_MAX)
+        return node_id % len(topic.partitions), min(config.max_message_bytes, BATCH_BYTES_MAX)
 
     def _next(self, room: int) -> list[Line]:
         lines: list[Line] = []

@@ -106,6 +106,11 @@ class RequestContext:
     def client_host(self) -> str:
         return self.connection.client_host
 
+    def authorise(self, operation: str, resource_type: str, name: str) -> None:
+        """Raise AuthorisationFailed, and record it for the audit, if an operation is forbidden."""
+        if not self.rights.allows(operation, resource_type, name):
+            raise self.refusal(operation, resource_type, name)
+
     def refusal(self, operation: str, resource_type: str, name: str) -> AuthorisationFailed:
         """Return the error of a forbidden operation, and record it for the audit."""
         error = refusal(operation, resource_type, name, self.connection.principal)

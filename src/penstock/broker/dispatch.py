@@ -2,14 +2,12 @@
 
 The contract of a handler
 -------------------------
-`wire/kafka/apis.py` names each API's handler as `module:function` in `penstock.broker.handlers`;
-the module is imported at the first request of the API. A handler is
+`broker/assembly.py` has the table of handlers, and constructs the class of a module in
+`broker/handlers/` at the first request of one of its APIs. A handler is a method of such a class:
 
-    def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
-    async def handler(parts: Parts, context: RequestContext, request: Any) -> Answer
+    def handler(self, context: RequestContext, request: Any) -> Answer
+    async def handler(self, context: RequestContext, request: Any) -> Answer
 
-- `parts` has the parts of the broker that the module declares as the fields of its `Parts`
-  (`broker/parts.py`). A module without `Parts` uses none, and its handlers begin with `context`.
 - `context` (`broker/connection.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
 - `request` is kio's dataclass of that API and version, read by the guarded decoder. Fields
   that the version lacks are absent: `getattr(request, "name", default)`. Durations are
@@ -36,7 +34,7 @@ the module is imported at the first request of the API. A handler is
 
 Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
 
-    def handler(parts, context, frame: memoryview, offset: int, lease: Lease | None) -> None
+    def handler(self, context, frame: memoryview, offset: int, lease: Lease | None) -> None
 
 They call `context.reply(buffers)` with the whole frame, now or later, or set
 `context.no_answer` (acks=0). `frame` is only valid during the call unless they retain `lease`.
@@ -45,12 +43,9 @@ They call `context.reply(buffers)` with the whole frame, now or later, or set
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.broker.access import granted
@@ -58,9 +53,8 @@ from penstock.broker.auditing import CHANGES, RequestAudit
 from penstock.broker.connection import Buffer, Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
-from penstock.broker.handlers import api_versions, produce
+from penstock.broker.handlers import api_versions
 from penstock.broker.handlers.metadata import throttled
-from penstock.broker.parts import parts_of
 from penstock.security.audit import NO_AUDIT
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
@@ -72,6 +66,8 @@ from penstock.wire.kafka.framing import read_request_header, response_prefix
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
+    from penstock.broker.fetch.operation import Fetch
+    from penstock.broker.handlers.produce import Produce
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
@@ -81,23 +77,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Answer = Mapping[str, Any] | bytes | list[Buffer]
+Handler = Callable[[RequestContext, Any], Answer | Coroutine[Any, Any, Answer]]
+HotHandler = Callable[[RequestContext, memoryview, int, "Lease | None"], None]
 HOT: Final = frozenset({PRODUCE, FETCH})
 SIDE_BY_SIDE: Final = frozenset({BY_NAME["ShareFetch"].key})
-HANDLERS_PACKAGE: Final = "penstock.broker.handlers"
 
 
-def handler_of(api: Api, broker: object) -> Callable[..., Any]:
-    """Import an API's handler, and bind the parts that its module declares."""
-    name, _, function = api.handler.partition(":")
-    module = import_module(f"{HANDLERS_PACKAGE}.{name}")
-    handler: Callable[..., Any] = getattr(module, function)
-    return partial(handler, parts_of(module.Parts, broker)) if hasattr(module, "Parts") else handler
+class HandlerTable(Protocol):
+    """Handlers of a broker, constructed when they are first used."""
+
+    @property
+    def produce(self) -> Produce: ...
+
+    @property
+    def fetch(self) -> Fetch: ...
+
+    def of(self, api: str) -> Handler:
+        """Return the handler of an API other than Produce and Fetch."""
+        ...
 
 
 class Dispatcher:
     def __init__(
         self,
-        broker: object,
+        table: HandlerTable,
         *,
         metrics: RequestMetrics,
         clock: Clock,
@@ -106,8 +109,8 @@ class Dispatcher:
         partitions: PartitionRegistry,
         audit: Audit = NO_AUDIT,
     ) -> None:
-        """Route to handlers with parts of `broker`; `authoriser` checks each request first."""
-        self._broker = broker
+        """Route to the handlers of a table; `authoriser` checks each request first."""
+        self._table = table
         self._rights = authoriser.rights
         self._asks = authoriser.refuses
         self._audit = RequestAudit(audit)
@@ -115,7 +118,8 @@ class Dispatcher:
         self._quotas = quotas
         self._topics = partitions
         self._monotonic = clock.monotonic
-        self._handlers: dict[int, Callable[..., Any]] = {}
+        self._handlers: dict[int, Handler] = {}
+        self._hot: dict[int, HotHandler] = {}
         self._running: set[asyncio.Task[None]] = set()
 
     def timed_request(
@@ -151,7 +155,7 @@ class Dispatcher:
             context.rights = self._rights(connection.principal, connection.client_host)
         try:
             if api.key in HOT:
-                handler = self._handlers.get(api.key) or self._handler(api)
+                handler = self._hot.get(api.key) or self._hot_handler(api)
                 handler(context, frame, header.body_offset, lease)
                 if context.refused:
                     self._audit.refused(context)
@@ -163,8 +167,14 @@ class Dispatcher:
             connection.dropped(context)
         return context
 
-    def _handler(self, api: Api) -> Callable[..., Any]:
-        handler = self._handlers[api.key] = handler_of(api, self._broker)
+    def _handler(self, api: Api) -> Handler:
+        handler = self._handlers[api.key] = self._table.of(api.name)
+        return handler
+
+    def _hot_handler(self, api: Api) -> HotHandler:
+        table = self._table
+        handler = table.produce.produce if api.key == PRODUCE else table.fetch.fetch
+        self._hot[api.key] = handler
         return handler
 
     def _handle(self, context: RequestContext, frame: memoryview, offset: int) -> None:
@@ -182,7 +192,7 @@ class Dispatcher:
                         return
                     left, context.granted = grant.request, grant
             answer = (self._handlers.get(api.key) or self._handler(api))(context, left)
-            if inspect.iscoroutine(answer):
+            if isinstance(answer, Coroutine):
                 self._await(context, request, answer)
             else:
                 self._done(context, request, answer)
@@ -290,8 +300,7 @@ class Dispatcher:
                 self._metrics.failed(context, number)
                 self.answer(context, api_versions.answer_body(0, number))
             elif api.key == PRODUCE and 0 <= asked < api.served_from:
-                parts = parts_of(produce.Parts, self._broker)
-                produce.refuse_old(parts, context, frame, offset, str(error))
+                self._table.produce.refuse_old(context, frame, offset, str(error))
             else:
                 context.version = api.maximum if asked > api.maximum else api.served_from
                 self.fail(context, None, error)

@@ -19,16 +19,18 @@ class Identity:
 
     __slots__ = ("admin_port", "as_client", "endpoints", "listener", "node_id")
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(
+        self, node_id: int, as_client: Callable[[], ClientSecurity] = lambda: NO_SECURITY
+    ) -> None:
+        """`as_client` returns the client security settings for `listener`."""
         self.node_id = node_id
+        self.as_client = as_client
         self.endpoints: dict[str, tuple[str, int]] = {}
         """Host and port by listener name."""
         self.admin_port: int | None = None
         """Bound port of the admin interface; None without one."""
         self.listener = ""
         """Listener that brokers use to connect to each other, and to themselves."""
-        self.as_client: Callable[[], ClientSecurity] = lambda: NO_SECURITY
-        """Client security settings for this listener."""
 
 
 def endpoints_of(image: MetadataImage, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -39,18 +38,6 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LivenessParts:
-    settings: BrokerSettings
-    node_id: int
-    control: ControlPlane
-    clock: Clock
-    cluster: ClusterMetadata
-    coordinator: Coordinator
-    transactions: Coordinator
-    migrations: TopicMigrations
 
 
 class Session:
@@ -84,20 +71,29 @@ class Liveness:
 
     def __init__(
         self,
-        parts: LivenessParts,
         *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        coordinator: Coordinator,
+        transactions: Coordinator,
+        migrations: TopicMigrations,
         incarnation: UUID,
         register: Callable[[], Awaitable[object]],
         on_superseded: Callable[[], None],
     ) -> None:
-        settings = parts.settings
-        self._parts = parts
+        self._node_id = settings.node_id
+        self._control = control
+        self._cluster = cluster
+        self._migrations = migrations
+        self._coordinators = coordinator, transactions
         self._incarnation = incarnation
         self._register = register
         self._on_superseded = on_superseded
         self._timeout_ms = settings.broker_session_timeout_ms
         self._interval_seconds = settings.broker_heartbeat_interval_ms / 1000
-        self._monotonic = parts.clock.monotonic
+        self._monotonic = clock.monotonic
         self._session = Session(self._timeout_ms / 1000, self._monotonic())
         self._timer: asyncio.TimerHandle | None = None
         self._beat: asyncio.Task[None] | None = None
@@ -130,10 +126,10 @@ class Liveness:
     async def beat(self) -> None:
         """Renew the registration, then check for topics that become diskless."""
         await self._in_time("renew its registration", self._renew)
-        await self._in_time("check for topics that become diskless", self._parts.migrations.look)
+        await self._in_time("check for topics that become diskless", self._migrations.look)
 
     async def _in_time(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        node_id = self._parts.node_id
+        node_id = self._node_id
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
                 await work()
@@ -143,9 +139,9 @@ class Liveness:
             logger.warning("broker %d could not %s: %s", node_id, what, error)
 
     async def _renew(self) -> None:
-        parts, asked = self._parts, self._monotonic()
+        asked = self._monotonic()
         try:
-            await parts.control.renew_broker(broker_id=parts.node_id, incarnation=self._incarnation)
+            await self._control.renew_broker(broker_id=self._node_id, incarnation=self._incarnation)
         except StaleBroker as stale:
             await self._lost(stale, asked)
             return
@@ -153,17 +149,16 @@ class Liveness:
         await self._resume()
         if not self._session.may_expire_others(self._monotonic()):
             return
-        expired = await parts.control.expire_brokers(self._timeout_ms, by=parts.node_id)
+        expired = await self._control.expire_brokers(self._timeout_ms, by=self._node_id)
         if expired:
             logger.warning(
                 "expired brokers %s, which did not renew their registration for %d ms",
                 expired,
                 self._timeout_ms,
             )
-            await parts.cluster.refresh()
+            await self._cluster.refresh()
 
     async def _lost(self, stale: StaleBroker, asked: float) -> None:
-        parts = self._parts
         self._suspend()
         if stale.registered:
             logger.error("%s; stopping this process: node.id must be unique in the cluster", stale)
@@ -171,7 +166,7 @@ class Liveness:
             self._on_superseded()
             return
         logger.warning(
-            "the registration of broker %d had expired; registering again", parts.node_id
+            "the registration of broker %d had expired; registering again", self._node_id
         )
         await self._register()
         self._session.renewed(asked, self._monotonic())
@@ -180,14 +175,10 @@ class Liveness:
     async def _resume(self) -> None:
         suspended = [coordinator for coordinator in self._coordinators if coordinator.suspended]
         if suspended:
-            await self._parts.cluster.refresh()
+            await self._cluster.refresh()
         for coordinator in suspended:
             coordinator.resume()
 
     def _suspend(self) -> None:
         for coordinator in self._coordinators:
             coordinator.suspend()
-
-    @property
-    def _coordinators(self) -> tuple[Coordinator, ...]:
-        return self._parts.coordinator, self._parts.transactions

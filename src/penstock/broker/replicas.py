@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -66,47 +65,53 @@ _HANDED_LOOK_SECONDS: Final = 0.01
 _ASK_SECONDS: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaParts:
-    settings: BrokerSettings
-    node_id: int
-    control: ControlPlane
-    clock: Clock
-    randomness: Randomness
-    commits: GroupCommits
-
-
 class Replicas:
     """Participant in replicated partitions. Belongs to the event loop."""
 
     def __init__(
-        self, parts: ReplicaParts, *, advanced: Callable[[Iterable[object]], None]
+        self,
+        *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        clock: Clock,
+        randomness: Randomness,
+        commits: GroupCommits,
+        advanced: Callable[[Iterable[object]], None],
+        load_image: Callable[[], Awaitable[None]],
+        apply_leaders: Callable[[Leaders], None],
     ) -> None:
-        """`advanced` receives the partitions whose high watermark has advanced."""
-        self._parts = parts
+        """`advanced` receives the partitions whose high watermark has advanced.
+
+        `load_image` is called after a change by this broker. `apply_leaders` receives leaders that
+        replicas have connected to and that the image lacks.
+        """
+        self._settings = settings
+        self._node_id = settings.node_id
+        self._control = control
+        self._clock = clock
+        self._randomness = randomness
+        self._commits = commits
         self.replication = Replication(
-            broker_id=parts.node_id,
+            broker_id=self._node_id,
             epochs=self,
-            flush=parts.commits.flush_then,
+            flush=commits.flush_then,
             advanced=advanced,
-            clock=parts.clock,
+            clock=clock,
         )
-        self.refresh: Callable[[], Awaitable[None]] = _nothing
-        """Loads the image after a change by this broker."""
-        self.apply_leaders: Callable[[Leaders], None] = _ignored
-        """Receives leaders that replicas have connected to and that the image lacks."""
+        self._load_image = load_image
+        self._apply_leaders = apply_leaders
         self.replication.on_refused = self._refused
         self.replication.on_elect_uncleanly = self._elect_remaining
         self.replication.on_stuck = self._stuck
         self._moves = Moves(self.replication, self._row)
-        self._balance = LeaderBalance(parts.settings, parts.clock.monotonic())
+        self._balance = LeaderBalance(settings, clock.monotonic())
         self._image: MetadataImage | None = None
         self._incarnation = UUID(int=0)
         self._gone: dict[int, UUID] = {}
         """Incarnations of brokers that refuse connections, by broker id."""
-        self._in_sync = InSync(parts.settings.replica_lag_time_max_ms)
-        session_seconds = parts.settings.broker_session_timeout_ms / 1000
-        self._cut_off = CutOff(parts.node_id, session_seconds)
+        self._in_sync = InSync(settings.replica_lag_time_max_ms)
+        session_seconds = settings.broker_session_timeout_ms / 1000
+        self._cut_off = CutOff(self._node_id, session_seconds)
         self._live: set[int] = set()
         self._looking: asyncio.Task[None] | None = None
         self._refreshing: set[asyncio.Task[None]] = set()
@@ -119,18 +124,18 @@ class Replicas:
         """Accept other brokers that share the secret; raises OSError."""
         self._incarnation = incarnation
         links = Links(
-            broker_id=self._parts.node_id,
+            broker_id=self._node_id,
             incarnation=incarnation,
-            cluster_id=(await self._parts.control.image()).cluster_id,
-            silent_seconds=self._parts.settings.broker_session_timeout_ms / 1000,
+            cluster_id=(await self._control.image()).cluster_id,
+            silent_seconds=self._settings.broker_session_timeout_ms / 1000,
             user=self.replication,
             secret=secret,
-            randomness=self._parts.randomness,
+            randomness=self._randomness,
             transport=transport,
         )
         self.replication.links = links
         self._joined = True
-        host, _, port = self._parts.settings.replication_listener.rpartition(":")
+        host, _, port = self._settings.replication_listener.rpartition(":")
         self.endpoint = (REPLICATION, *await links.listen(host, int(port)))
         self._looking = asyncio.get_running_loop().create_task(self._look_on())
 
@@ -159,7 +164,7 @@ class Replicas:
         self._image = image
         logs = self.replication.logs
         if before is None or delta.whole or before.cluster_epoch != image.cluster_epoch:
-            own = self._parts.node_id
+            own = self._node_id
             addresses = {broker.broker_id: replication_address(broker) for broker in image.brokers}
             self.replication.links.reach(
                 {
@@ -186,7 +191,7 @@ class Replicas:
         claimed = []
         for log in logs:
             row = self._row(log.key)
-            if row is None or not row.has_epochs or self._parts.node_id not in row.copies:
+            if row is None or not row.has_epochs or self._node_id not in row.copies:
                 self.replication.forget(log.key)
                 continue
             self._moves.look_at(log, row)
@@ -215,7 +220,7 @@ class Replicas:
         replication, image = self.replication, self._image
         if replication.links.ready or image is None or not replication.may_be_gone():
             return False
-        others = [broker for broker in image.brokers if broker.broker_id != self._parts.node_id]
+        others = [broker for broker in image.brokers if broker.broker_id != self._node_id]
         return any([replication_address(broker) is not None for broker in others])
 
     def _refused(self, broker_id: int) -> None:
@@ -227,7 +232,7 @@ class Replicas:
             self._look_at(list(self.replication.logs.values()))
 
     def _is_mine(self, row: PartitionRow, live: set[int], log: ReplicatedLog) -> bool:
-        own = self._parts.node_id
+        own = self._node_id
         if self._leaving:
             return False
         if row.leader in live and row.leader != own:
@@ -241,7 +246,7 @@ class Replicas:
 
     def _pass_on(self) -> None:
         """After a disk failure, have others claim the partitions that this broker leads."""
-        own, self._passed = self._parts.node_id, self._passed + 1
+        own, self._passed = self._node_id, self._passed + 1
         ready = self.replication.links.ready
         topics = () if self._image is None else self._image.topics.values()
         for topic in topics:
@@ -265,7 +270,7 @@ class Replicas:
     async def hand_over_all(self, seconds: float) -> None:
         """Hand over leaderships before a shutdown, at most `seconds`, and claim nothing more."""
         self._leaving = True
-        until = self._parts.clock.monotonic() + seconds
+        until = self._clock.monotonic() + seconds
         successors = {
             log: successor
             for log in list(self.replication.logs.values())
@@ -273,12 +278,12 @@ class Replicas:
         }
         logs = list(successors)
         for start in range(0, len(logs), HAND_OVER_BATCH):
-            left = until - self._parts.clock.monotonic()
+            left = until - self._clock.monotonic()
             if left <= 0:
                 break
             batch = {log: successors[log] for log in logs[start : start + HAND_OVER_BATCH]}
             await self.hand_over(batch, min(left, HAND_OVER_MS / 1000))
-        kept = sum([self._leader(log.key) == self._parts.node_id for log in logs])
+        kept = sum([self._leader(log.key) == self._node_id for log in logs])
         if kept:
             logger.warning("no replica took over %d partitions before shutdown", kept)
 
@@ -286,15 +291,15 @@ class Replicas:
         """Hand over leaderships; return when the image shows it, or after `seconds`."""
         for log, successor in successors.items():
             self.replication.hand_over(log, successor, limit_ms=int(seconds * 1000))
-        await self._leaders_changed({log.key: self._parts.node_id for log in successors}, seconds)
+        await self._leaders_changed({log.key: self._node_id for log in successors}, seconds)
 
     async def elect(
         self, successors: Mapping[PartitionKey, int], seconds: float
     ) -> set[PartitionKey]:
         """Elect these replicas; return the partitions that they lead in time."""
-        until = self._parts.clock.monotonic() + seconds
+        until = self._clock.monotonic() + seconds
         left = dict(successors)
-        while left and self._parts.clock.monotonic() < until:
+        while left and self._clock.monotonic() < until:
             before = {}
             for key, broker_id in left.items():  # again: a successor may be catching up
                 row = self._row(key)
@@ -309,9 +314,9 @@ class Replicas:
 
     async def _leaders_changed(self, before: Mapping[PartitionKey, int], seconds: float) -> None:
         """Wait until the leaders in the image differ from `before`, at most `seconds`."""
-        until = self._parts.clock.monotonic() + seconds
+        until = self._clock.monotonic() + seconds
         waiting = list(before)
-        while waiting and self._parts.clock.monotonic() < until:
+        while waiting and self._clock.monotonic() < until:
             await pause(_HANDED_LOOK_SECONDS)
             waiting = [key for key in waiting if self._leader(key) == before[key]]
 
@@ -332,8 +337,8 @@ class Replicas:
             EpochClaim(UUID(bytes=key.topic_id), key.partition, self.replication.known_epoch(key))
             for key in keys
         ]
-        answer = await self._parts.control.claim_epochs(
-            asked, broker_id=self._parts.node_id, incarnation=self._incarnation
+        answer = await self._control.claim_epochs(
+            asked, broker_id=self._node_id, incarnation=self._incarnation
         )
         return [
             answer.refused[epoch.key]
@@ -367,8 +372,8 @@ class Replicas:
     async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
         """Seal and open epochs; return false for each whose reservation was superseded."""
         asked = [self._opening(log, effect) for log, effect in openings]
-        refused = await self._parts.control.open_epochs(
-            asked, broker_id=self._parts.node_id, incarnation=self._incarnation
+        refused = await self._control.open_epochs(
+            asked, broker_id=self._node_id, incarnation=self._incarnation
         )
         for key, error in refused.items():
             logger.warning(
@@ -381,22 +386,22 @@ class Replicas:
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
         else:
-            await self.refresh()
+            await self._load_image()
         return [opening.key not in refused for opening in asked]
 
     def _is_first(self, log: Led, effect: SealAndOpen) -> bool:
         row = self._row(log.key)
-        named = row is not None and row.leader == self._parts.node_id and not row.move
+        named = row is not None and row.leader == self._node_id and not row.move
         return named and effect.target == FIRST_EPOCH
 
     async def _refresh(self) -> None:
         with suppress(PenstockError):
-            await self.refresh()
+            await self._load_image()
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
         """Return the reserved and opened epochs, without deleted partitions."""
         asked = {(UUID(bytes=key.topic_id), key.partition): key for key in keys}
-        found = await self._parts.control.highest_reserved(list(asked))
+        found = await self._control.highest_reserved(list(asked))
         return {
             asked[key]: Reserved(epochs.reserved, epochs.opened) for key, epochs in found.items()
         }
@@ -406,13 +411,13 @@ class Replicas:
         chains = []
         for key, below in asked:  # few: replicas that missed more epochs than a claim returns
             where = UUID(bytes=key.topic_id), key.partition
-            found = await self._parts.control.partition_chains([where], below=below)
+            found = await self._control.partition_chains([where], below=below)
             chains.append(_links(found[where]) if where in found else ())
         return chains
 
     def _opening(self, log: Led, effect: SealAndOpen) -> EpochOpening:
         core = log.leading.core if log.leading is not None else None
-        terms = Terms((self._parts.node_id,), 1) if core is None else core.terms
+        terms = Terms((self._node_id,), 1) if core is None else core.terms
         streams = {} if core is None else core.streams
         held = [broker_id for broker_id in terms.placement if broker_id in streams]
         isr = [broker_id for broker_id in held if streams[broker_id].durable >= effect.end]
@@ -423,7 +428,7 @@ class Replicas:
             end_offset=effect.end,
             replicas=terms.placement,
             ack_quorum=terms.acks,
-            isr=tuple(dict.fromkeys([self._parts.node_id, *isr])),
+            isr=tuple(dict.fromkeys([self._node_id, *isr])),
             move=0 if core is None else core.move,
             unclean=core is not None and core.unclean,
         )
@@ -457,10 +462,10 @@ class Replicas:
         self, keys: Sequence[PartitionKey], seconds: float
     ) -> set[PartitionKey]:
         """Elect the remaining replicas despite lost records; return partitions led in time."""
-        until = self._parts.clock.monotonic() + seconds
+        until = self._clock.monotonic() + seconds
         left = {key: row.leader_epoch for key in keys if (row := self._row(key)) is not None}
         led: set[PartitionKey] = set()
-        while left and self._parts.clock.monotonic() < until:
+        while left and self._clock.monotonic() < until:
             for key, epoch in left.items():
                 row = self._row(key)
                 self._request_unclean_election(key, epoch, () if row is None else row.replicas)
@@ -475,7 +480,7 @@ class Replicas:
         """Request an unclean election from brokers that cannot complete a claim."""
         asked = encode_row(key, ElectUncleanly(epoch))
         for broker_id in brokers:
-            if broker_id != self._parts.node_id:
+            if broker_id != self._node_id:
                 self.replication.links.send(broker_id, [(asked, (), 0)])
             elif key in self.replication.logs:
                 self._elect_remaining(self.replication.logs[key])
@@ -490,17 +495,17 @@ class Replicas:
         replication, image = self.replication, self._image
         brokers = () if image is None else image.brokers
         live = {broker.broker_id for broker in brokers if replication_address(broker) is not None}
-        cut = live - {self._parts.node_id} - replication.links.ready.keys()
+        cut = live - {self._node_id} - replication.links.ready.keys()
         resigned = self._cut_off.look(
             list(replication.logs.values()) if cut else (),
-            now=self._parts.clock.monotonic(),
+            now=self._clock.monotonic(),
             live=live,
             row_of=lambda log: self._row(log.key),
         )
         if not resigned:
             return
-        refused = await self._parts.control.resign(
-            list(resigned.values()), broker_id=self._parts.node_id, incarnation=self._incarnation
+        refused = await self._control.resign(
+            list(resigned.values()), broker_id=self._node_id, incarnation=self._incarnation
         )
         logger.warning(
             "resigned leadership of %d partitions: brokers %s are unreachable from this broker",
@@ -510,7 +515,7 @@ class Replicas:
             if resignation.key not in refused and log.leading is not None:
                 log.leading.lost()
                 replication.stir(log)
-        await self.refresh()
+        await self._load_image()
 
     def _hear_leaders(self) -> None:
         """Report leaders that the control plane has not announced, by their streams."""
@@ -522,7 +527,7 @@ class Replicas:
             if row is not None and leader is not None and leader[1] > row.leader_epoch:
                 found[UUID(bytes=log.key.topic_id), row.index] = leader
         if found:
-            self.apply_leaders(found)
+            self._apply_leaders(found)
 
     # -- in-sync replicas
 
@@ -535,7 +540,7 @@ class Replicas:
                     self._look_at(self.replication.kept())
                     self._moves.go_on()
                     self._hear_leaders()
-                failed = self._parts.commits.failed
+                failed = self._commits.failed
                 if failed is not None:
                     self.replication.end(failed)
                     self._pass_on()
@@ -551,7 +556,7 @@ class Replicas:
         if self._leaving:
             return
         led = ((log, self._row(log.key)) for log in self.replication.logs.values())
-        successors = self._balance.due(self._parts.clock.monotonic(), self._image, led)
+        successors = self._balance.due(self._clock.monotonic(), self._image, led)
         for log, successor in successors.items():
             self.replication.hand_over(log, successor)
         if successors:
@@ -564,24 +569,16 @@ class Replicas:
         touched = self.replication.take_touched()
         changes = self._in_sync.look(
             touched if live == brokers else list(self.replication.logs.values()),
-            now_ms=self._parts.clock.now_ms(),
+            now_ms=self._clock.now_ms(),
             live=brokers,
             row_of=lambda log: self._row(log.key),
         )
         if changes:
-            await self._parts.control.set_isr(
-                changes, broker_id=self._parts.node_id, incarnation=self._incarnation
+            await self._control.set_isr(
+                changes, broker_id=self._node_id, incarnation=self._incarnation
             )
-            await self.refresh()
+            await self._load_image()
 
 
 def _links(chain: PartitionChain) -> Chain:
     return tuple(Link(epoch.epoch, epoch.start_offset) for epoch in chain.epochs)
-
-
-async def _nothing() -> None:
-    return
-
-
-def _ignored(_: Leaders) -> None:
-    return

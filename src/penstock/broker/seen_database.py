@@ -17,7 +17,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -42,20 +41,22 @@ FILE_BYTES_MAX: Final = 4096
 KEEP_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenParts:
-    control: ControlPlane
-    store: LogStore
-    commits: GroupCommits
-
-
 class DatabaseWatch:
     """Watch of the control plane's database. Belongs to the event loop."""
 
-    def __init__(self, parts: SeenParts, *, on_set_back: Callable[[PenstockError], None]) -> None:
+    def __init__(
+        self,
+        *,
+        control: ControlPlane,
+        store: LogStore,
+        commits: GroupCommits,
+        on_set_back: Callable[[PenstockError], None],
+    ) -> None:
         """`on_set_back` is called when the database of a running broker was replaced."""
-        self._parts = parts
-        self._path = os.path.join(parts.store.directory, FILE)
+        self._control = control
+        self._store = store
+        self._commits = commits
+        self._path = os.path.join(store.directory, FILE)
         self._on_set_back = on_set_back
         self._seen: SeenDatabase | None = None
         self._kept: SeenDatabase | None = None
@@ -75,7 +76,7 @@ class DatabaseWatch:
             self._seen = self._read()
             await self._check_promises()
         if self._seen is not None:
-            check(self._seen, await self._parts.control.image())
+            check(self._seen, await self._control.image())
             await self._keep(self._seen._replace(begun=self._seen.begun + 1))
 
     async def registered(self, own: Broker) -> None:
@@ -86,7 +87,7 @@ class DatabaseWatch:
             StorageError: possible losses cannot be noted.
         """
         seen = self._seen
-        image = await self._parts.control.image()
+        image = await self._control.image()
         try:
             found = look(seen, image, own)
         except DatabaseSetBack as error:
@@ -99,7 +100,7 @@ class DatabaseWatch:
                 "%s is an older copy of broker %d's directory, or another process had its id:"
                 " its registration is %d, the database has %d; each replica takes part fully once"
                 " it has all of its leader's log",
-                self._parts.store.directory, own.broker_id, seen.broker_epoch, own.epoch,
+                self._store.directory, own.broker_id, seen.broker_epoch, own.epoch,
             )  # fmt: skip
             await self._note_losses()
         await self._keep(found)
@@ -121,7 +122,7 @@ class DatabaseWatch:
         try:
             check(seen, image)
         except DatabaseSetBack:  # or the image is older than the seen state
-            image = await self._parts.control.image()
+            image = await self._control.image()
             try:
                 check(seen, image)
             except DatabaseSetBack as error:
@@ -138,7 +139,7 @@ class DatabaseWatch:
         copies = list(logs)
         for start in range(0, len(copies), EPOCH_PARTITIONS_PER_CALL_MAX):
             keys = copies[start : start + EPOCH_PARTITIONS_PER_CALL_MAX]
-            reserved = await self._parts.control.highest_reserved(keys)
+            reserved = await self._control.highest_reserved(keys)
             ahead = set_back({key: logs[key].promised for key in keys}, reserved)
             if ahead:
                 first = logs[ahead[0]]
@@ -153,13 +154,13 @@ class DatabaseWatch:
         durable: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
         for log in self._copies():
             log.note_loss()
-        self._parts.commits.flush_then(durable.set_result)
+        self._commits.flush_then(durable.set_result)
         error = await durable
         if error is not None:
             raise error
 
     def _copies(self) -> Iterator[ReplicaLog]:
-        return (log for log in self._parts.store.partitions.values() if log.promised >= 0)
+        return (log for log in self._store.partitions.values() if log.promised >= 0)
 
     # -- the file
 
@@ -168,7 +169,7 @@ class DatabaseWatch:
         while True:
             await pause(KEEP_SECONDS)
             try:
-                await self.check(await self._parts.control.image())
+                await self.check(await self._control.image())
                 await self._keep_up()
             except DatabaseSetBack:
                 return  # already reported

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from penstock.base.buffers import ReceivePool
@@ -21,57 +20,28 @@ from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
 from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
-from penstock.broker.audit_topic import AuditTopic, AuditTopicParts
+from penstock.broker.assembly import Assembly
+from penstock.broker.audit_topic import AuditTopic
 from penstock.broker.connection import Connection
-from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
-from penstock.broker.coordination.transaction_coordinator import (
-    TransactionCoordinator,
-    TransactionParts,
-)
-from penstock.broker.coordination.transaction_link import TransactionLink
 from penstock.broker.dispatch import Dispatcher
-from penstock.broker.end_offsets import EndOffsets
-from penstock.broker.fetch.operation import FetchHub
-from penstock.broker.fetch.sessions import FetchSessions
-from penstock.broker.handlers.metadata import MetadataCache
-from penstock.broker.identity import Identity
+from penstock.broker.handlers.table import Handlers
 from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import advertised, parse_listeners
-from penstock.broker.liveness import Liveness, LivenessParts
-from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.metrics import RequestMetrics
-from penstock.broker.migration import MigrationParts, TopicMigrations
-from penstock.broker.opener import Opener
-from penstock.broker.partition_registry import PartitionRegistry
-from penstock.broker.parts import parts_of
-from penstock.broker.peers import Peers
-from penstock.broker.producer_ids import ProducerIds
-from penstock.broker.quotas.service import QuotaParts, Quotas
+from penstock.broker.liveness import Liveness
 from penstock.broker.security.listening import bind_all, link_transport
-from penstock.broker.security.service import SecurityParts, SecurityService
 from penstock.broker.security.settings import Security
-from penstock.broker.seen_database import DatabaseWatch, SeenParts
-from penstock.broker.share.service import ShareParts, ShareService
-from penstock.broker.telemetry.service import Telemetry, TelemetryParts
-from penstock.broker.topic_admin import TopicAdmin
 from penstock.broker.warmup import warm_up
-from penstock.control.access import ClusterUsers, bindings_of
+from penstock.control.access import bindings_of
 from penstock.control.cluster_secret import cluster_secret
-from penstock.partitions import GroupCommits
 from penstock.security import PERMISSIVE, AclAuthoriser
 from penstock.security.addresses import counted
 from penstock.security.audit import NO_AUDIT
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
-    from penstock.broker.admin.health import Readiness
     from penstock.broker.admin.server import AdminServer
-    from penstock.broker.batch_commits import SinkService
-    from penstock.broker.connection import Expiring
-    from penstock.broker.replicas import Replicas
     from penstock.broker.security.listening import Server
     from penstock.broker.settings import BrokerSettings
-    from penstock.broker.verifier import Verifier
     from penstock.control import ControlPlane
     from penstock.control.batch_index.values import Watermarks
     from penstock.diskless.service import DisklessService
@@ -81,8 +51,6 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 logger = logging.getLogger(__name__)
-
-_SESSION_ID_BITS: Final = 31
 
 
 class BrokerServer:
@@ -104,25 +72,24 @@ class BrokerServer:
         front_secret: bytes = b"",
     ) -> None:
         """`audit_topic` is a sink of `audit`; `front_secret`: see `security.forwarding`."""
-        # Parts that `parts_of` injects by name.
-        self.settings = settings
-        self.node_id = settings.node_id
-        self.control = control
-        self.store = store
-        self.clock = clock
-        self.randomness = randomness
-        self.registry = registry
-        self.diskless = diskless
-        self.tiers = tiers
-        self.audit = audit
+        self.assembly = assembly = Assembly(
+            settings,
+            control=control,
+            store=store,
+            clock=clock,
+            randomness=randomness,
+            registry=registry,
+            diskless=diskless,
+            tiers=tiers,
+            authoriser=authoriser,
+            audit=audit,
+            security=security or Security(),
+            front_secret=front_secret,
+            owner=self,
+            on_set_back=self._set_back,
+        )
         self._audit_topic = audit_topic
-        self.authoriser = authoriser
-        self.security = security or Security()
-        self.front_secret = front_secret
-        self.sinks: SinkService | None = None
-        """Sink service; None without a directory for staged blobs."""
-        self._make_services()
-
+        self._take(assembly)
         self._servers: list[Server] = []
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
@@ -145,12 +112,12 @@ class BrokerServer:
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
-        self._make_connection_parts()
+        self._make_dispatcher()
 
-    def _make_connection_parts(self) -> None:
+    def _make_dispatcher(self) -> None:
         settings = self.settings
         self._dispatcher = Dispatcher(
-            self,
+            Handlers(self.assembly),
             metrics=self.metrics,
             clock=self.clock,
             authoriser=self.authoriser,
@@ -166,67 +133,45 @@ class BrokerServer:
         self.bytes_out = 0
         self.now: Callable[[], float] = self.clock.monotonic
         self.request: Callable[..., object] = self._dispatcher.request
-        self.security_service = SecurityService(parts_of(SecurityParts, self), self)
-        self.security_service.cluster_users = ClusterUsers(lambda: self.cluster.loaded)
 
-    def _make_services(self) -> None:
-        self.identity = Identity(self.node_id)
-        self.stopping = asyncio.Event()
-        self.metrics = RequestMetrics()
-        self.commits = GroupCommits(self.store)
-        self.opener = Opener()
-        self.fetch_hub = FetchHub()
-        self.seen = DatabaseWatch(parts_of(SeenParts, self), on_set_back=self._set_back)
-        self.replicas: Replicas | None = None
-        """Replication; None without a replication listener."""
-        if self.settings.replication_listener:
-            from penstock.broker.replicas import ReplicaParts, Replicas
-
-            self.replicas = Replicas(parts_of(ReplicaParts, self), advanced=self.fetch_hub.advanced)
-        self.partitions = PartitionRegistry(
-            node_id=self.node_id,
-            store=self.store,
-            commits=self.commits,
-            diskless=self.diskless,
-            replicas=self.replicas,
-            tiers=self.tiers,
-        )
-        self.cluster = ClusterMetadata(self.control, self.partitions)
-        self.cluster.check = self.seen.check
-        if self.replicas is not None:
-            self.replicas.refresh = self.cluster.refresh
-            self.replicas.apply_leaders = self.cluster.apply_leaders
-            self.cluster.unreachable = self.replicas.unreachable
-            self.cluster.alone = self.replicas.alone
-        self.quotas = Quotas(parts_of(QuotaParts, self))
-        self.telemetry = Telemetry(parts_of(TelemetryParts, self))
-        self.topic_admin = TopicAdmin(
-            settings=self.settings,
-            cluster=self.cluster,
-            control=self.control,
-            randomness=self.randomness,
-            diskless=self.diskless is not None,
-            tiered=self.tiers is not None and self.tiers.enabled,
-        )
-        self.migrations = TopicMigrations(parts_of(MigrationParts, self))
-        self.produce_waiting: dict[Expiring, None] = {}
-        self.fetch_sessions = FetchSessions(
-            self.settings.fetch_sessions_max, lambda: self.randomness.bits(_SESSION_ID_BITS)
-        )
-        self.metadata_cache = MetadataCache()
-        self.producer_ids = ProducerIds(self.control)
-        self.coordinator = GroupCoordinator(parts_of(CoordinatorParts, self))
-        self.identity.as_client = lambda: self.security_service.as_client()
-        self.peers = Peers(self._peer_address, self.identity.as_client)
-        self.marker_peers = Peers(self._peer_address, self.identity.as_client)
-        """Separate connections, because requests to coordinators may wait for markers."""
-        self.transactions = TransactionCoordinator(parts_of(TransactionParts, self))
-        self.transaction_link = TransactionLink(
-            self.node_id, self.cluster, self.transactions, self.peers
-        )
-        self.verifier: Verifier = self.transaction_link
-        self.end_offsets = EndOffsets(self.node_id, self.cluster, self.partitions, self.peers)
-        self.share = ShareService(parts_of(ShareParts, self))
+    def _take(self, assembly: Assembly) -> None:
+        """Take the services that the server itself starts, stops or uses."""
+        self.settings = assembly.settings
+        self.node_id = assembly.node_id
+        self.control = assembly.control
+        self.store = assembly.store
+        self.clock = assembly.clock
+        self.randomness = assembly.randomness
+        self.registry = assembly.registry
+        self.diskless = assembly.diskless
+        self.tiers = assembly.tiers
+        self.authoriser = assembly.authoriser
+        self.audit = assembly.audit
+        self.stopping = assembly.stopping
+        self.security_service = assembly.security_service
+        self.identity = assembly.identity
+        self.metrics = assembly.metrics
+        self.commits = assembly.commits
+        self.opener = assembly.opener
+        self.fetch_hub = assembly.fetch_hub
+        self.fetch_sessions = assembly.fetch_sessions
+        self.metadata_cache = assembly.metadata_cache
+        self.produce_waiting = assembly.produce_waiting
+        self.seen = assembly.seen
+        self.replicas = assembly.replicas
+        self.partitions = assembly.partitions
+        self.cluster = assembly.cluster
+        self.quotas = assembly.quotas
+        self.telemetry = assembly.telemetry
+        self.topic_admin = assembly.topic_admin
+        self.migrations = assembly.migrations
+        self.producer_ids = assembly.producer_ids
+        self.coordinator = assembly.coordinator
+        self.peers = assembly.peers
+        self.transactions = assembly.transactions
+        self.transaction_link = assembly.transaction_link
+        self.share = assembly.share
+        self.sinks = assembly.sinks
 
     # Addresses
 
@@ -238,17 +183,6 @@ class BrokerServer:
     def admin_address(self) -> tuple[str, int] | None:
         """Bound host and port of the admin interface; None when it is turned off."""
         return None if self._admin is None else self._admin.address
-
-    @cached_property
-    def readiness(self) -> Readiness:
-        from penstock.broker.admin import health
-
-        return health.Readiness(parts_of(health.Parts, self))
-
-    def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Return the address of another broker's inter-broker listener, else of its first one."""
-        broker = self.cluster.image.broker(broker_id)
-        return None if broker is None else broker.endpoint(self.identity.listener)
 
     async def start(self) -> None:
         """Bind, register, load the image, accept.
@@ -285,22 +219,13 @@ class BrokerServer:
             )
         await self._register()
         await self.cluster.refresh()
-        self._liveness = Liveness(
-            parts_of(LivenessParts, self),
-            incarnation=self._incarnation,
-            register=self._register,
-            on_superseded=self.superseded.set,
-        )
-        self._liveness.start()
-        if self.replicas is not None:
-            over = self._liveness.session_over
-            self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
+        self._start_liveness()
         if self.tiers is not None:
             self.tiers.start(self.fetch_hub.advanced, self.store.sweep)
         self.coordinator.start()
         self.transactions.start()
-        if self.settings.sink_staging_directory:
-            await self._start_sinks()
+        if self.sinks is not None:  # before the store's housekeeping deletes the data of intents
+            await self.sinks.start()
         for server in self._servers:
             await server.start_serving()
         self._looked = self.now()
@@ -308,8 +233,31 @@ class BrokerServer:
         if self.settings.admin_listener:
             await self._start_admin()
         if self._audit_topic is not None:
-            self._audit_topic.start(parts_of(AuditTopicParts, self))
+            self._audit_topic.start(
+                node_id=self.node_id,
+                cluster=self.cluster,
+                topic_admin=self.topic_admin,
+                identity=self.identity,
+            )
         warm_up(loop)
+
+    def _start_liveness(self) -> None:
+        liveness = self._liveness = Liveness(
+            settings=self.settings,
+            control=self.control,
+            clock=self.clock,
+            cluster=self.cluster,
+            coordinator=self.coordinator,
+            transactions=self.transactions,
+            migrations=self.migrations,
+            incarnation=self._incarnation,
+            register=self._register,
+            on_superseded=self.superseded.set,
+        )
+        liveness.start()
+        if self.replicas is not None:
+            over = liveness.session_over
+            self.replicas.replication.may_be_gone = self.partitions.may_be_gone = over
 
     async def _register(self) -> None:
         endpoints = [(name, host, port) for name, (host, port) in self.identity.endpoints.items()]
@@ -331,24 +279,16 @@ class BrokerServer:
         if self.replicas is not None:
             self.replicas.registered(registered.epoch)
 
-    async def _start_sinks(self) -> None:
-        """Resume open intents before the store's housekeeping deletes their data."""
-        from penstock.broker.batch_commits import SinkParts, SinkService
-
-        sinks = SinkService(parts_of(SinkParts, self))
-        await sinks.start()
-        self.sinks = sinks
-
     async def _start_admin(self) -> None:
         from penstock.broker.admin.server import AdminServer
 
-        self._admin = AdminServer(self.settings, self)
+        self._admin = AdminServer(self.settings, self.assembly)
         _, self.identity.admin_port = await self._admin.start()
 
     async def _stop_admin(self) -> None:
         if self._admin is not None:
             await self._admin.stop()
-        await self.readiness.stop()
+        await self.assembly.readiness.stop()
 
     async def stop(self) -> None:
         """Finish open requests, close the store cleanly, close the control plane. Idempotent."""
@@ -368,7 +308,7 @@ class BrokerServer:
         await self.transactions.stop()
         await self.transaction_link.stop()
         await self.peers.close()
-        await self.marker_peers.close()
+        await self.assembly.marker_peers.close()
         self.fetch_hub.finish_all()
         for connection in self._connections:
             connection.cancel_handler(waiting_only=True)
@@ -391,10 +331,6 @@ class BrokerServer:
             logger.warning("could not unregister broker %d: %s", self.node_id, error)
         await self.control.close()
         self.audit.close()
-
-    async def posts_ended(self) -> None:
-        if self.sinks is not None:
-            await self.sinks.posts_ended()
 
     async def _hand_over(self) -> None:
         """Hand over leaderships and write waiting audit events while everything still runs."""

@@ -15,7 +15,7 @@ __all__ = ["admin", "broker"]
 @pytest.fixture
 async def admin(broker: BrokerServer) -> AsyncIterator[AdminServer]:
     broker.security_service.secret = PeerSecret(bytes(32))
-    server = AdminServer(broker.settings, broker)
+    server = AdminServer(broker.settings, broker.assembly)
     await server.start()
     yield server
     await server.stop()

@@ -51,15 +51,15 @@ class Guarded:
         self.authoriser = AclAuthoriser(super_users=["User:root"])
         self.audit = Noted()
         self.broker = broker
-        broker.authoriser = self.authoriser
-        broker.audit = self.audit
+        broker.assembly.authoriser = self.authoriser
+        broker.assembly.audit = self.audit
         from dataclasses import replace
 
         broker.security_service.secret = PeerSecret(bytes(32))
         broker.security_service.cluster_users = FileCredentials(
             {(SCRAM_SHA_256, "alice"): CREDENTIAL}
         )
-        self.server = AdminServer(replace(broker.settings, **settings), broker)
+        self.server = AdminServer(replace(broker.settings, **settings), broker.assembly)
 
     def allow(self, operation: str, resource_type: str, name: str, user: str = "ANONYMOUS") -> None:
         self.authoriser.replace([allow(operation, resource_type, name, user)])
@@ -89,7 +89,7 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 
 def test_every_declared_route_is_in_the_application(broker: BrokerServer, guarded: Guarded) -> None:
-    app: Any = build_app(broker, guarded.server.access)
+    app: Any = build_app(broker.assembly, guarded.server.access)
     routes = {
         (method, route.path) for route in app._app.routes for method in route.methods - {"HEAD"}
     }

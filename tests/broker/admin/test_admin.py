@@ -167,7 +167,7 @@ async def test_sizes_of_other_brokers_are_null(broker: BrokerServer, admin: Admi
 async def test_every_route_refuses_parameters_that_it_does_not_know(
     broker: BrokerServer, admin: AdminServer
 ) -> None:
-    app: Any = build_app(broker, admin.access)
+    app: Any = build_app(broker.assembly, admin.access)
     routes = app._app.routes
     assert len(routes) >= 18
     for route in routes:

@@ -11,9 +11,8 @@ import pytest
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.health import Parts, Readiness, check_disk
+from penstock.broker.admin.health import check_disk
 from penstock.broker.limits import READINESS_KEPT_SECONDS
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.control import MemoryControlPlane
 from penstock.security import CLUSTER
@@ -84,7 +83,7 @@ async def test_a_control_plane_that_is_away_is_named(
 async def test_many_scrapes_are_one_question(
     broker: BrokerServer, control: Control, clock: Clock
 ) -> None:
-    readiness = Readiness(parts_of(Parts, broker))
+    readiness = broker.assembly.readiness
     control.open.clear()
     looks = [asyncio.ensure_future(readiness.look()) for _ in range(50)]
     while not control.pings:
@@ -101,7 +100,7 @@ async def test_many_scrapes_are_one_question(
 async def test_one_that_does_not_answer_is_asked_once(
     broker: BrokerServer, control: Control, clock: Clock
 ) -> None:
-    readiness = Readiness(parts_of(Parts, broker))
+    readiness = broker.assembly.readiness
     control.open.clear()
     for _ in range(2):
         health = await readiness.look()
@@ -123,7 +122,7 @@ async def test_one_that_does_not_answer_is_asked_once(
 
 async def test_an_unexpected_error_is_a_cause_too(broker: BrokerServer, control: Control) -> None:
     control.failure = ZeroDivisionError("of ours")
-    health = await Readiness(parts_of(Parts, broker)).look()
+    health = await broker.assembly.readiness.look()
     assert "of ours" in failing(health.as_json(1))["database"]
 
 

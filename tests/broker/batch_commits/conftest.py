@@ -14,13 +14,13 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.batch_commits import Committed, SinkParts, SinkService
+from penstock.broker.batch_commits import Committed
 from penstock.broker.batch_commits.manifest import parse_post
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
 from penstock.control import ControlUnavailable, MemoryControlPlane, SinkCommit
+from penstock.diskless.service import DisklessService
 from penstock.records.columnar import decode_batches
 from penstock.storage import LogStore, StorageSettings
 from tests.broker.batch_commits.sink_client import Part, encode_blob
@@ -112,18 +112,24 @@ class House:
             clock=self.clock,
             randomness=SYSTEM_RANDOMNESS,
             registry=Registry(),
+            diskless=self.make_service(configs),
         )
         configs.bind(lambda: self.broker.cluster.loaded)
         loop = asyncio.get_running_loop()
         self.broker.commits.attach(loop.call_soon)
-        await self.serve_objects(configs)
+        await self.serve_objects()
         await self.broker.cluster.refresh()
-        self.sinks = SinkService(parts_of(SinkParts, self.broker))
+        assert self.broker.sinks is not None
+        self.sinks = self.broker.sinks
         await self.sinks.start()
         return self
 
-    async def serve_objects(self, configs: TopicConfigs) -> None:
-        """Do nothing; the house with an object store serves diskless topics."""
+    def make_service(self, configs: TopicConfigs) -> DisklessService | None:
+        """Return no service; the house with an object store serves diskless topics."""
+        return None
+
+    async def serve_objects(self) -> None:
+        """Do nothing, without an object store."""
 
     async def stop(self) -> None:
         await self.sinks.stop()

@@ -67,22 +67,28 @@ class DisklessHouse(House):
         self.diskless: dict[str, Any] = dict(QUICK)
         self.woken: list[str] = []
 
-    async def serve_objects(self, configs: TopicConfigs) -> None:
-        self.incarnation = SYSTEM_RANDOMNESS.uuid()
-        node = self.broker.node_id
-        await self.control.register_broker(
-            broker_id=node, host="h", port=9, rack=None, incarnation=self.incarnation
-        )
-        self.service = self.broker.diskless = self.broker.partitions.diskless = DisklessService(
+    def make_service(self, configs: TopicConfigs) -> DisklessService:
+        self.service = DisklessService(
             load(DisklessSettings, self.diskless),
             load(FetchSettings, {}),
             plane=self.control,
             open_store=lambda: self.objects,
             clock=self.clock,
             randomness=SYSTEM_RANDOMNESS,
-            broker_id=node,
+            broker_id=1,
             config_of=configs.config_of,
             store_url="memory://objects",
+        )
+        return self.service
+
+    async def serve_objects(self) -> None:
+        self.incarnation = SYSTEM_RANDOMNESS.uuid()
+        await self.control.register_broker(
+            broker_id=self.broker.node_id,
+            host="h",
+            port=9,
+            rack=None,
+            incarnation=self.incarnation,
         )
         await self.service.start(
             image=await self.control.image(),

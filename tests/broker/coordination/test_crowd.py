@@ -18,7 +18,7 @@ from penstock.broker.coordination.consumer import (
     DescribedConsumerGroup,
 )
 from penstock.broker.coordination.core import Refused
-from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
+from penstock.broker.coordination.groups import GroupCoordinator
 from penstock.broker.coordination.modern.events import HeartbeatResponse
 from penstock.broker.metadata import ClusterMetadata
 from penstock.broker.settings import BrokerSettings
@@ -56,14 +56,12 @@ async def coordinator(tmp_path: Path) -> AsyncIterator[GroupCoordinator]:
         )
     cluster = ClusterMetadata(control, Follower())
     await cluster.refresh()
-    parts = CoordinatorParts(
+    coordinator = GroupCoordinator(
         settings=load(BrokerSettings, {}),
-        node_id=1,
         control=control,
         clock=SYSTEM_CLOCK,
         cluster=cluster,
     )
-    coordinator = GroupCoordinator(parts)
     coordinator.start()
     yield coordinator
     await coordinator.stop()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from penstock.broker.admin.health import Parts, Readiness
-from penstock.broker.parts import parts_of
 from penstock.broker.server import BrokerServer
 from penstock.diskless.serving import NotServing
 from tests.broker.admin.test_admin import fetch
 from tests.broker.diskless.conftest import Cluster
+from tests.broker.handlers.conftest import readiness_of
 from tests.broker.wire_client import WireClient, batch
 
 Create = Callable[..., Awaitable[Any]]
@@ -78,13 +76,12 @@ async def test_a_broker_without_a_store_says_so(
     cluster: Cluster, broker: BrokerServer, create: Create
 ) -> None:
     await create("d")
-    parts = parts_of(Parts, broker)
-    readiness = Readiness(parts)
-    assert (await readiness.look()).good
-    without = await Readiness(dataclasses.replace(parts, diskless=None)).look()
-    assert "no object store" in {check.name: check.cause for check in without.checks}["diskless"]
-    service = broker.diskless
+    readiness, service = readiness_of(broker), broker.diskless
     assert service is not None
+    assert (await readiness.look()).good
+    broker.assembly.diskless = None
+    without = await readiness_of(broker).look()
+    assert "no object store" in {check.name: check.cause for check in without.checks}["diskless"]
     service._serving.failed = NotServing("the bucket is gone")
     assert not (await readiness.look()).good
     assert readiness.alive().good

@@ -14,8 +14,7 @@ import asyncpg
 import pytest
 
 from penstock.base.pause import pause
-from penstock.broker.admin.health import Health, Parts, Readiness
-from penstock.broker.parts import parts_of
+from penstock.broker.admin.health import Health
 from penstock.broker.server import BrokerServer
 from penstock.diskless import service as service_module
 from penstock.diskless.errors import StoreMismatch
@@ -25,6 +24,7 @@ from tests.apps.test_serve import refused
 from tests.broker.diskless.conftest import Cluster
 from tests.broker.diskless.serving import SETTINGS, Serving
 from tests.broker.diskless.test_records import _creation
+from tests.broker.handlers.conftest import readiness_of
 from tests.broker.wire_client import WireClient, batch
 from tests.diskless.faults import FaultyStore
 from tests.proxy import Fault, FaultProxy, first
@@ -37,7 +37,7 @@ Serve = Callable[..., Awaitable[Serving]]
 
 
 async def health(broker: BrokerServer) -> Health:
-    readiness = Readiness(parts_of(Parts, broker))
+    readiness = readiness_of(broker)
     try:
         return await readiness.look()
     finally:
@@ -322,7 +322,7 @@ async def test_a_running_broker_is_not_ready_while_its_store_is_another(cluster:
     causes = {check.name: check.cause for check in (await health(broker)).checks if check.cause}
     assert set(causes) == {"diskless", "object store"}
     assert all("has no identity" in cause for cause in causes.values())
-    assert Readiness(parts_of(Parts, broker)).alive().good
+    assert readiness_of(broker).alive().good
     refused = await client.produce("t", batch(b"lost"))
     assert refused.error_code == INCONSISTENT
     await put_back(store, kept)

@@ -73,7 +73,7 @@ def partition_at(broker: BrokerServer) -> DisklessPartition:
 @pytest.fixture
 async def place(cluster: Cluster) -> Place:
     broker, other = [await cluster.start() for _ in range(2)]
-    verifier = broker.verifier = other.verifier = Verifier()
+    verifier = broker.assembly.verifier = other.assembly.verifier = Verifier()
     client, beside = [await cluster.connect(started) for started in (broker, other)]
     await client.call("CreateTopics", 7, creation(2))
     await other.cluster.refresh()

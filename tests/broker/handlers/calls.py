@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
-from penstock.broker.dispatch import handler_of
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import error_of
+from penstock.broker.handlers.table import Handlers
 from penstock.broker.server import BrokerServer
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.decoder import decoder
@@ -45,7 +45,7 @@ async def call(
     entity, end = decoder(api_name, version, "request")(sent, 0)
     assert end == len(sent)
     try:
-        answer = handler_of(api, broker)(context, entity)
+        answer: Any = Handlers(broker.assembly).of(api_name)(context, entity)
         if inspect.iscoroutine(answer):
             answer = await answer
     except PenstockError as error:

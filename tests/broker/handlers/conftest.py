@@ -9,8 +9,8 @@ import pytest
 from penstock.base.metrics import Registry
 from penstock.base.settings import load
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
-from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
-from penstock.broker.parts import parts_of
+from penstock.broker.admin.health import Readiness
+from penstock.broker.coordination.groups import GroupCoordinator
 from penstock.broker.server import BrokerServer
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic_configs import TopicConfigs
@@ -56,9 +56,21 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerServer]:
 
 def give(broker: BrokerServer, *, control: Any = None, clock: Any = None) -> None:
     """Replace parts of a broker that is not started, in all that were made of them."""
+    assembly = broker.assembly
     if control is not None:
-        broker.control = broker.cluster.control = control
+        broker.control = assembly.control = broker.cluster.control = control
         broker.topic_admin._control = broker.producer_ids._control = control
     if clock is not None:
-        broker.clock = clock
-    broker.coordinator = GroupCoordinator(parts_of(CoordinatorParts, broker))
+        broker.clock = assembly.clock = clock
+    broker.coordinator = assembly.coordinator = GroupCoordinator(
+        settings=broker.settings,
+        control=broker.control,
+        clock=broker.clock,
+        cluster=broker.cluster,
+    )
+
+
+def readiness_of(broker: BrokerServer) -> Readiness:
+    """Return probes that have not looked yet."""
+    vars(broker.assembly).pop("readiness", None)
+    return broker.assembly.readiness

@@ -381,7 +381,7 @@ async def test_new_certificates_are_for_new_connections(
     start_broker: StartBroker, tmp_path: Path
 ) -> None:
     server = await secured(start_broker, tmp_path)
-    path = Path(server.security.settings.ssl_keystore_location)
+    path = Path(server.security_service._settings.ssl_keystore_location)
 
     def shown(client: WireClient) -> str:
         certificate = client.writer.get_extra_info("ssl_object").getpeercert()

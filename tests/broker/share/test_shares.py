@@ -12,7 +12,7 @@ import pytest
 from penstock.base.ids import TopicPartition
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.share.settings import ShareSettings
-from penstock.broker.share.shares import Shares, SharesParts, place_of, share_key
+from penstock.broker.share.shares import Shares, place_of, share_key
 from penstock.broker.share.stored import ShareStateLost, StoredShare
 from penstock.broker.share.values import (
     Acknowledge,
@@ -80,7 +80,8 @@ class Brokers:
     def __call__(self) -> Shares:
         settings = ShareSettings(begins_at=EARLIEST)
         shares = Shares(
-            SharesParts(control=self.plane, clock=SYSTEM_CLOCK),
+            control=self.plane,
+            clock=SYSTEM_CLOCK,
             settings_of=lambda _: settings,
             changed=self.changed.extend,
             archiving=self.archiving.append,

@@ -36,7 +36,6 @@ from penstock.base.metrics import render
 from penstock.base.settings import whole_number
 from penstock.broker.admin import consolidation, extents, logs, metrics, queues, sinks, views
 from penstock.broker.admin.access import OPEN, Needs
-from penstock.broker.parts import parts_of
 from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures
 
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.broker.admin.access import AdminAccess, Caller
     from penstock.broker.admin.health import Health, Readiness
+    from penstock.broker.assembly import Assembly
     from penstock.broker.security.service import SecurityService
     from penstock.broker.settings import BrokerSettings
 
@@ -97,19 +97,72 @@ class Parts(metrics.Parts):
 routes: Final = Routes[Parts, Needs]()
 
 
-def build_app(broker: object, access: AdminAccess) -> ASGIApp:
-    """Return the ASGI application of a broker with the parts that the routes declare."""
+def build_app(broker: Assembly, access: AdminAccess) -> ASGIApp:
+    """Return the ASGI application of a broker."""
     endpoints = Endpoints(access)
-    own = parts_of(Parts, broker)
-    endpoints.add(routes, own)
-    endpoints.add(views.routes, parts_of(views.Parts, broker))
-    endpoints.add(logs.routes, parts_of(logs.Parts, broker))
-    endpoints.add(extents.routes, parts_of(extents.Parts, broker))
-    endpoints.add(queues.routes, parts_of(queues.Parts, broker))
-    endpoints.add(consolidation.routes, parts_of(consolidation.Parts, broker))
-    endpoints.add(sinks.routes, parts_of(sinks.Parts, broker))
+    endpoints.add(routes, _parts(broker))
+    endpoints.add(views.routes, _viewed(broker))
+    endpoints.add(
+        logs.routes,
+        logs.Parts(node_id=broker.node_id, store=broker.store, tiers=broker.tiers),
+    )
+    endpoints.add(
+        extents.routes,
+        extents.Parts(
+            settings=broker.settings,
+            authoriser=broker.authoriser,
+            clock=broker.clock,
+            cluster=broker.cluster,
+            partitions=broker.partitions,
+            diskless=broker.diskless,
+        ),
+    )
+    endpoints.add(
+        queues.routes,
+        queues.Parts(node_id=broker.node_id, cluster=broker.cluster, share=broker.share),
+    )
+    endpoints.add(
+        consolidation.routes,
+        consolidation.Parts(partitions=broker.partitions, diskless=broker.diskless),
+    )
+    endpoints.add(
+        sinks.routes,
+        sinks.Parts(
+            settings=broker.settings,
+            control=broker.control,
+            partitions=broker.partitions,
+            sinks=broker.sinks,
+        ),
+    )
     app = Starlette(routes=endpoints.mounted, exception_handlers={HTTPException: _http_error})
-    return _BodyLimit(app, own.settings.admin_request_max_bytes, endpoints.body_limits)
+    return _BodyLimit(app, broker.settings.admin_request_max_bytes, endpoints.body_limits)
+
+
+def _parts(broker: Assembly) -> Parts:
+    return Parts(
+        control=broker.control,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        settings=broker.settings,
+        node_id=broker.node_id,
+        clock=broker.clock,
+        registry=broker.registry,
+        readiness=broker.readiness,
+        security_service=broker.security_service,
+    )
+
+
+def _viewed(broker: Assembly) -> views.Parts:
+    return views.Parts(
+        node_id=broker.node_id,
+        control=broker.control,
+        cluster=broker.cluster,
+        partitions=broker.partitions,
+        coordinator=broker.coordinator,
+        end_offsets=broker.end_offsets,
+        migrations=broker.migrations,
+        replicas=broker.replicas,
+    )
 
 
 class Endpoints:

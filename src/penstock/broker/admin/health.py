@@ -78,23 +78,29 @@ class Health:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    node_id: int
-    control: ControlPlane
-    store: LogStore
-    clock: Clock
-    cluster: ClusterMetadata
-    partitions: PartitionRegistry
-    diskless: DisklessService | None
-    stopping: asyncio.Event
-
-
 class Readiness:
     """Probes of a broker's dependencies; belongs to the event loop."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        control: ControlPlane,
+        store: LogStore,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        partitions: PartitionRegistry,
+        diskless: DisklessService | None,
+        stopping: asyncio.Event,
+    ) -> None:
+        self._node_id = node_id
+        self._plane = control
+        self._store = store
+        self._clock = clock
+        self._cluster = cluster
+        self._partitions = partitions
+        self._service = diskless
+        self._stopping = stopping
         self._probes = (
             _Probe("database", self._control),
             _Probe("object store", self._objects),
@@ -106,15 +112,15 @@ class Readiness:
 
     async def look(self) -> Health:
         """Return all checks; those of dependencies may be up to `READINESS_KEPT_SECONDS` old."""
-        if self._parts.clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
+        if self._clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
             await asyncio.shield(self._looking)
-        return Health(checks=(*_known(self._parts), *self._found))
+        return Health(checks=(*self._known(), *self._found))
 
     def alive(self) -> Health:
         """Return the checks that a restart would repair, from memory."""
-        return Health(checks=tuple(check for check in _known(self._parts) if check.vital))
+        return Health(checks=tuple(check for check in self._known() if check.vital))
 
     async def stop(self) -> None:
         tasks = [self._looking, *(probe.task for probe in self._probes)]
@@ -125,18 +131,54 @@ class Readiness:
 
     async def _look(self) -> None:
         self._found = tuple(await asyncio.gather(*(probe.check() for probe in self._probes)))
-        self._found_at = self._parts.clock.monotonic()
+        self._found_at = self._clock.monotonic()
 
     async def _control(self) -> None:
         # Half of the time limit, so that its own error arrives within the limit.
-        await self._parts.control.ping(READINESS_PROBE_SECONDS / 2)
+        await self._plane.ping(READINESS_PROBE_SECONDS / 2)
 
     async def _objects(self) -> None:
-        if self._parts.diskless is not None:
-            await self._parts.diskless.probe()
+        if self._service is not None:
+            await self._service.probe()
 
     async def _disk(self) -> None:
-        await asyncio.to_thread(check_disk, self._parts.store.directory, FREE_BYTES_MIN)
+        await asyncio.to_thread(check_disk, self._store.directory, FREE_BYTES_MIN)
+
+    def _known(self) -> tuple[Check, ...]:
+        failed = self._store.failed
+        return (
+            Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
+            Check(
+                name="metadata",
+                cause=""
+                if self._cluster.loaded is not None
+                else "the metadata has not been loaded yet",
+            ),
+            Check(name="diskless", cause=self._diskless()),
+            Check(name="partitions", cause=self._missing_logs()),
+            Check(
+                name="serving", cause="the broker is stopping" if self._stopping.is_set() else ""
+            ),
+        )
+
+    def _diskless(self) -> str:
+        if self._service is not None:
+            return self._service.failure
+        if any(topic.diskless for topic in self._partitions.topics.values()):
+            return "this broker has no object store, but the cluster has diskless topics"
+        return ""
+
+    def _missing_logs(self) -> str:
+        missing = [
+            f"{name}-{partition.index}"
+            for name, topic in self._partitions.topics.items()
+            for partition, log in zip(topic.topic.partitions, topic.partitions, strict=True)
+            if log is None and partition.leader == self._node_id and not topic.diskless
+        ]
+        if not missing:
+            return ""
+        shown = ", ".join(missing[:5])
+        return f"{len(missing)} partition(s) without a log, the first: {shown}"
 
 
 class _Probe:
@@ -177,40 +219,3 @@ def check_disk(directory: str, free_bytes_min: int) -> None:
             f"data directory {directory} has {free_bytes} bytes free, at least {free_bytes_min}"
             " are needed"
         )
-
-
-def _known(parts: Parts) -> tuple[Check, ...]:
-    failed = parts.store.failed
-    return (
-        Check(name="storage", vital=True, cause="" if failed is None else str(failed)),
-        Check(
-            name="metadata",
-            cause=""
-            if parts.cluster.loaded is not None
-            else "the metadata has not been loaded yet",
-        ),
-        Check(name="diskless", cause=_diskless(parts)),
-        Check(name="partitions", cause=_missing_logs(parts)),
-        Check(name="serving", cause="the broker is stopping" if parts.stopping.is_set() else ""),
-    )
-
-
-def _diskless(parts: Parts) -> str:
-    if parts.diskless is not None:
-        return parts.diskless.failure
-    if any(topic.diskless for topic in parts.partitions.topics.values()):
-        return "this broker has no object store, but the cluster has diskless topics"
-    return ""
-
-
-def _missing_logs(parts: Parts) -> str:
-    missing = [
-        f"{name}-{partition.index}"
-        for name, topic in parts.partitions.topics.items()
-        for partition, log in zip(topic.topic.partitions, topic.partitions, strict=True)
-        if log is None and partition.leader == parts.node_id and not topic.diskless
-    ]
-    if not missing:
-        return ""
-    shown = ", ".join(missing[:5])
-    return f"{len(missing)} partition(s) without a log, the first: {shown}"

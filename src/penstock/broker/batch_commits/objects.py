@@ -25,29 +25,31 @@ from penstock.storage.batch_validation import prepared
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.broker.batch_commits.context import SinkContext
     from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition
     from penstock.broker.batch_commits.metrics import SinkCounters
-    from penstock.broker.batch_commits.parts import SinkParts
     from penstock.control import SinkCommit
     from penstock.diskless.service import DisklessService
     from penstock.partitions import Partition
 
 
-def service_of(parts: SinkParts) -> DisklessService:
+def service_of(context: SinkContext) -> DisklessService:
     """Return the broker's diskless service.
 
     Raises:
         NoObjectStore: the broker has none.
     """
-    if parts.diskless is None:
+    if context.diskless is None:
         raise NoObjectStore("this broker has no object store")
-    return parts.diskless
+    return context.diskless
 
 
-def check_size(parts: SinkParts, manifest: Manifest, remotes: Collection[TopicIdPartition]) -> None:
+def check_size(
+    context: SinkContext, manifest: Manifest, remotes: Collection[TopicIdPartition]
+) -> None:
     if not remotes:
         return
-    size_bytes, most = manifest.size_of(remotes), service_of(parts).sink_bytes_max
+    size_bytes, most = manifest.size_of(remotes), service_of(context).sink_bytes_max
     if size_bytes > most:
         raise InvalidCommit(
             f"{size_bytes} bytes for diskless topics in one commit, the limit is {most}: commit"
@@ -60,7 +62,7 @@ async def commit_objects(
     manifest: Manifest,
     remotes: Mapping[TopicIdPartition, Partition],
     *,
-    parts: SinkParts,
+    context: SinkContext,
     directory: Path,
     counters: SinkCounters,
 ) -> SinkCommit:
@@ -72,7 +74,7 @@ async def commit_objects(
         EntryRefused: a topic was deleted; nothing was committed.
         PenstockError, OSError: not committed, or unknown.
     """
-    service = service_of(parts)
+    service = service_of(context)
     runs = schedule(manifest, done.targets, dict.fromkeys(remotes, 0))
     configs = {key: remote.config for key, remote in remotes.items()}
     reader = PieceReader(directory, runs, configs)
@@ -90,7 +92,7 @@ async def commit_objects(
                 records += piece.records
                 size_bytes += len(batches)
         commits = await objects.finish()
-        done = dataclasses.replace(done, updated_ms=parts.clock.now_ms())
+        done = dataclasses.replace(done, updated_ms=context.clock.now_ms())
         saved = await service.commit_sink(done, commits)
     counters.records += records
     counters.size_bytes += size_bytes

@@ -42,8 +42,8 @@ from penstock.storage import AppendBacklog
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from penstock.broker.batch_commits.context import SinkContext
     from penstock.broker.batch_commits.metrics import SinkCounters
-    from penstock.broker.batch_commits.parts import SinkParts
     from penstock.broker.partition_registry import ServedTopic
     from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit, SinkTarget
@@ -76,18 +76,18 @@ class RollForward:
 
     def __init__(
         self,
-        parts: SinkParts,
+        context: SinkContext,
         directory: Path,
         counters: SinkCounters,
         *,
         save: Callable[[SinkCommit], Awaitable[SinkCommit]],
     ) -> None:
-        """Take the parts; `save` stores the next version of a row and returns it."""
-        self._parts = parts
+        """`save` stores the next version of a row and returns it."""
+        self._context = context
         self._directory = directory
         self._counters = counters
         self._save = save
-        self._replicated = ReplicatedAppends(parts.identity)
+        self._replicated = ReplicatedAppends(context.identity)
         self._unsynced: deque[tuple[asyncio.Future[PenstockError | None], int]] = deque()
         self._unsynced_bytes = 0
         self._last: dict[TopicIdPartition, int | None] = {}
@@ -113,7 +113,7 @@ class RollForward:
             state="done",
             manifest=b"",
             targets=tuple(self._ended(target, survey) for target in row.targets),
-            updated_ms=self._parts.clock.now_ms(),
+            updated_ms=self._context.clock.now_ms(),
         )
         if not survey.remotes:
             return await self._save(done)
@@ -121,7 +121,7 @@ class RollForward:
             done,
             manifest,
             survey.remotes,
-            parts=self._parts,
+            context=self._context,
             directory=self._directory,
             counters=self._counters,
         )
@@ -132,7 +132,7 @@ class RollForward:
         lacking = await asyncio.to_thread(self._lacking, manifest)
         from penstock.broker.batch_commits.transaction import SinkTransaction
 
-        transaction = SinkTransaction(self._parts, row)
+        transaction = SinkTransaction(self._context, row)
         try:
             if lacking is None:
                 await transaction.begin()
@@ -167,7 +167,7 @@ class RollForward:
         survey.transaction_epoch = producer.epoch
         written = [target for target in row.targets if target.records]
         for target in written:
-            topic = self._parts.partitions.topics_by_id.get(target.topic_id.bytes)
+            topic = self._context.partitions.topics_by_id.get(target.topic_id.bytes)
             if topic is None:
                 self._skip(target.topic, target.partition, row)
                 continue
@@ -175,7 +175,7 @@ class RollForward:
             survey.replicated[key] = ReplicatedTarget(
                 topic=name,
                 partition=target.partition,
-                config=self._parts.store.config_of(name),
+                config=self._context.store.config_of(name),
                 producer_epoch=producer.epoch,
                 transactional_id=producer.transactional_id,
             )
@@ -193,7 +193,7 @@ class RollForward:
                 return row, survey
             count = len(survey.behind)
             self._counters.renewed += count
-            ids = await self._parts.control.allocate_producer_ids(count)
+            ids = await self._context.control.allocate_producer_ids(count)
             targets = renewed(row.targets, frozenset(survey.behind), iter(ids))
             row = await self._save(dataclasses.replace(row, targets=targets))
         raise AppendsUndone(f"the logs of query {row.query_id!r} repeatedly lost their ends")
@@ -204,19 +204,19 @@ class RollForward:
             if not target.records:
                 continue
             key = key_of(target)
-            topic = self._parts.partitions.topics_by_id.get(target.topic_id.bytes)
+            topic = self._context.partitions.topics_by_id.get(target.topic_id.bytes)
             if topic is None:
                 self._skip(target.topic, target.partition, row)
                 continue
             if not has_producer(target):
-                survey.remotes[key] = self._parts.partitions.partition_of(topic, target.partition)
+                survey.remotes[key] = self._context.partitions.partition_of(topic, target.partition)
                 continue
-            found = target_of(self._parts, topic, target.partition)
+            found = target_of(self._context, topic, target.partition)
             if isinstance(found, ReplicatedTarget):
                 survey.replicated[key] = found
                 last = await self._replicated.last_sequence(found, target.producer_id)
             else:
-                log = survey.logs[key] = self._parts.partitions.with_log(
+                log = survey.logs[key] = self._context.partitions.with_log(
                     topic.topic.name, target.partition
                 ).log
                 last = self._last[key] = last_sequence(log, target.producer_id)
@@ -275,7 +275,8 @@ class RollForward:
 
     def _is_deleted(self, log: PartitionLog) -> bool:
         return (
-            log.closed is not None and log.topic_id.bytes not in self._parts.partitions.topics_by_id
+            log.closed is not None
+            and log.topic_id.bytes not in self._context.partitions.topics_by_id
         )
 
     async def _append(self, log: PartitionLog, piece: Piece, row: SinkCommit) -> None:
@@ -299,7 +300,7 @@ class RollForward:
                 f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
             )
         by_record = log.config.message_timestamp_type == "CreateTime"
-        now_ms = row.updated_ms if by_record else self._parts.clock.now_ms()
+        now_ms = row.updated_ms if by_record else self._context.clock.now_ms()
         result = log.append(piece.data, now_ms=now_ms, internal=True)
         self._last[key] = (piece.first_sequence + piece.records - 1) % SEQUENCES
         base_offset, _ = self._offsets.get(key, (result.base_offset, 0))
@@ -316,7 +317,7 @@ class RollForward:
 
         self._unsynced.append((synced, size_bytes))
         self._unsynced_bytes += size_bytes
-        self._parts.commits.flush_then(durable)
+        self._context.commits.flush_then(durable)
 
     async def _wait_for_oldest(self) -> None:
         synced, size_bytes = self._unsynced.popleft()
@@ -333,7 +334,7 @@ class RollForward:
         return dataclasses.replace(target, base_offset=offsets[0], next_offset=offsets[1])
 
 
-def target_of(parts: SinkParts, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:
+def target_of(context: SinkContext, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:
     """Return a partition, or its replicated target, for appends by a producer.
 
     Raises:
@@ -341,11 +342,11 @@ def target_of(parts: SinkParts, topic: ServedTopic, index: int) -> Partition | R
     """
     found = topic.partitions[index]
     if found is None and not topic.topic.partitions[index].has_epochs:
-        return parts.partitions.partition_of(topic, index)
+        return context.partitions.partition_of(topic, index)
     if isinstance(found, LocalPartition) and not isinstance(found, ReplicatedPartition):
         return found
     name = topic.topic.name
-    return ReplicatedTarget(topic=name, partition=index, config=parts.store.config_of(name))
+    return ReplicatedTarget(topic=name, partition=index, config=context.store.config_of(name))
 
 
 def last_sequence(log: PartitionLog, producer_id: int) -> int | None:

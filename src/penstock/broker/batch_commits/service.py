@@ -61,7 +61,7 @@ from penstock.partitions import LocalPartition, Partition, look_up_watermarks
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.batch_commits.parts import SinkParts
+    from penstock.broker.batch_commits.context import SinkContext
     from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -93,12 +93,14 @@ class _Turn:
 class SinkService:
     """Serves commits of exactly-once sinks; belongs to the event loop."""
 
-    def __init__(self, parts: SinkParts) -> None:
-        self._parts = parts
-        self.area = StagingArea(parts.settings, clock=parts.clock, randomness=parts.randomness)
+    def __init__(self, context: SinkContext) -> None:
+        self._context = context
+        self.area = StagingArea(
+            context.settings, clock=context.clock, randomness=context.randomness
+        )
         self.counters = SinkCounters()
         self._turns: dict[str, _Turn] = {}
-        self._slots = asyncio.Semaphore(parts.settings.sink_commits_max)
+        self._slots = asyncio.Semaphore(context.settings.sink_commits_max)
         self._held: dict[str, frozenset[str]] = {}
         self._open: dict[str, frozenset[int]] = {}
         self._due: dict[str, tuple[int, float]] = {}
@@ -116,13 +118,13 @@ class SinkService:
             ControlUnavailable: as the control plane.
         """
         await self.area.start()
-        for known in await self._parts.control.sink_commits():
+        for known in await self._context.control.sink_commits():
             if known.state == "intent":
-                row = await self._parts.control.sink_commit(known.query_id)
+                row = await self._context.control.sink_commit(known.query_id)
                 if row is not None:
                     await self._take_up(row)
-                    self._due[row.query_id] = (0, self._parts.clock.monotonic())
-        self._parts.registry.add(self.samples)
+                    self._due[row.query_id] = (0, self._context.clock.monotonic())
+        self._context.registry.add(self.samples)
         self._upkeep = asyncio.create_task(self._keep_up())
 
     async def stop(self) -> None:
@@ -164,7 +166,7 @@ class SinkService:
             SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
             NotFinished: it is or may be recorded, and is retried.
         """
-        if self._parts.stopping.is_set():
+        if self._context.stopping.is_set():
             raise ShuttingDown("the broker is stopping")
         task = asyncio.create_task(self._post(query, batch_id, owner, manifest))
         self._tasks.add(task)
@@ -180,12 +182,12 @@ class SinkService:
             PenstockError: as `post`, of a post that would be refused.
         """
         async with self._turn(query):
-            row = await self._parts.control.sink_commit(query)
+            row = await self._context.control.sink_commit(query)
             decision = decide(row, batch_id=batch_id, owner=owner)
             if decision is Decision.OWNER_CHANGED:
                 raise SinkOwnerChanged(query, str(owner), "" if row is None else str(row.owner))
             if decision is Decision.BEGIN:
-                await self._check_post(manifest, self._parts.clock.now_ms())
+                await self._check_post(manifest, self._context.clock.now_ms())
 
     async def forget(self, query: str, *, abandon: bool = False) -> SinkCommit:
         """Delete the state of a query, which may then start with any batch.
@@ -203,7 +205,7 @@ class SinkService:
                     f"query {query!r} has not finished batch {row.batch_id}, which is being"
                     " retried; repeat the request when it is done"
                 )
-            await self._parts.control.delete_sink_commit(query, expected_version=row.version)
+            await self._context.control.delete_sink_commit(query, expected_version=row.version)
             self._close(query)
             return row
 
@@ -213,7 +215,7 @@ class SinkService:
         Raises:
             UnknownSink: it has none.
         """
-        row = await self._parts.control.sink_commit(query)
+        row = await self._context.control.sink_commit(query)
         if row is None:
             raise UnknownSink(f"query {query!r} has no known commit")
         return row
@@ -235,7 +237,7 @@ class SinkService:
     ) -> Committed:
         async with self._turn(query):
             while True:
-                row = await self._parts.control.sink_commit(query)
+                row = await self._context.control.sink_commit(query)
                 decision = decide(row, batch_id=batch_id, owner=owner)
                 if decision is Decision.BEGIN:
                     done = await self._begin(row, query, batch_id, owner, manifest)
@@ -260,7 +262,7 @@ class SinkService:
         owner: str | None,
         manifest: Manifest,
     ) -> SinkCommit:
-        now_ms = self._parts.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         async with self.area.guard:
             self._held[query] = manifest.names
         try:
@@ -310,7 +312,7 @@ class SinkService:
                 dataclasses.replace(begun, state="done"),
                 manifest,
                 remotes,
-                parts=self._parts,
+                context=self._context,
                 directory=self.area.directory,
                 counters=self.counters,
             )
@@ -332,7 +334,7 @@ class SinkService:
     async def _look_at_ends(self, row: SinkCommit) -> None:
         """Refresh the ends of diskless partitions, because the committing broker may have died."""
         written = {target.topic_id.bytes for target in row.targets if not has_producer(target)}
-        topics = [self._parts.partitions.topics_by_id.get(topic_id) for topic_id in written]
+        topics = [self._context.partitions.topics_by_id.get(topic_id) for topic_id in written]
         try:
             await look_up_watermarks(
                 partition for topic in topics if topic is not None for partition in topic.partitions
@@ -346,7 +348,7 @@ class SinkService:
         dict[TopicIdPartition, Partition | ReplicatedTarget], dict[TopicIdPartition, Partition]
     ]:
         """Check that everything can be appended; return all partitions, and the diskless ones."""
-        await self._parts.cluster.refresh()
+        await self._context.cluster.refresh()
         await self._verify(manifest, now_ms)
         found = self._partitions(manifest)
         remotes = {
@@ -354,7 +356,7 @@ class SinkService:
             for key, partition in found.items()
             if not isinstance(partition, (LocalPartition, ReplicatedTarget))
         }
-        check_size(self._parts, manifest, remotes)
+        check_size(self._context, manifest, remotes)
         return found, remotes
 
     async def _verify(self, manifest: Manifest, now_ms: int) -> None:
@@ -376,10 +378,10 @@ class SinkService:
     def _partitions(
         self, manifest: Manifest
     ) -> dict[TopicIdPartition, Partition | ReplicatedTarget]:
-        parts = self._parts
+        context = self._context
         partitions: dict[TopicIdPartition, Partition | ReplicatedTarget] = {}
         for key, (name, _) in manifest.targets().items():
-            topic = parts.partitions.topics.get(name)
+            topic = context.partitions.topics.get(name)
             if topic is None:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
             if topic.topic.internal:
@@ -395,9 +397,9 @@ class SinkService:
                     f"topic {name!r} has partitions 0 to {count - 1}, not {key.partition}"
                 )
             if topic.diskless:
-                partitions[key] = parts.partitions.partition_of(topic, key.partition)
+                partitions[key] = context.partitions.partition_of(topic, key.partition)
                 continue
-            found = partitions[key] = target_of(parts, topic, key.partition)
+            found = partitions[key] = target_of(context, topic, key.partition)
             if isinstance(found, LocalPartition):
                 if found.log.fence is not None:
                     raise found.log.fence
@@ -424,8 +426,8 @@ class SinkService:
             },
         )
         count = len(manifest.targets().keys() - continuing.keys() - {*diskless})
-        ids = await self._parts.control.allocate_producer_ids(count) if count else range(0)
-        topics = self._parts.partitions.topics.values()
+        ids = await self._context.control.allocate_producer_ids(count) if count else range(0)
+        topics = self._context.partitions.topics.values()
         return plan_targets(
             row,
             manifest,
@@ -439,7 +441,7 @@ class SinkService:
         query = row.query_id
         try:
             names = self._held.get(query, frozenset())
-            drive = RollForward(self._parts, self.area.directory, self.counters, save=self._save)
+            drive = RollForward(self._context, self.area.directory, self.counters, save=self._save)
             done = await drive.finish(row)
         except (PenstockError, OSError) as error:
             self._schedule_retry(query)
@@ -455,7 +457,7 @@ class SinkService:
 
     async def _save(self, row: SinkCommit) -> SinkCommit:
         self._pin(row)
-        version = await self._parts.control.save_sink_commit(row, expected_version=row.version)
+        version = await self._context.control.save_sink_commit(row, expected_version=row.version)
         return dataclasses.replace(row, version=version)
 
     # -- protection by open intents ----------------------------------------------------------
@@ -471,14 +473,14 @@ class SinkService:
         written = [target for target in row.targets if target.records and has_producer(target)]
         now = frozenset([target.producer_id for target in written])
         self._open[row.query_id] = now
-        kept = self._parts.store.kept_producers
+        kept = self._context.store.kept_producers
         kept -= before
         kept |= now
 
     def _close(self, query: str) -> None:
         self._held.pop(query, None)
         self._due.pop(query, None)
-        self._parts.store.kept_producers.difference_update(self._open.pop(query, ()))
+        self._context.store.kept_producers.difference_update(self._open.pop(query, ()))
 
     def _all_held(self) -> frozenset[str]:
         return frozenset().union(*self._held.values())
@@ -509,14 +511,14 @@ class SinkService:
     def _schedule_retry(self, query: str) -> None:
         attempts = self._due.get(query, (0, 0.0))[0] + 1
         pause = REDRIVE_BACKOFF.pause_seconds(attempts)
-        self._due[query] = attempts, self._parts.clock.monotonic() + pause
+        self._due[query] = attempts, self._context.clock.monotonic() + pause
         self._wake.set()
 
     async def _keep_up(self) -> None:
-        sweep_at = self._parts.clock.monotonic()
+        sweep_at = self._context.clock.monotonic()
         while True:
             self._wake.clear()
-            now = self._parts.clock.monotonic()
+            now = self._context.clock.monotonic()
             for query in [query for query, (_, at) in self._due.items() if at <= now]:
                 await self._retry_commit(query)
             if now >= sweep_at:
@@ -524,7 +526,7 @@ class SinkService:
                 await self.area.sweep(self._all_held)
             until = min([sweep_at, *[at for _, at in self._due.values()]])
             # Not wait_for, which loses a cancellation that arrives together with the event.
-            pause = max(0.0, until - self._parts.clock.monotonic())
+            pause = max(0.0, until - self._context.clock.monotonic())
             timer = asyncio.get_running_loop().call_later(pause, self._wake.set)
             try:
                 await self._wake.wait()
@@ -534,7 +536,7 @@ class SinkService:
     async def _retry_commit(self, query: str) -> None:
         try:
             async with self._turn(query):
-                row = await self._parts.control.sink_commit(query)
+                row = await self._context.control.sink_commit(query)
                 if row is None or row.state == "done":
                     self._close(query)
                     if row is not None:

@@ -35,7 +35,7 @@ from penstock.broker.identity import own_address
 from penstock.client import Client
 
 if TYPE_CHECKING:
-    from penstock.broker.batch_commits.parts import SinkParts
+    from penstock.broker.batch_commits.context import SinkContext
     from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit
 
@@ -51,12 +51,14 @@ def transactional_id_of(query: str) -> str:
 class SinkTransaction:
     """Transaction of one attempt. Belongs to the event loop, its calls to one thread."""
 
-    def __init__(self, parts: SinkParts, row: SinkCommit) -> None:
+    def __init__(self, context: SinkContext, row: SinkCommit) -> None:
         self.transactional_id = transactional_id_of(row.query_id)
         self._version = row.version
-        timeout_ms = min(TRANSACTION_TIMEOUT_MS, parts.settings.transaction_max_timeout_ms)
+        timeout_ms = min(TRANSACTION_TIMEOUT_MS, context.settings.transaction_max_timeout_ms)
         self._client = Client(
-            own_address(parts.identity), client_id=CLIENT_ID, security=parts.identity.as_client()
+            own_address(context.identity),
+            client_id=CLIENT_ID,
+            security=context.identity.as_client(),
         )
         self._producer = self._client.transactional(self.transactional_id, timeout_ms=timeout_ms)
         # A separate thread: these calls wait for work that needs threads of the shared pool.

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from penstock.base.errors import BugError, InvalidError, PenstockError
@@ -81,15 +80,6 @@ class GroupIdNotFound(InvalidError):
     code: ClassVar[str] = "group_id_not_found"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorParts:
-    settings: BrokerSettings
-    node_id: int
-    control: ControlPlane
-    clock: Clock
-    cluster: Cluster
-
-
 class GroupRequest(Protocol):
     @property
     def group_id(self) -> str: ...
@@ -123,16 +113,22 @@ class GroupSource:
 class GroupCoordinator(Coordinator):
     """Group coordinator of one broker; belongs to the event-loop thread."""
 
-    def __init__(self, parts: CoordinatorParts) -> None:
-        settings, control, clock = parts.settings, parts.control, parts.clock
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        clock: Clock,
+        cluster: Cluster,
+    ) -> None:
         self._settings = settings
-        self._cluster = parts.cluster
+        self._cluster = cluster
         self._control = control
         super().__init__(
             KIND,
             self._core,
-            node_id=parts.node_id,
-            cluster=parts.cluster,
+            node_id=settings.node_id,
+            cluster=cluster,
             control=control,
             source=GroupSource(control),
             clock=clock,

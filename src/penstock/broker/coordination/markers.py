@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,14 +41,6 @@ MARKERS_PER_REQUEST_MAX: Final = 2_000
 """Markers of one request; the rest waits for the next."""
 BACKOFF: Final = Backoff(first_ms=20, ceiling_ms=1_000)
 NEWER_EPOCH: Final = "invalid_producer_epoch"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerParts:
-    node_id: int
-    clock: Clock
-    cluster: ClusterMetadata
-    partitions: PartitionRegistry
 
 
 class _End:
@@ -77,14 +68,20 @@ class Markers:
 
     def __init__(
         self,
-        parts: MarkerParts,
         peers: Peers,
         *,
+        node_id: int,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        partitions: PartitionRegistry,
         coordinator_epoch: Callable[[], int],
         written: Callable[[WriteMarkers, Sequence[TopicPartition]], None],
     ) -> None:
         """Take the dependencies; `written` receives the partitions that have their marker."""
-        self._parts = parts
+        self._node_id = node_id
+        self._clock = clock
+        self._cluster = cluster
+        self._partitions = partitions
         self._peers = peers
         self._coordinator_epoch = coordinator_epoch
         self._written = written
@@ -123,12 +120,12 @@ class Markers:
     # Routing
 
     def _route(self, end: _End, where: TopicPartition) -> None:
-        topic = self._parts.partitions.topics.get(where.topic)
+        topic = self._partitions.topics.get(where.topic)
         if topic is None or where.partition >= len(topic.topic.partitions):
             self._failed(end, where, None)  # deleted, if the newest image agrees
             return
         leader = topic.topic.partitions[where.partition].leader
-        if topic.diskless or leader == self._parts.node_id:
+        if topic.diskless or leader == self._node_id:
             self._write_here(end, where)
         elif leader < 0:
             self._failed(end, where, None)
@@ -137,10 +134,10 @@ class Markers:
 
     def _write_here(self, end: _End, where: TopicPartition) -> None:
         try:
-            partition = self._parts.partitions.partition(where.topic, where.partition)
+            partition = self._partitions.partition(where.topic, where.partition)
             partition.write_marker(
                 end.marker(self._coordinator_epoch()),
-                now_ms=self._parts.clock.now_ms(),
+                now_ms=self._clock.now_ms(),
                 done=partial(self._outcome, end, where),
             )
         except PenstockError as error:
@@ -217,7 +214,7 @@ class Markers:
 
     async def _look_and_retry(self) -> None:
         try:
-            await self._parts.cluster.refresh()
+            await self._cluster.refresh()
             known = True
         except PenstockError as error:
             logger.warning("cannot refresh the image to locate partitions for markers: %s", error)
@@ -227,7 +224,7 @@ class Markers:
         for end, where in again:
             if not self._is_current(end):
                 continue
-            topic = self._parts.partitions.topics.get(where.topic)
+            topic = self._partitions.topics.get(where.topic)
             gone = topic is None or where.partition >= len(topic.topic.partitions)
             if gone and known:
                 self._done(end, where)

@@ -6,7 +6,7 @@ Source: Kafka's `TransactionCoordinator`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.ids import TopicPartition
@@ -16,7 +16,7 @@ from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Act
 from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
 from penstock.broker.coordination.loading import FoundKey
-from penstock.broker.coordination.markers import MarkerParts, Markers
+from penstock.broker.coordination.markers import Markers
 from penstock.broker.coordination.transactions import (
     EndTransaction,
     InitProducerId,
@@ -31,7 +31,6 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
     WriteMarkers,
 )
-from penstock.broker.parts import parts_of
 from penstock.broker.peers import Peers
 from penstock.control import TRANSACTION, CoordinationRecord
 
@@ -42,18 +41,6 @@ if TYPE_CHECKING:
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionParts:
-    settings: BrokerSettings
-    node_id: int
-    control: ControlPlane
-    clock: Clock
-    cluster: ClusterMetadata
-    partitions: PartitionRegistry
-    producer_ids: ProducerIds
-    marker_peers: Peers
 
 
 class TransactionSource:
@@ -73,24 +60,38 @@ class TransactionSource:
 class TransactionCoordinator(Coordinator):
     """Transaction coordinator of one broker; belongs to the event-loop thread."""
 
-    def __init__(self, parts: TransactionParts) -> None:
-        self._settings = parts.settings
-        self._producer_ids = parts.producer_ids
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        partitions: PartitionRegistry,
+        producer_ids: ProducerIds,
+        peers: Peers,
+    ) -> None:
+        """`peers` are connections that only requests with markers use."""
+        self._settings = settings
+        self._producer_ids = producer_ids
         self._transactions: Transactions | None = None
         super().__init__(
             TRANSACTION,
             self._core,
-            node_id=parts.node_id,
-            cluster=parts.cluster,
-            control=parts.control,
-            source=TransactionSource(parts.control),
-            clock=parts.clock,
+            node_id=settings.node_id,
+            cluster=cluster,
+            control=control,
+            source=TransactionSource(control),
+            clock=clock,
             loaded=_nothing,
             act=self._act,
         )
         self.markers = Markers(
-            parts_of(MarkerParts, parts),
-            parts.marker_peers,
+            peers,
+            node_id=settings.node_id,
+            clock=clock,
+            cluster=cluster,
+            partitions=partitions,
             coordinator_epoch=lambda: self.ownership.cluster_epoch,
             written=self._written,
         )

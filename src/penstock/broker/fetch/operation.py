@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.base.errors import PenstockError
+from penstock.broker.access import forbidden_topic
 from penstock.broker.auditing import RequestAudit
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import preferred
@@ -49,7 +50,7 @@ from penstock.broker.errors import (
     error_number,
     error_of,
 )
-from penstock.broker.fetch.sessions import FetchPartition, Plan, errors_reported
+from penstock.broker.fetch.sessions import INITIAL_EPOCH, FetchPartition, Plan, errors_reported
 from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch, parts_from, serving_epoch
 from penstock.broker.limits import COPIED_BYTES_MAX, FETCH_WAIT_SECONDS_MAX, READS_SHARED_MAX
@@ -63,6 +64,7 @@ from penstock.wire.kafka.fetch import (
     FetchRequest,
     PartitionAnswer,
     ResponseWriter,
+    decode_request,
     throttled,
 )
 from penstock.wire.kafka.framing import response_prefix
@@ -70,7 +72,9 @@ from penstock.wire.kafka.framing import response_prefix
 if TYPE_CHECKING:
     import asyncio
 
+    from penstock.base.buffers import Lease
     from penstock.base.system import Clock
+    from penstock.broker.fetch.sessions import FetchSessions
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
@@ -180,8 +184,11 @@ class FetchHub:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FetchParts:
+class Fetch:
+    """Handler of Fetch; waiting requests use its fields."""
+
     fetch_hub: FetchHub
+    fetch_sessions: FetchSessions
     settings: BrokerSettings
     node_id: int
     clock: Clock
@@ -192,30 +199,65 @@ class FetchParts:
     stopping: asyncio.Event
     audit: Audit
 
+    def fetch(
+        self, context: RequestContext, frame: memoryview, offset: int, lease: Lease | None
+    ) -> None:
+        """Handle one Fetch request; respond by `context.reply`, now or when records arrive."""
+        request = decode_request(frame, offset, context.version)
+        throttle_ms = self.quotas.before_fetch(context) if self.quotas.active else 0
+        if throttle_ms and request.session_epoch == INITIAL_EPOCH:
+            self.throttled(context, throttle_ms)
+            return
+        plan = self.fetch_sessions.plan(
+            request,
+            owner=context.connection.principal,
+            by_id=context.version >= TOPIC_IDS_FROM,
+            now=context.started,
+            reported=context.connection.fetch_errors,
+        )
+        operation = FetchOperation(self, context, request, plan)
+        if throttle_ms and not plan.error:
+            self.throttled(context, throttle_ms, plan.session_id)
+        else:
+            operation.start()
+
+    def throttled(self, context: RequestContext, throttle_ms: int, session_id: int = 0) -> None:
+        """Respond without records and partitions, with the throttle time."""
+        writer = ResponseWriter(context.version)
+        pieces = writer.write((), session_id=session_id)
+        throttled(pieces, throttle_ms)
+        self.reply(context, pieces, writer.size_bytes)
+
+    def reply(self, context: RequestContext, pieces: Sequence[Buffer], size_bytes: int) -> None:
+        header_version = 1 if context.version >= FLEXIBLE_FROM else 0
+        prefix = response_prefix(context.correlation_id, header_version, size_bytes)
+        context.reply((prefix, *pieces))
+        self.metrics.answered(context, self.clock.monotonic())
+
 
 class FetchOperation:
     __slots__ = (
-        "_committed", "_context", "_found", "_hub", "_later", "_max_bytes", "_parts", "_plan",
+        "_committed", "_context", "_fetch", "_found", "_hub", "_later", "_max_bytes", "_plan",
         "_refused", "_request",
         "_size", "_sources", "_timer",
     )  # fmt: skip
 
     def __init__(
         self,
-        parts: FetchParts,
+        fetch: Fetch,
         context: RequestContext,
         request: FetchRequest,
         plan: Plan,
     ) -> None:
-        self._parts = parts
-        self._hub = parts.fetch_hub
+        self._fetch = fetch
+        self._hub = fetch.fetch_hub
         self._context = context
         self._request = request
         self._plan = plan
         self._committed = request.isolation_level == READ_COMMITTED
-        self._max_bytes = min(request.max_bytes, parts.settings.fetch_max_bytes)
-        if parts.quotas.active:
-            quota_bytes = parts.quotas.fetch_bytes_max(context)
+        self._max_bytes = min(request.max_bytes, fetch.settings.fetch_max_bytes)
+        if fetch.quotas.active:
+            quota_bytes = fetch.quotas.fetch_bytes_max(context)
             if quota_bytes is not None:
                 self._max_bytes = min(self._max_bytes, quota_bytes)
         self._refused: dict[bytes, AuthorisationFailed] = {}
@@ -232,11 +274,11 @@ class FetchOperation:
         if context.rights is EVERYTHING:
             return
         refused: dict[bytes, AuthorisationFailed] = {}
-        by_id, known = context.version >= TOPIC_IDS_FROM, self._parts.partitions.topics_by_id
+        known = self._fetch.partitions.topics_by_id
+        topics = known if context.version >= TOPIC_IDS_FROM else None
         for key in {partition.key for partition in self._plan.partitions}:
-            topic = known.get(key) if by_id else None
-            name = key.decode(errors="replace") if topic is None else topic.topic.name
-            if not (by_id and topic is None) and not context.rights.allows("read", "topic", name):
+            name = forbidden_topic(context.rights, "read", key, topics)
+            if name is not None:
                 refused[key] = before.get(key) or context.refusal("read", "topic", name)
         for partition in self._plan.partitions if refused else ():
             if partition.key in refused:
@@ -250,7 +292,7 @@ class FetchOperation:
             self._plan.error
             or self._satisfied(None)
             or seconds <= 0
-            or self._parts.stopping.is_set()
+            or self._fetch.stopping.is_set()
         ):
             self._answer()
             return
@@ -259,20 +301,20 @@ class FetchOperation:
 
     def look_again(self, reads: SharedReads) -> None:
         """Read again after a log has grown, or the image has changed."""
-        quotas, context = self._parts.quotas, self._context
-        began = context.started if not quotas.timing else self._parts.clock.monotonic()
+        quotas, context = self._fetch.quotas, self._context
+        began = context.started if not quotas.timing else self._fetch.clock.monotonic()
         if context.connection.closing:
             self._leave()
         elif quotas.active and (throttle_ms := quotas.before_fetch(context)):
             self._leave()
-            throttled_answer(self._parts, context, throttle_ms, self._plan.session_id)
+            self._fetch.throttled(context, throttle_ms, self._plan.session_id)
         else:
             self._authorise()
             if self._satisfied(reads):
                 self._leave()
                 self._answer()
         if quotas.timing:
-            quotas.charge(context, self._parts.clock.monotonic() - began)
+            quotas.charge(context, self._fetch.clock.monotonic() - began)
 
     def expire(self) -> None:
         """Respond with the available records: `max_wait` has passed, or the broker is stopping."""
@@ -296,9 +338,9 @@ class FetchOperation:
         news = False
         budget = self._max_bytes
         sources: list[object] = []
-        generation, committed = self._parts.partitions.generation, self._committed
+        generation, committed = self._fetch.partitions.generation, self._committed
         rack = self._request.rack
-        sure = not self._parts.partitions.may_be_gone()
+        sure = not self._fetch.partitions.may_be_gone()
         for partition in self._in_turn():
             try:
                 source = partition.source
@@ -348,7 +390,7 @@ class FetchOperation:
         return partitions[start:] + partitions[:start]
 
     def _source(self, partition: FetchPartition) -> Partition:
-        partitions, key = self._parts.partitions, partition.key
+        partitions, key = self._fetch.partitions, partition.key
         partition.source = None
         if key in self._refused:
             raise self._refused[key]
@@ -432,8 +474,8 @@ class FetchOperation:
 
     def _nearer(self, source: Partition, partition: FetchPartition) -> int:
         """Return the broker of the consumer's rack to read from; -1 for this one."""
-        parts, rack = self._parts, self._request.rack
-        image, own = parts.cluster.image, parts.node_id
+        fetch, rack = self._fetch, self._request.rack
+        image, own = fetch.cluster.image, fetch.node_id
         if source.everywhere:
             return preferred(image, rack, own, (source.topic_id, partition.index))
         if not isinstance(source, ReplicatedPartition):
@@ -463,7 +505,7 @@ class FetchOperation:
     def _answer(self) -> None:
         context, plan = self._context, self._plan
         if context.refused:
-            RequestAudit(self._parts.audit).refused(context)
+            RequestAudit(self._fetch.audit).refused(context)
         topics: dict[bytes, list[PartitionAnswer]] = {}
         found, failed = self._found, False
         key, answers = None, []
@@ -487,19 +529,19 @@ class FetchOperation:
             session_id=plan.session_id,
             endpoints=self._leaders(topics) if failed else (),
         )
-        if self._parts.quotas.active:
-            throttled(pieces, self._parts.quotas.fetched(context, writer.size_bytes))
-        _reply(self._parts, context, pieces, writer.size_bytes)
+        if self._fetch.quotas.active:
+            throttled(pieces, self._fetch.quotas.fetched(context, writer.size_bytes))
+        self._fetch.reply(context, pieces, writer.size_bytes)
 
     def _leaders(self, topics: dict[bytes, list[PartitionAnswer]]) -> list[Endpoint]:
         named = [answer.leader for answers in topics.values() for answer in answers]
         leaders = [leader[0] for leader in named if leader is not None]
-        return endpoints_of(self._parts.cluster.image, leaders, self._context.connection.listener)
+        return endpoints_of(self._fetch.cluster.image, leaders, self._context.connection.listener)
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
         """Return a partition without records; None if a session's answer omits it as unchanged."""
         source = partition.source
-        if source is None or partition.generation != self._parts.partitions.generation:
+        if source is None or partition.generation != self._fetch.partitions.generation:
             try:
                 source = self._source(partition)
             except PenstockError as error:
@@ -514,7 +556,7 @@ class FetchOperation:
 
     def _remember(self, partition: FetchPartition, answer: PartitionAnswer) -> None:
         if answer.error:
-            self._parts.metrics.failed(self._context, answer.error)
+            self._fetch.metrics.failed(self._context, answer.error)
         partition.sent_error = answer.error
         partition.sent_high_watermark = answer.high_watermark
         partition.sent_log_start_offset = answer.log_start_offset
@@ -531,27 +573,9 @@ class FetchOperation:
 
     def _leader_of(self, partition: FetchPartition) -> tuple[int, int] | None:
         """Return the leader and leader epoch of an existing partition, by the image."""
-        partitions = self._parts.partitions
+        partitions = self._fetch.partitions
         by_id = self._context.version >= TOPIC_IDS_FROM
         served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]
         row = served.topic.partitions[partition.index]
         leader = row.leader, serving_epoch(served.topic, row)
         return leader if row.leader >= 0 and not served.diskless else None
-
-
-def throttled_answer(
-    parts: FetchParts, context: RequestContext, throttle_ms: int, session_id: int = 0
-) -> None:
-    """Respond without records and partitions, with the throttle time."""
-    writer = ResponseWriter(context.version)
-    pieces = writer.write((), session_id=session_id)
-    throttled(pieces, throttle_ms)
-    _reply(parts, context, pieces, writer.size_bytes)
-
-
-def _reply(
-    parts: FetchParts, context: RequestContext, pieces: Sequence[Buffer], size_bytes: int
-) -> None:
-    header_version = 1 if context.version >= FLEXIBLE_FROM else 0
-    context.reply((response_prefix(context.correlation_id, header_version, size_bytes), *pieces))
-    parts.metrics.answered(context, parts.clock.monotonic())

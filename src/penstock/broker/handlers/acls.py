@@ -37,92 +37,91 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Acls:
     control: ControlPlane
     cluster: ClusterMetadata
     authoriser: Authoriser
 
-
-async def describe_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    _check_enabled(parts)
-    await parts.cluster.look()
-    selected = _filter(request)
-    resources: dict[tuple[str, str, str], list[AclBinding]] = {}
-    for binding in bindings_of(parts.cluster.image):
-        if selected.matches(binding):
-            pattern = (binding.resource_type, binding.name, binding.pattern_type)
-            resources.setdefault(pattern, []).append(binding)
-    return {
-        "resources": [
-            {
-                "resource_type": RESOURCE_TYPES.index(kind),
-                "resource_name": name,
-                "pattern_type": PATTERN_TYPES.index(pattern),
-                "acls": [_entry(binding) for binding in found],
-            }
-            for (kind, name, pattern), found in resources.items()
-        ]
-    }
-
-
-async def create_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await _refresh(parts)
-    results: list[Answer] = []
-    added: list[AclBinding] = []
-    for creation in request.creations:
-        try:
-            added.append(_binding(creation))
-            results.append({})
-        except PenstockError as error:
-            results.append(_failed(error))
-    await change_acls(parts.control, lambda known: (added, ()))
-    await parts.cluster.refresh()
-    return {"results": results}
-
-
-async def delete_acls(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await _refresh(parts)
-    filters: list[AclFilter | PenstockError] = []
-    for asked in request.filters:
-        try:
-            filters.append(_filter(asked))
-        except PenstockError as error:
-            filters.append(error)
-    found: list[list[AclBinding]] = []
-
-    def matched(known: Sequence[AclBinding]) -> tuple[Sequence[AclBinding], Sequence[AclBinding]]:
-        found[:] = [
-            [
-                binding
-                for binding in known
-                if isinstance(selected, AclFilter) and selected.matches(binding)
+    async def describe_acls(self, context: RequestContext, request: Any) -> Answer:
+        self._check_enabled()
+        await self.cluster.look()
+        selected = _filter(request)
+        resources: dict[tuple[str, str, str], list[AclBinding]] = {}
+        for binding in bindings_of(self.cluster.image):
+            if selected.matches(binding):
+                pattern = (binding.resource_type, binding.name, binding.pattern_type)
+                resources.setdefault(pattern, []).append(binding)
+        return {
+            "resources": [
+                {
+                    "resource_type": RESOURCE_TYPES.index(kind),
+                    "resource_name": name,
+                    "pattern_type": PATTERN_TYPES.index(pattern),
+                    "acls": [_entry(binding) for binding in found],
+                }
+                for (kind, name, pattern), found in resources.items()
             ]
-            for selected in filters
-        ]
-        return (), [binding for matching in found for binding in matching]
+        }
 
-    await change_acls(parts.control, matched)
-    await parts.cluster.refresh()
-    return {
-        "filter_results": [
-            {**_failed(selected), "matching_acls": ()}
-            if isinstance(selected, PenstockError)
-            else {
-                "matching_acls": [{**_pattern(binding), **_entry(binding)} for binding in matching]
-            }
-            for selected, matching in zip(filters, found, strict=True)
-        ]
-    }
+    async def create_acls(self, context: RequestContext, request: Any) -> Answer:
+        await self._refresh()
+        results: list[Answer] = []
+        added: list[AclBinding] = []
+        for creation in request.creations:
+            try:
+                added.append(_binding(creation))
+                results.append({})
+            except PenstockError as error:
+                results.append(_failed(error))
+        await change_acls(self.control, lambda known: (added, ()))
+        await self.cluster.refresh()
+        return {"results": results}
 
+    async def delete_acls(self, context: RequestContext, request: Any) -> Answer:
+        await self._refresh()
+        filters: list[AclFilter | PenstockError] = []
+        for asked in request.filters:
+            try:
+                filters.append(_filter(asked))
+            except PenstockError as error:
+                filters.append(error)
+        found: list[list[AclBinding]] = []
 
-async def _refresh(parts: Parts) -> None:
-    _check_enabled(parts)
-    await parts.cluster.refresh()
+        def matched(
+            known: Sequence[AclBinding],
+        ) -> tuple[Sequence[AclBinding], Sequence[AclBinding]]:
+            found[:] = [
+                [
+                    binding
+                    for binding in known
+                    if isinstance(selected, AclFilter) and selected.matches(binding)
+                ]
+                for selected in filters
+            ]
+            return (), [binding for matching in found for binding in matching]
 
+        await change_acls(self.control, matched)
+        await self.cluster.refresh()
+        return {
+            "filter_results": [
+                {**_failed(selected), "matching_acls": ()}
+                if isinstance(selected, PenstockError)
+                else {
+                    "matching_acls": [
+                        {**_pattern(binding), **_entry(binding)} for binding in matching
+                    ]
+                }
+                for selected, matching in zip(filters, found, strict=True)
+            ]
+        }
 
-def _check_enabled(parts: Parts) -> None:
-    if not parts.authoriser.refuses:
-        raise SecurityDisabled("ACLs are disabled: authorizer.class.name is not set")
+    async def _refresh(self) -> None:
+        self._check_enabled()
+        await self.cluster.refresh()
+
+    def _check_enabled(self) -> None:
+        if not self.authoriser.refuses:
+            raise SecurityDisabled("ACLs are disabled: authorizer.class.name is not set")
 
 
 def _failed(error: PenstockError) -> Answer:

@@ -35,16 +35,15 @@ ZERO_FEATURES_FROM: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ApiVersions:
     telemetry: Telemetry
 
-
-def api_versions(parts: Parts, context: RequestContext, request: Any) -> bytes:
-    """Return the table, encoded once per version."""
-    if context.version >= SOFTWARE_FROM:
-        name, version = request.client_software_name, request.client_software_version
-        context.connection.software = name, version
-    return answer_body(context.version, 0, telemetry=parts.telemetry.subscribed)
+    def api_versions(self, context: RequestContext, request: Any) -> bytes:
+        """Return the table, encoded once per version."""
+        if context.version >= SOFTWARE_FROM:
+            name, version = request.client_software_name, request.client_software_version
+            context.connection.software = name, version
+        return answer_body(context.version, 0, telemetry=self.telemetry.subscribed)
 
 
 @cache

@@ -36,10 +36,70 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Cluster:
     settings: BrokerSettings
     cluster: ClusterMetadata
     control: ControlPlane
+
+    async def unregister_broker(self, context: RequestContext, request: Any) -> Entry:
+        """Remove a permanently failed broker; rejected while it is alive or holds replicas."""
+        await self.control.remove_broker(request.broker_id)
+        return {"error_code": 0, "error_message": None}
+
+    async def describe_cluster(self, context: RequestContext, request: Any) -> Entry:
+        endpoint_type = getattr(request, "endpoint_type", BROKERS)
+        if endpoint_type == CONTROLLERS:
+            raise MismatchedEndpointType("this endpoint serves brokers (1), not controllers (2)")
+        if endpoint_type != BROKERS:
+            raise UnsupportedEndpointType(
+                f"endpoint type {endpoint_type} is unknown: must be 1 (brokers)"
+            )
+        await self.cluster.look()
+        image = self.cluster.image
+        operations = NOT_ASKED
+        if request.include_cluster_authorized_operations:
+            operations = cluster_operations(context.rights)
+        return {
+            "endpoint_type": endpoint_type,
+            "cluster_id": image.cluster_id,
+            "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
+            "brokers": [
+                {
+                    "broker_id": broker.broker_id,
+                    **address_of(broker, context.connection.listener),
+                    "rack": broker.rack or None,
+                    "is_fenced": False,
+                }
+                for broker in image.brokers
+            ],
+            "cluster_authorized_operations": operations,
+        }
+
+    async def describe_topic_partitions(self, context: RequestContext, request: Any) -> Entry:
+        await self.cluster.refresh()
+        names, first = _range(self.cluster.image, request)
+        rights = context.rights
+        refused = [name for name in names if not rights.allows("describe", "topic", name)]
+        names = [name for name in names if rights.allows("describe", "topic", name)]
+        hidden = [_refused(context, name) for name in refused] if request.topics else []
+        limit = self.settings.max_request_partition_size_limit
+        left = max(1, min(limit, request.response_partition_limit))
+        topics: list[Entry] = []
+        for name in names:
+            if left == 0:
+                return _page(topics + hidden, name, 0)
+            topic = self.cluster.image.topics.get(name)
+            if topic is None:
+                topics.append(_unknown(rights, name))
+                continue
+            end = min(len(topic.partitions), first + left)
+            partitions = self.cluster.shown(topic, rack_of(context.client_id, self.cluster.image))
+            topics.append(_described(rights, topic, partitions[first:end], self.cluster.live))
+            left -= max(0, end - first)
+            if end < len(topic.partitions):
+                return _page(topics + hidden, name, end)
+            first = 0
+        return {"topics": topics + hidden, "next_cursor": None}
 
 
 class MismatchedEndpointType(InvalidError):
@@ -50,69 +110,6 @@ class MismatchedEndpointType(InvalidError):
 
 class UnsupportedEndpointType(InvalidError):
     code: ClassVar[str] = "unsupported_endpoint_type"
-
-
-async def unregister_broker(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Remove a permanently failed broker; rejected while it is alive or holds replicas."""
-    await parts.control.remove_broker(request.broker_id)
-    return {"error_code": 0, "error_message": None}
-
-
-async def describe_cluster(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    endpoint_type = getattr(request, "endpoint_type", BROKERS)
-    if endpoint_type == CONTROLLERS:
-        raise MismatchedEndpointType("this endpoint serves brokers (1), not controllers (2)")
-    if endpoint_type != BROKERS:
-        raise UnsupportedEndpointType(
-            f"endpoint type {endpoint_type} is unknown: must be 1 (brokers)"
-        )
-    await parts.cluster.look()
-    image = parts.cluster.image
-    operations = NOT_ASKED
-    if request.include_cluster_authorized_operations:
-        operations = cluster_operations(context.rights)
-    return {
-        "endpoint_type": endpoint_type,
-        "cluster_id": image.cluster_id,
-        "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
-        "brokers": [
-            {
-                "broker_id": broker.broker_id,
-                **address_of(broker, context.connection.listener),
-                "rack": broker.rack or None,
-                "is_fenced": False,
-            }
-            for broker in image.brokers
-        ],
-        "cluster_authorized_operations": operations,
-    }
-
-
-async def describe_topic_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await parts.cluster.refresh()
-    names, first = _range(parts.cluster.image, request)
-    rights = context.rights
-    refused = [name for name in names if not rights.allows("describe", "topic", name)]
-    names = [name for name in names if rights.allows("describe", "topic", name)]
-    hidden = [_refused(context, name) for name in refused] if request.topics else []
-    limit = parts.settings.max_request_partition_size_limit
-    left = max(1, min(limit, request.response_partition_limit))
-    topics: list[Entry] = []
-    for name in names:
-        if left == 0:
-            return _page(topics + hidden, name, 0)
-        topic = parts.cluster.image.topics.get(name)
-        if topic is None:
-            topics.append(_unknown(rights, name))
-            continue
-        end = min(len(topic.partitions), first + left)
-        partitions = parts.cluster.shown(topic, rack_of(context.client_id, parts.cluster.image))
-        topics.append(_described(rights, topic, partitions[first:end], parts.cluster.live))
-        left -= max(0, end - first)
-        if end < len(topic.partitions):
-            return _page(topics + hidden, name, end)
-        first = 0
-    return {"topics": topics + hidden, "next_cursor": None}
 
 
 def _range(image: MetadataImage, request: Any) -> tuple[list[str], int]:

@@ -90,12 +90,11 @@ _NOT_SERVED: Final = (
 )
 
 Entry = dict[str, Any]
-Configs = Mapping[str, str | None]
-Computed = Callable[[Levels, Mapping[str, str]], Configs]
+Computed = Callable[[Levels, Mapping[str, str]], Mapping[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Configs:
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -105,65 +104,249 @@ class Parts:
     readiness: Readiness
     topic_admin: TopicAdmin
 
+    # -- DescribeConfigs ------------------------------------------------------------------------
 
-# -- DescribeConfigs ------------------------------------------------------------------------
+    async def describe_configs(self, context: RequestContext, request: Any) -> Entry:
+        synonyms = request.include_synonyms
+        documentation = getattr(request, "include_documentation", False)
+        asked = [resource for resource in request.resources if _asks_for_causes(resource)]
+        causes = ""
+        if asked:
+            health, _ = await asyncio.gather(self.readiness.look(), self.cluster.look())
+            causes = health.causes
+        else:
+            await self.cluster.look()
+        return {
+            "results": [
+                self._described(resource, causes, synonyms=synonyms, documentation=documentation)
+                for resource in request.resources
+            ]
+        }
 
-
-async def describe_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    synonyms = request.include_synonyms
-    documentation = getattr(request, "include_documentation", False)
-    asked = [resource for resource in request.resources if _asks_for_causes(resource)]
-    causes = ""
-    if asked:
-        health, _ = await asyncio.gather(parts.readiness.look(), parts.cluster.look())
-        causes = health.causes
-    else:
-        await parts.cluster.look()
-    return {
-        "results": [
-            _described(parts, resource, causes, synonyms=synonyms, documentation=documentation)
-            for resource in request.resources
+    def _described(
+        self, resource: Any, causes: str, *, synonyms: bool, documentation: bool
+    ) -> Entry:
+        answer = _named(resource)
+        try:
+            entries = self._entries(resource)
+            if _asks_for_causes(resource):
+                entries.append(_unavailable(causes))
+        except PenstockError as error:
+            return {**answer, **_failed(error), "configs": ()}
+        answer["configs"] = [
+            _entry(entry, synonyms=synonyms, documentation=documentation) for entry in entries
         ]
-    }
+        return answer
+
+    def _entries(self, resource: Any) -> list[ConfigEntry]:
+        kind, name = resource.resource_type, resource.resource_name
+        keys = resource.configuration_keys or None
+        levels = self.topic_admin.levels()
+        if kind == TOPIC:
+            return describe_topic(levels, self._topic(name).configs, keys)
+        if kind == GROUP:
+            return describe_group(self.settings, self._group(name), keys)
+        if kind == CLIENT_METRICS:
+            return describe_subscription(self._subscription(name), keys)
+        if kind != BROKER:
+            raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
+        if not name:
+            return describe_cluster_defaults(levels, keys)
+        self._check_broker_name(name)
+        return describe_broker(replace(levels, file=(self._with_addresses(),)), keys)
+
+    def _with_addresses(self) -> BrokerSettings:
+        """Return the settings with the bound and advertised addresses."""
+        endpoints = tuple(shown(*endpoint) for endpoint in self.identity.endpoints.items())
+        settings = replace(self.settings, advertised_listeners=endpoints)
+        if self.identity.admin_port is not None:
+            host, _, _ = settings.admin_listener.rpartition(":")
+            settings = replace(settings, admin_listener=f"{host}:{self.identity.admin_port}")
+        return settings
+
+    def _topic(self, name: str) -> Topic:
+        validate_topic_name(name)
+        topic = self.cluster.image.topics.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        return topic
+
+    def _group(self, name: str) -> Mapping[str, str]:
+        """Return a group's stored configs; the group need not exist."""
+        if not name:
+            raise BadRequest("the group id must not be empty")
+        return self.cluster.image.entity_configs.get((GROUP_KIND, name), {})
+
+    def _subscription(self, name: str) -> Mapping[str, str]:
+        """Return a stored subscription to clients' metrics; empty without one."""
+        if not name:
+            raise BadRequest("the name of a client metrics subscription must not be empty")
+        return self.cluster.image.entity_configs.get((CLIENT_METRICS_KIND, name), {})
+
+    def _check_broker_name(self, name: str) -> None:
+        number = whole_number(name)
+        if number is None:
+            raise BadRequest(f"broker name {name[:32]!r} is not a whole number")
+        if number != self.node_id:
+            raise BadRequest(f"the request is for broker {name}, but this is broker {self.node_id}")
+
+    # -- ListConfigResources --------------------------------------------------------------------
+
+    async def list_config_resources(self, context: RequestContext, request: Any) -> Entry:
+        """Return the resources with configurations; version 0 is for client metrics only."""
+        kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
+        unknown = sorted(kinds.difference(RESOURCE_TYPES))
+        if unknown:
+            raise UnsupportedVersion(
+                f"resource types {unknown} are unknown: must be among {RESOURCE_TYPES}"
+            )
+        await self.cluster.look()
+        image = self.cluster.image
+        names = {
+            TOPIC: sorted(image.topics),
+            BROKER: [str(broker.broker_id) for broker in image.brokers],
+            CLIENT_METRICS: _named_of(image, CLIENT_METRICS_KIND),
+            GROUP: _named_of(image, GROUP_KIND),
+        }
+        return {
+            "config_resources": [
+                {"resource_name": name, "resource_type": kind}
+                for kind, found in names.items()
+                if kind in kinds
+                for name in found
+            ]
+        }
+
+    # -- changes -------------------------------------------------------------------------------
+
+    async def alter_configs(self, context: RequestContext, request: Any) -> Entry:
+        def replaced(resource: Any) -> _Alteration:
+            check_unique(config.name for config in resource.configs)
+            configs = {config.name: config.value for config in resource.configs}
+            return _Alteration(
+                resource=resource,
+                topic=lambda levels, current: kept(configs, current),
+                broker=lambda levels, current: configs,
+                group=lambda levels, current: configs,
+                client_metrics=lambda levels, current: configs,
+            )
+
+        return await self._alter(request, replaced)
+
+    async def incremental_alter_configs(self, context: RequestContext, request: Any) -> Entry:
+        def changed(resource: Any) -> _Alteration:
+            changes = tuple(_change(config) for config in resource.configs)
+            return _Alteration(
+                resource=resource,
+                topic=lambda levels, current: apply_topic_changes(levels, current, changes),
+                broker=lambda levels, current: apply_broker_changes(levels, current, changes),
+                group=lambda _, current: apply_group_changes(self.settings, current, changes),
+                client_metrics=lambda _, current: apply_subscription_changes(current, changes),
+            )
+
+        return await self._alter(request, changed)
+
+    async def _alter(self, request: Any, read: Callable[[Any], _Alteration]) -> Entry:
+        counts = Counter((item.resource_type, item.resource_name) for item in request.resources)
+        await self.cluster.refresh()
+        responses = []
+        for resource in request.resources:
+            answer = _named(resource)
+            try:
+                if counts[resource.resource_type, resource.resource_name] > 1:
+                    raise BadRequest("Each resource must appear at most once.")
+                notes = await self._apply(read(resource), validate_only=request.validate_only)
+                answer["error_message"] = "; ".join(notes) or None
+            except PenstockError as error:
+                answer.update(_failed(error))
+            responses.append(answer)
+        return {"responses": responses}
+
+    async def _apply(self, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
+        """Apply the change, and return warnings about settings without effect."""
+        kind = alteration.resource.resource_type
+        store = _STORES.get(kind)
+        if store is None:
+            raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                notes = await store(self, alteration, validate_only=validate_only)
+                break
+            except (StaleConfigs, StaleTopic):
+                if attempt == ATTEMPTS_MAX:
+                    raise
+                await self.cluster.refresh()
+        await self.cluster.refresh()
+        if notes and not validate_only:
+            name = alteration.resource.resource_name
+            logger.warning("%s %s: %s", _NAMES[kind], name, "; ".join(notes))
+        return notes
+
+    async def _apply_topic(
+        self, alteration: _Alteration, *, validate_only: bool
+    ) -> tuple[str, ...]:
+        topic = self._topic(alteration.resource.resource_name)
+        configs = self._changed_topic(alteration, topic)
+        if (configs.get(DISKLESS_CONFIG) == "true") is not is_diskless(topic):
+            self.migrations.check(topic)
+            if not validate_only:
+                await self.migrations.migrate(topic, partial(self._changed_topic, alteration))
+        elif not validate_only and configs != topic.configs:
+            await self.control.set_topic_configs(
+                topic_id=topic.topic_id, configs=configs, expected=topic.configs
+            )
+        return idle_topic_configs(_new(configs, topic.configs))
+
+    def _changed_topic(self, alteration: _Alteration, topic: Topic) -> dict[str, str]:
+        levels = self.topic_admin.levels()
+        configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
+        effective = topic_config(levels, configs)
+        enabled = self.topic_admin.tiered
+        check_tiers(topic.name, topic.configs, configs, effective, enabled=enabled)
+        return check_change(topic, configs, effective)
+
+    async def _apply_broker(
+        self, alteration: _Alteration, *, validate_only: bool
+    ) -> tuple[str, ...]:
+        name = alteration.resource.resource_name
+        if name:
+            self._check_broker_name(name)
+        current = self.cluster.image.broker_configs.get(name, {})
+        configs = check_broker_configs(alteration.broker(self.topic_admin.levels(), current))
+        if not validate_only and configs != current:
+            await self.control.set_broker_configs(broker=name, configs=configs, expected=current)
+        return idle_broker_configs(_new(configs, current))
+
+    async def _apply_group(
+        self, alteration: _Alteration, *, validate_only: bool
+    ) -> tuple[str, ...]:
+        name = alteration.resource.resource_name
+        current = self._group(name)
+        changed = alteration.group(self.topic_admin.levels(), current)
+        configs = check_group_configs(self.settings, name, changed)
+        if not validate_only and configs != current:
+            await self.control.set_entity_configs(
+                kind=GROUP_KIND, changes={name: configs}, expected={name: current}
+            )
+        return ()
+
+    async def _apply_client_metrics(
+        self, alteration: _Alteration, *, validate_only: bool
+    ) -> tuple[str, ...]:
+        name = alteration.resource.resource_name
+        current = self._subscription(name)
+        changed = alteration.client_metrics(self.topic_admin.levels(), current)
+        configs = check_subscription(name, changed)
+        if not validate_only and configs != current:
+            await self.control.set_entity_configs(
+                kind=CLIENT_METRICS_KIND, changes={name: configs}, expected={name: current}
+            )
+        return ()
 
 
 def _asks_for_causes(resource: Any) -> bool:
     keys = resource.configuration_keys or ()
     return resource.resource_type == BROKER and bool(resource.resource_name) and UNAVAILABLE in keys
-
-
-def _described(
-    parts: Parts, resource: Any, causes: str, *, synonyms: bool, documentation: bool
-) -> Entry:
-    answer = _named(resource)
-    try:
-        entries = _entries(parts, resource)
-        if _asks_for_causes(resource):
-            entries.append(_unavailable(causes))
-    except PenstockError as error:
-        return {**answer, **_failed(error), "configs": ()}
-    answer["configs"] = [
-        _entry(entry, synonyms=synonyms, documentation=documentation) for entry in entries
-    ]
-    return answer
-
-
-def _entries(parts: Parts, resource: Any) -> list[ConfigEntry]:
-    kind, name = resource.resource_type, resource.resource_name
-    keys = resource.configuration_keys or None
-    levels = parts.topic_admin.levels()
-    if kind == TOPIC:
-        return describe_topic(levels, _topic(parts, name).configs, keys)
-    if kind == GROUP:
-        return describe_group(parts.settings, _group(parts, name), keys)
-    if kind == CLIENT_METRICS:
-        return describe_subscription(_subscription(parts, name), keys)
-    if kind != BROKER:
-        raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
-    if not name:
-        return describe_cluster_defaults(levels, keys)
-    _check_broker_name(parts, name)
-    return describe_broker(replace(levels, file=(_with_addresses(parts),)), keys)
 
 
 def _unavailable(causes: str) -> ConfigEntry:
@@ -175,16 +358,6 @@ def _unavailable(causes: str) -> ConfigEntry:
         documentation="Dependencies of the broker that are unavailable now, with the causes.",
         read_only=True,
     )
-
-
-def _with_addresses(parts: Parts) -> BrokerSettings:
-    """Return the settings with the bound and advertised addresses."""
-    endpoints = tuple(shown(*endpoint) for endpoint in parts.identity.endpoints.items())
-    settings = replace(parts.settings, advertised_listeners=endpoints)
-    if parts.identity.admin_port is not None:
-        host, _, _ = settings.admin_listener.rpartition(":")
-        settings = replace(settings, admin_listener=f"{host}:{parts.identity.admin_port}")
-    return settings
 
 
 def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
@@ -205,70 +378,8 @@ def _entry(entry: ConfigEntry, *, synonyms: bool, documentation: bool) -> Entry:
     }
 
 
-def _topic(parts: Parts, name: str) -> Topic:
-    validate_topic_name(name)
-    topic = parts.cluster.image.topics.get(name)
-    if topic is None:
-        raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-    return topic
-
-
-def _group(parts: Parts, name: str) -> Mapping[str, str]:
-    """Return a group's stored configs; the group need not exist."""
-    if not name:
-        raise BadRequest("the group id must not be empty")
-    return parts.cluster.image.entity_configs.get((GROUP_KIND, name), {})
-
-
-def _subscription(parts: Parts, name: str) -> Mapping[str, str]:
-    """Return a stored subscription to clients' metrics; empty without one."""
-    if not name:
-        raise BadRequest("the name of a client metrics subscription must not be empty")
-    return parts.cluster.image.entity_configs.get((CLIENT_METRICS_KIND, name), {})
-
-
-def _check_broker_name(parts: Parts, name: str) -> None:
-    number = whole_number(name)
-    if number is None:
-        raise BadRequest(f"broker name {name[:32]!r} is not a whole number")
-    if number != parts.node_id:
-        raise BadRequest(f"the request is for broker {name}, but this is broker {parts.node_id}")
-
-
-# -- ListConfigResources --------------------------------------------------------------------
-
-
-async def list_config_resources(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Return the resources with configurations; version 0 is for client metrics only."""
-    kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
-    unknown = sorted(kinds.difference(RESOURCE_TYPES))
-    if unknown:
-        raise UnsupportedVersion(
-            f"resource types {unknown} are unknown: must be among {RESOURCE_TYPES}"
-        )
-    await parts.cluster.look()
-    image = parts.cluster.image
-    names = {
-        TOPIC: sorted(image.topics),
-        BROKER: [str(broker.broker_id) for broker in image.brokers],
-        CLIENT_METRICS: _named_of(image, CLIENT_METRICS_KIND),
-        GROUP: _named_of(image, GROUP_KIND),
-    }
-    return {
-        "config_resources": [
-            {"resource_name": name, "resource_type": kind}
-            for kind, found in names.items()
-            if kind in kinds
-            for name in found
-        ]
-    }
-
-
 def _named_of(image: MetadataImage, kind: str) -> list[str]:
     return sorted(name for of, name in image.entity_configs if of == kind)
-
-
-# -- changes --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,35 +393,6 @@ class _Alteration:
     client_metrics: Computed
 
 
-async def alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    def replaced(resource: Any) -> _Alteration:
-        check_unique(config.name for config in resource.configs)
-        configs = {config.name: config.value for config in resource.configs}
-        return _Alteration(
-            resource=resource,
-            topic=lambda levels, current: kept(configs, current),
-            broker=lambda levels, current: configs,
-            group=lambda levels, current: configs,
-            client_metrics=lambda levels, current: configs,
-        )
-
-    return await _alter(parts, request, replaced)
-
-
-async def incremental_alter_configs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    def changed(resource: Any) -> _Alteration:
-        changes = tuple(_change(config) for config in resource.configs)
-        return _Alteration(
-            resource=resource,
-            topic=lambda levels, current: apply_topic_changes(levels, current, changes),
-            broker=lambda levels, current: apply_broker_changes(levels, current, changes),
-            group=lambda _, current: apply_group_changes(parts.settings, current, changes),
-            client_metrics=lambda _, current: apply_subscription_changes(current, changes),
-        )
-
-    return await _alter(parts, request, changed)
-
-
 def _change(config: Any) -> Change:
     try:
         operation = Operation(config.config_operation)
@@ -321,119 +403,15 @@ def _change(config: Any) -> Change:
     return Change(name=config.name, operation=operation, value=config.value)
 
 
-async def _alter(parts: Parts, request: Any, read: Callable[[Any], _Alteration]) -> Entry:
-    counts = Counter((item.resource_type, item.resource_name) for item in request.resources)
-    await parts.cluster.refresh()
-    responses = []
-    for resource in request.resources:
-        answer = _named(resource)
-        try:
-            if counts[resource.resource_type, resource.resource_name] > 1:
-                raise BadRequest("Each resource must appear at most once.")
-            notes = await _apply(parts, read(resource), validate_only=request.validate_only)
-            answer["error_message"] = "; ".join(notes) or None
-        except PenstockError as error:
-            answer.update(_failed(error))
-        responses.append(answer)
-    return {"responses": responses}
-
-
-async def _apply(parts: Parts, alteration: _Alteration, *, validate_only: bool) -> tuple[str, ...]:
-    """Apply the change, and return warnings about settings without effect."""
-    kind = alteration.resource.resource_type
-    store = _STORES.get(kind)
-    if store is None:
-        raise BadRequest(f"resource type {kind} {_NOT_SERVED}")
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        try:
-            notes = await store(parts, alteration, validate_only=validate_only)
-            break
-        except (StaleConfigs, StaleTopic):
-            if attempt == ATTEMPTS_MAX:
-                raise
-            await parts.cluster.refresh()
-    await parts.cluster.refresh()
-    if notes and not validate_only:
-        name = alteration.resource.resource_name
-        logger.warning("%s %s: %s", _NAMES[kind], name, "; ".join(notes))
-    return notes
-
-
-async def _apply_topic(
-    parts: Parts, alteration: _Alteration, *, validate_only: bool
-) -> tuple[str, ...]:
-    topic = _topic(parts, alteration.resource.resource_name)
-    configs = _changed_topic(parts, alteration, topic)
-    if (configs.get(DISKLESS_CONFIG) == "true") is not is_diskless(topic):
-        parts.migrations.check(topic)
-        if not validate_only:
-            await parts.migrations.migrate(topic, partial(_changed_topic, parts, alteration))
-    elif not validate_only and configs != topic.configs:
-        await parts.control.set_topic_configs(
-            topic_id=topic.topic_id, configs=configs, expected=topic.configs
-        )
-    return idle_topic_configs(_new(configs, topic.configs))
-
-
 def _new(configs: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in configs.items() if current.get(name) != value}
 
 
-def _changed_topic(parts: Parts, alteration: _Alteration, topic: Topic) -> dict[str, str]:
-    levels = parts.topic_admin.levels()
-    configs = check_topic_configs(topic.name, levels, alteration.topic(levels, topic.configs))
-    effective = topic_config(levels, configs)
-    enabled = parts.topic_admin.tiered
-    check_tiers(topic.name, topic.configs, configs, effective, enabled=enabled)
-    return check_change(topic, configs, effective)
-
-
-async def _apply_broker(
-    parts: Parts, alteration: _Alteration, *, validate_only: bool
-) -> tuple[str, ...]:
-    name = alteration.resource.resource_name
-    if name:
-        _check_broker_name(parts, name)
-    current = parts.cluster.image.broker_configs.get(name, {})
-    configs = check_broker_configs(alteration.broker(parts.topic_admin.levels(), current))
-    if not validate_only and configs != current:
-        await parts.control.set_broker_configs(broker=name, configs=configs, expected=current)
-    return idle_broker_configs(_new(configs, current))
-
-
-async def _apply_group(
-    parts: Parts, alteration: _Alteration, *, validate_only: bool
-) -> tuple[str, ...]:
-    name = alteration.resource.resource_name
-    current = _group(parts, name)
-    changed = alteration.group(parts.topic_admin.levels(), current)
-    configs = check_group_configs(parts.settings, name, changed)
-    if not validate_only and configs != current:
-        await parts.control.set_entity_configs(
-            kind=GROUP_KIND, changes={name: configs}, expected={name: current}
-        )
-    return ()
-
-
-async def _apply_client_metrics(
-    parts: Parts, alteration: _Alteration, *, validate_only: bool
-) -> tuple[str, ...]:
-    name = alteration.resource.resource_name
-    current = _subscription(parts, name)
-    changed = alteration.client_metrics(parts.topic_admin.levels(), current)
-    configs = check_subscription(name, changed)
-    if not validate_only and configs != current:
-        await parts.control.set_entity_configs(
-            kind=CLIENT_METRICS_KIND, changes={name: configs}, expected={name: current}
-        )
-    return ()
-
-
 _STORES: Final = {
-    TOPIC: _apply_topic,
-    BROKER: _apply_broker,
-    CLIENT_METRICS: _apply_client_metrics,
-    GROUP: _apply_group,
+    TOPIC: Configs._apply_topic,
+    BROKER: Configs._apply_broker,
+    CLIENT_METRICS: Configs._apply_client_metrics,
+    GROUP: Configs._apply_group,
 }
 """Functions that store a change, by resource type."""
 

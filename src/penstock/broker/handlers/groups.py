@@ -62,104 +62,251 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Groups:
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
     share: ShareService
 
+    # -- FindCoordinator ------------------------------------------------------------------------
+
+    async def find_coordinator(self, context: RequestContext, request: Any) -> Entry:
+        await self.cluster.look()
+        key_type = getattr(request, "key_type", GROUP)
+        if context.version < KEYS_VERSION:
+            return self._coordinator(context, request.key, key_type)
+        return {
+            "coordinators": [
+                self._coordinator(context, key, key_type) for key in request.coordinator_keys
+            ]
+        }
+
+    def _coordinator(self, context: RequestContext, key: str, key_type: int) -> Entry:
+        try:
+            operation, resource = _ASKED.get(key_type, ("cluster_action", "cluster"))
+            name = CLUSTER if resource == "cluster" else key
+            context.authorise(operation, resource, name)
+            if key_type not in (GROUP, TRANSACTION):
+                raise BadRequest(
+                    f"coordinator type {key_type} is not supported, only groups (0) and "
+                    "transactions (1)"
+                )
+            broker = owner_of(self.cluster.image, key)
+        except PenstockError as error:
+            number, message = error_of(error)
+            return {
+                "key": key,
+                "node_id": -1,
+                "host": "",
+                "port": -1,
+                "error_code": number,
+                "error_message": message,
+            }
+        return {
+            "key": key,
+            "node_id": broker.broker_id,
+            **address_of(broker, context.connection.listener),
+            "error_message": "",
+        }
+
+    # -- membership -----------------------------------------------------------------------------
+
+    async def join_group(self, context: RequestContext, request: Any) -> Entry:
+        coordinator = self.coordinator
+        coordinator.check_owner(request.group_id)
+        session_timeout_ms = milliseconds(request.session_timeout)
+        response = await coordinator.call(
+            JoinGroup(
+                group_id=request.group_id,
+                member_id=request.member_id,
+                group_instance_id=getattr(request, "group_instance_id", None),
+                client_id=context.client_id or "",
+                client_host=f"/{context.client_host}",
+                session_timeout_ms=session_timeout_ms,
+                rebalance_timeout_ms=milliseconds(
+                    getattr(request, "rebalance_timeout", session_timeout_ms)
+                ),
+                protocol_type=request.protocol_type,
+                protocols=tuple(
+                    Protocol(name=protocol.name, metadata=protocol.metadata)
+                    for protocol in request.protocols
+                ),
+                fresh_id=str(self.randomness.uuid()),
+                member_id_required=context.version >= MEMBER_ID_REQUIRED_VERSION,
+                skip_assignment_known=context.version >= SKIP_ASSIGNMENT_VERSION,
+                reason=getattr(request, "reason", None) or "",
+            )
+        )
+        if isinstance(response, Joined):
+            return _joined(response)
+        if not isinstance(response, Refused):
+            raise unexpected(response)
+        return {
+            "error_code": error_number(response.error),
+            "generation_id": -1,
+            "protocol_name": None if context.version >= NULL_PROTOCOL_VERSION else "",
+            "leader": "",
+            "member_id": response.member_id or request.member_id,
+            "members": (),
+        }
+
+    async def sync_group(self, context: RequestContext, request: Any) -> Entry:
+        coordinator = self.coordinator
+        coordinator.check_owner(request.group_id)
+        response = await coordinator.call(
+            SyncGroup(
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=getattr(request, "group_instance_id", None),
+                protocol_type=getattr(request, "protocol_type", None),
+                protocol=getattr(request, "protocol_name", None),
+                assignments=tuple(
+                    Assignment(member_id=item.member_id, assignment=item.assignment)
+                    for item in request.assignments
+                ),
+            )
+        )
+        if isinstance(response, Synced):
+            return {
+                "protocol_type": response.protocol_type,
+                "protocol_name": response.protocol,
+                "assignment": response.assignment,
+            }
+        if isinstance(response, Refused):
+            return {"error_code": error_number(response.error), "assignment": b""}
+        raise unexpected(response)
+
+    async def heartbeat(self, context: RequestContext, request: Any) -> Entry:
+        coordinator = self.coordinator
+        coordinator.check_owner(request.group_id)
+        response = await coordinator.call(
+            Heartbeat(
+                group_id=request.group_id,
+                generation=request.generation_id,
+                member_id=request.member_id,
+                group_instance_id=getattr(request, "group_instance_id", None),
+            )
+        )
+        if isinstance(response, Accepted):
+            return {}
+        if isinstance(response, Refused):
+            return {"error_code": error_number(response.error)}
+        raise unexpected(response)
+
+    async def leave_group(self, context: RequestContext, request: Any) -> Entry:
+        coordinator = self.coordinator
+        coordinator.check_owner(request.group_id)
+        many = context.version >= MEMBERS_VERSION
+        members = (
+            tuple(
+                LeavingMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    reason=getattr(member, "reason", None) or "",
+                )
+                for member in request.members
+            )
+            if many
+            else (LeavingMember(member_id=request.member_id),)
+        )
+        response = await coordinator.call(LeaveGroup(group_id=request.group_id, members=members))
+        if isinstance(response, Refused):
+            return {"error_code": error_number(response.error), "members": ()}
+        if not isinstance(response, Left):
+            raise unexpected(response)
+        answers = [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "error_code": error_number(member.error) if member.error else 0,
+            }
+            for member in response.members
+        ]
+        if many:
+            return {"members": answers}
+        return {"error_code": answers[0]["error_code"]}
+
+    # -- administration -------------------------------------------------------------------------
+
+    async def describe_groups(self, context: RequestContext, request: Any) -> Entry:
+        asked = getattr(request, "include_authorized_operations", False)
+        return {
+            "groups": [
+                await self._described(context, group_id, asked=asked) for group_id in request.groups
+            ]
+        }
+
+    async def _described(self, context: RequestContext, group_id: str, *, asked: bool) -> Entry:
+        answer: Entry = {
+            "group_id": group_id,
+            "group_state": "",
+            "protocol_type": "",
+            "protocol_data": "",
+            "members": (),
+            "authorized_operations": (
+                operations_of(context.rights, "group", group_id) if asked else NOT_ASKED
+            ),
+        }
+        try:
+            coordinator = self.coordinator
+            coordinator.check_owner(group_id)
+            group = await coordinator.describe(group_id)
+        except PenstockError as error:
+            number, message = error_of(error)
+            return {**answer, "error_code": number, "error_message": message}
+        if isinstance(group, DescribedGroup):
+            return {**answer, **_group(group)}
+        answer["group_state"] = DEAD
+        if context.version >= NOT_FOUND_VERSION:
+            why = "not found" if group is None else "is not a classic group"
+            answer["error_code"] = error_number(GroupIdNotFound.code)
+            answer["error_message"] = f"Group {group_id} {why}."
+            answer["authorized_operations"] = NOT_ASKED
+        return answer
+
+    async def list_groups(self, context: RequestContext, request: Any) -> Entry:
+        groups = await self.coordinator.list_groups(
+            states=tuple(getattr(request, "states_filter", ())),
+            types=tuple(getattr(request, "types_filter", ())),
+        )
+        return {
+            "groups": [
+                {
+                    "group_id": group.group_id,
+                    "protocol_type": group.protocol_type,
+                    "group_state": group.state,
+                    "group_type": group.group_type,
+                }
+                for group in groups
+            ]
+        }
+
+    async def delete_groups(self, context: RequestContext, request: Any) -> Entry:
+        return {
+            "results": [
+                {"group_id": group_id, "error_code": await self._delete(group_id)}
+                for group_id in dict.fromkeys(request.groups_names)
+            ]
+        }
+
+    async def _delete(self, group_id: str) -> int:
+        try:
+            coordinator = self.coordinator
+            coordinator.check_owner(group_id)
+            group = await coordinator.describe(group_id)
+            if isinstance(group, DescribedShareGroup) and not group.members:
+                await self.share.offsets.delete(group_id)
+            response = await coordinator.call(DeleteGroup(group_id=group_id))
+        except PenstockError as error:
+            number, _ = error_of(error)
+            return number
+        return error_number(response.error) if isinstance(response, Refused) else 0
+
 
 def unexpected(response: object) -> BugError:
     """Return the error for a response of the core that does not belong to the request."""
     return BugError(f"the group core returned an unexpected {type(response).__name__}")
-
-
-# -- FindCoordinator ------------------------------------------------------------------------
-
-
-async def find_coordinator(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await parts.cluster.look()
-    key_type = getattr(request, "key_type", GROUP)
-    if context.version < KEYS_VERSION:
-        return _coordinator(parts, context, request.key, key_type)
-    return {
-        "coordinators": [
-            _coordinator(parts, context, key, key_type) for key in request.coordinator_keys
-        ]
-    }
-
-
-def _coordinator(parts: Parts, context: RequestContext, key: str, key_type: int) -> Entry:
-    try:
-        operation, resource = _ASKED.get(key_type, ("cluster_action", "cluster"))
-        name = CLUSTER if resource == "cluster" else key
-        if not context.rights.allows(operation, resource, name):
-            raise context.refusal(operation, resource, name)
-        if key_type not in (GROUP, TRANSACTION):
-            raise BadRequest(
-                f"coordinator type {key_type} is not supported, only groups (0) and "
-                "transactions (1)"
-            )
-        broker = owner_of(parts.cluster.image, key)
-    except PenstockError as error:
-        number, message = error_of(error)
-        return {
-            "key": key,
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-            "error_code": number,
-            "error_message": message,
-        }
-    return {
-        "key": key,
-        "node_id": broker.broker_id,
-        **address_of(broker, context.connection.listener),
-        "error_message": "",
-    }
-
-
-# -- membership -----------------------------------------------------------------------------
-
-
-async def join_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    coordinator = parts.coordinator
-    coordinator.check_owner(request.group_id)
-    session_timeout_ms = milliseconds(request.session_timeout)
-    response = await coordinator.call(
-        JoinGroup(
-            group_id=request.group_id,
-            member_id=request.member_id,
-            group_instance_id=getattr(request, "group_instance_id", None),
-            client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=milliseconds(
-                getattr(request, "rebalance_timeout", session_timeout_ms)
-            ),
-            protocol_type=request.protocol_type,
-            protocols=tuple(
-                Protocol(name=protocol.name, metadata=protocol.metadata)
-                for protocol in request.protocols
-            ),
-            fresh_id=str(parts.randomness.uuid()),
-            member_id_required=context.version >= MEMBER_ID_REQUIRED_VERSION,
-            skip_assignment_known=context.version >= SKIP_ASSIGNMENT_VERSION,
-            reason=getattr(request, "reason", None) or "",
-        )
-    )
-    if isinstance(response, Joined):
-        return _joined(response)
-    if not isinstance(response, Refused):
-        raise unexpected(response)
-    return {
-        "error_code": error_number(response.error),
-        "generation_id": -1,
-        "protocol_name": None if context.version >= NULL_PROTOCOL_VERSION else "",
-        "leader": "",
-        "member_id": response.member_id or request.member_id,
-        "members": (),
-    }
 
 
 def _joined(joined: Joined) -> Entry:
@@ -181,127 +328,6 @@ def _joined(joined: Joined) -> Entry:
     }
 
 
-async def sync_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    coordinator = parts.coordinator
-    coordinator.check_owner(request.group_id)
-    response = await coordinator.call(
-        SyncGroup(
-            group_id=request.group_id,
-            generation=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=getattr(request, "group_instance_id", None),
-            protocol_type=getattr(request, "protocol_type", None),
-            protocol=getattr(request, "protocol_name", None),
-            assignments=tuple(
-                Assignment(member_id=item.member_id, assignment=item.assignment)
-                for item in request.assignments
-            ),
-        )
-    )
-    if isinstance(response, Synced):
-        return {
-            "protocol_type": response.protocol_type,
-            "protocol_name": response.protocol,
-            "assignment": response.assignment,
-        }
-    if isinstance(response, Refused):
-        return {"error_code": error_number(response.error), "assignment": b""}
-    raise unexpected(response)
-
-
-async def heartbeat(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    coordinator = parts.coordinator
-    coordinator.check_owner(request.group_id)
-    response = await coordinator.call(
-        Heartbeat(
-            group_id=request.group_id,
-            generation=request.generation_id,
-            member_id=request.member_id,
-            group_instance_id=getattr(request, "group_instance_id", None),
-        )
-    )
-    if isinstance(response, Accepted):
-        return {}
-    if isinstance(response, Refused):
-        return {"error_code": error_number(response.error)}
-    raise unexpected(response)
-
-
-async def leave_group(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    coordinator = parts.coordinator
-    coordinator.check_owner(request.group_id)
-    many = context.version >= MEMBERS_VERSION
-    members = (
-        tuple(
-            LeavingMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                reason=getattr(member, "reason", None) or "",
-            )
-            for member in request.members
-        )
-        if many
-        else (LeavingMember(member_id=request.member_id),)
-    )
-    response = await coordinator.call(LeaveGroup(group_id=request.group_id, members=members))
-    if isinstance(response, Refused):
-        return {"error_code": error_number(response.error), "members": ()}
-    if not isinstance(response, Left):
-        raise unexpected(response)
-    answers = [
-        {
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-            "error_code": error_number(member.error) if member.error else 0,
-        }
-        for member in response.members
-    ]
-    if many:
-        return {"members": answers}
-    return {"error_code": answers[0]["error_code"]}
-
-
-# -- administration -------------------------------------------------------------------------
-
-
-async def describe_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    asked = getattr(request, "include_authorized_operations", False)
-    return {
-        "groups": [
-            await _described(parts, context, group_id, asked=asked) for group_id in request.groups
-        ]
-    }
-
-
-async def _described(parts: Parts, context: RequestContext, group_id: str, *, asked: bool) -> Entry:
-    answer: Entry = {
-        "group_id": group_id,
-        "group_state": "",
-        "protocol_type": "",
-        "protocol_data": "",
-        "members": (),
-        "authorized_operations": (
-            operations_of(context.rights, "group", group_id) if asked else NOT_ASKED
-        ),
-    }
-    try:
-        coordinator = parts.coordinator
-        coordinator.check_owner(group_id)
-        group = await coordinator.describe(group_id)
-    except PenstockError as error:
-        number, message = error_of(error)
-        return {**answer, "error_code": number, "error_message": message}
-    if isinstance(group, DescribedGroup):
-        return {**answer, **_group(group)}
-    answer["group_state"] = DEAD
-    if context.version >= NOT_FOUND_VERSION:
-        why = "not found" if group is None else "is not a classic group"
-        answer["error_code"] = error_number(GroupIdNotFound.code)
-        answer["error_message"] = f"Group {group_id} {why}."
-        answer["authorized_operations"] = NOT_ASKED
-    return answer
-
-
 def _group(group: DescribedGroup) -> Entry:
     return {
         "group_state": group.state,
@@ -319,44 +345,3 @@ def _group(group: DescribedGroup) -> Entry:
             for member in group.members
         ],
     }
-
-
-async def list_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    groups = await parts.coordinator.list_groups(
-        states=tuple(getattr(request, "states_filter", ())),
-        types=tuple(getattr(request, "types_filter", ())),
-    )
-    return {
-        "groups": [
-            {
-                "group_id": group.group_id,
-                "protocol_type": group.protocol_type,
-                "group_state": group.state,
-                "group_type": group.group_type,
-            }
-            for group in groups
-        ]
-    }
-
-
-async def delete_groups(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return {
-        "results": [
-            {"group_id": group_id, "error_code": await _delete(parts, group_id)}
-            for group_id in dict.fromkeys(request.groups_names)
-        ]
-    }
-
-
-async def _delete(parts: Parts, group_id: str) -> int:
-    try:
-        coordinator = parts.coordinator
-        coordinator.check_owner(group_id)
-        group = await coordinator.describe(group_id)
-        if isinstance(group, DescribedShareGroup) and not group.members:
-            await parts.share.offsets.delete(group_id)
-        response = await coordinator.call(DeleteGroup(group_id=group_id))
-    except PenstockError as error:
-        number, _ = error_of(error)
-        return number
-    return error_number(response.error) if isinstance(response, Refused) else 0

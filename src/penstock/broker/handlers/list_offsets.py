@@ -45,43 +45,67 @@ SPECIAL_FROM: Final[Mapping[int, int]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ListOffsets:
     partitions: PartitionRegistry
 
-
-async def list_offsets(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    """Return an offset with timestamp and leader epoch, or an error, for each partition."""
-    committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
-    served = _Served(parts)
-    await served.look_up(
-        (topic.name, item.partition_index) for topic in request.topics for item in topic.partitions
-    )
-    topics = []
-    later: list[tuple[dict[str, Any], Awaitable[OffsetAndTimestamp | None]]] = []
-    for topic in request.topics:
-        partitions = []
-        for item in topic.partitions:
-            answer = {"partition_index": item.partition_index}
-            partitions.append(answer)
-            try:
-                _check_known(item.timestamp, context.version)
-                partition = served.partition(topic.name, item.partition_index, item)
-                found = partition.position(item.timestamp, committed=committed)
-            except Exception as error:
-                answer["error_code"] = _error(error)
-                continue
-            if isinstance(found, Awaitable):
-                later.append((answer, found))
+    async def list_offsets(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        """Return an offset with timestamp and leader epoch, or an error, for each partition."""
+        committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+        served = _Served(self.partitions)
+        await served.look_up(
+            (topic.name, item.partition_index)
+            for topic in request.topics
+            for item in topic.partitions
+        )
+        topics = []
+        later: list[tuple[dict[str, Any], Awaitable[OffsetAndTimestamp | None]]] = []
+        for topic in request.topics:
+            partitions = []
+            for item in topic.partitions:
+                answer = {"partition_index": item.partition_index}
+                partitions.append(answer)
+                try:
+                    _check_known(item.timestamp, context.version)
+                    partition = served.partition(topic.name, item.partition_index, item)
+                    found = partition.position(item.timestamp, committed=committed)
+                except Exception as error:
+                    answer["error_code"] = _error(error)
+                    continue
+                if isinstance(found, Awaitable):
+                    later.append((answer, found))
+                else:
+                    _set_position(answer, found)
+            topics.append({"name": topic.name, "partitions": partitions})
+        ended = await asyncio.gather(*(position for _, position in later), return_exceptions=True)
+        for (answer, _), outcome in zip(later, ended, strict=True):
+            if isinstance(outcome, BaseException):
+                answer["error_code"] = _error(outcome)
             else:
-                _set_position(answer, found)
-        topics.append({"name": topic.name, "partitions": partitions})
-    ended = await asyncio.gather(*(position for _, position in later), return_exceptions=True)
-    for (answer, _), outcome in zip(later, ended, strict=True):
-        if isinstance(outcome, BaseException):
-            answer["error_code"] = _error(outcome)
-        else:
-            _set_position(answer, outcome)
-    return {"topics": topics}
+                _set_position(answer, outcome)
+        return {"topics": topics}
+
+    async def offset_for_leader_epoch(
+        self, context: RequestContext, request: Any
+    ) -> dict[str, Any]:
+        """Return the end offset of an epoch, or an error, for each partition."""
+        served = _Served(self.partitions)
+        await served.look_up(
+            (topic.topic, item.partition) for topic in request.topics for item in topic.partitions
+        )
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for item in topic.partitions:
+                answer = {"partition": item.partition}
+                try:
+                    partition = served.partition(topic.topic, item.partition, item)
+                    epoch, end_offset = partition.end_offset_for_epoch(item.leader_epoch)
+                    answer |= {"leader_epoch": epoch, "end_offset": end_offset}
+                except Exception as error:
+                    answer["error_code"] = _error(error)
+                partitions.append(answer)
+            topics.append({"topic": topic.topic, "partitions": partitions})
+        return {"topics": topics}
 
 
 def _set_position(answer: dict[str, Any], found: OffsetAndTimestamp | None) -> None:
@@ -98,12 +122,12 @@ def _check_known(timestamp: int, version: int) -> None:
 class _Served:
     """Partitions of a request; a failed look-up is the error of each."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, partitions: PartitionRegistry) -> None:
+        self._partitions = partitions
         self._failed: PenstockError | None = None
 
     async def look_up(self, asked: Iterable[tuple[str, int]]) -> None:
-        topics = self._parts.partitions.topics
+        topics = self._partitions.topics
         try:
             await look_up_watermarks(
                 topics[name].partitions[index]
@@ -115,7 +139,7 @@ class _Served:
 
     def partition(self, topic: str, index: int, item: Any) -> Partition:
         """Return a partition after checking the client's leader epoch; raise its error."""
-        partition = self._parts.partitions.partition(topic, index)
+        partition = self._partitions.partition(topic, index)
         check_epoch(partition, getattr(item, "current_leader_epoch", -1))
         if self._failed is not None and partition.look_up is not None:
             raise self._failed
@@ -126,27 +150,3 @@ def _error(error: BaseException) -> int:
     if not isinstance(error, PenstockError):
         logger.error("looking up an offset failed", exc_info=error)
     return error_of(error)[0]
-
-
-async def offset_for_leader_epoch(
-    parts: Parts, context: RequestContext, request: Any
-) -> dict[str, Any]:
-    """Return the end offset of an epoch, or an error, for each partition."""
-    served = _Served(parts)
-    await served.look_up(
-        (topic.topic, item.partition) for topic in request.topics for item in topic.partitions
-    )
-    topics = []
-    for topic in request.topics:
-        partitions = []
-        for item in topic.partitions:
-            answer = {"partition": item.partition}
-            try:
-                partition = served.partition(topic.topic, item.partition, item)
-                epoch, end_offset = partition.end_offset_for_epoch(item.leader_epoch)
-                answer |= {"leader_epoch": epoch, "end_offset": end_offset}
-            except Exception as error:
-                answer["error_code"] = _error(error)
-            partitions.append(answer)
-        topics.append({"topic": topic.topic, "partitions": partitions})
-    return {"topics": topics}

@@ -33,38 +33,40 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class LogDirs:
     node_id: int
     store: LogStore
     cluster: ClusterMetadata
     partitions: PartitionRegistry
     diskless: DisklessService | None
 
+    async def describe_log_dirs(self, context: RequestContext, request: Any) -> Entry:
+        """Return all partitions stored here, or those of the request."""
+        await self.cluster.look()
+        topics = self.partitions.topics
+        asked: dict[str, Iterable[int]] = {
+            name: range(len(topic.partitions)) for name, topic in topics.items()
+        }
+        if request.topics is not None:
+            asked = {
+                topic.topic: topic.partitions for topic in request.topics if topic.topic in topics
+            }
+        led = {name: self._led(topics[name], indexes) for name, indexes in asked.items()}
+        results = [_directory(self.store, led)]
+        if self.diskless is not None:
+            results.append(await _object_store(self.diskless.store_url, led))
+        return {"results": results}
 
-async def describe_log_dirs(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Return all partitions stored here, or those of the request."""
-    await parts.cluster.look()
-    topics = parts.partitions.topics
-    asked: dict[str, Iterable[int]] = {
-        name: range(len(topic.partitions)) for name, topic in topics.items()
-    }
-    if request.topics is not None:
-        asked = {topic.topic: topic.partitions for topic in request.topics if topic.topic in topics}
-    led = {name: _led(parts, topics[name], indexes) for name, indexes in asked.items()}
-    results = [_directory(parts.store, led)]
-    if parts.diskless is not None:
-        results.append(await _object_store(parts.diskless.store_url, led))
-    return {"results": results}
-
-
-def _led(parts: Parts, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
-    """Return the partitions that clients see this broker lead, by index."""
-    selected = frozenset(indexes)
-    return {
-        row.index: partition
-        for row, partition in zip(parts.cluster.shown(topic.topic), topic.partitions, strict=True)
-        if partition is not None and row.leader == parts.node_id and row.index in selected
-    }
+    def _led(self, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
+        """Return the partitions that clients see this broker lead, by index."""
+        selected = frozenset(indexes)
+        return {
+            row.index: partition
+            for row, partition in zip(
+                self.cluster.shown(topic.topic), topic.partitions, strict=True
+            )
+            if partition is not None and row.leader == self.node_id and row.index in selected
+        }
 
 
 def _directory(store: LogStore, led: Mapping[str, _Led]) -> Entry:

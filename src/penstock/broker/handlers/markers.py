@@ -24,62 +24,60 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Markers:
     clock: Clock
     partitions: PartitionRegistry
 
-
-async def write_txn_markers(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    written = [
-        (
-            int(marker.producer_id),
-            [
-                (topic.name, [(i, _write(parts, marker, topic.name, i)) for i in _indexes(topic)])
-                for topic in marker.topics
-            ],
-        )
-        for marker in request.markers
-    ]
-    return {
-        "markers": [
-            {
-                "producer_id": producer_id,
-                "topics": [
-                    {
-                        "name": name,
-                        "partitions": [
-                            {"partition_index": index, "error_code": _code(await outcome)}
-                            for index, outcome in partitions
-                        ],
-                    }
-                    for name, partitions in topics
+    async def write_txn_markers(self, context: RequestContext, request: Any) -> Entry:
+        written = [
+            (
+                int(marker.producer_id),
+                [
+                    (topic.name, [(i, self._write(marker, topic.name, i)) for i in _indexes(topic)])
+                    for topic in marker.topics
                 ],
-            }
-            for producer_id, topics in written
+            )
+            for marker in request.markers
         ]
-    }
+        return {
+            "markers": [
+                {
+                    "producer_id": producer_id,
+                    "topics": [
+                        {
+                            "name": name,
+                            "partitions": [
+                                {"partition_index": index, "error_code": _code(await outcome)}
+                                for index, outcome in partitions
+                            ],
+                        }
+                        for name, partitions in topics
+                    ],
+                }
+                for producer_id, topics in written
+            ]
+        }
+
+    def _write(self, request: Any, topic: str, index: int) -> asyncio.Future[Outcome]:
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        marker = Marker(
+            int(request.producer_id),
+            int(request.producer_epoch),
+            int(request.coordinator_epoch),
+            bool(request.transaction_result),
+            max(1, int(getattr(request, "transaction_version", 1))),
+        )
+        try:
+            self.partitions.partition(topic, index).write_marker(
+                marker, now_ms=self.clock.now_ms(), done=partial(_complete, outcome)
+            )
+        except PenstockError as error:
+            outcome.set_result(error)
+        return outcome
 
 
 def _indexes(topic: Any) -> list[int]:
     return [int(index) for index in topic.partition_indexes]
-
-
-def _write(parts: Parts, request: Any, topic: str, index: int) -> asyncio.Future[Outcome]:
-    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-    marker = Marker(
-        int(request.producer_id),
-        int(request.producer_epoch),
-        int(request.coordinator_epoch),
-        bool(request.transaction_result),
-        max(1, int(getattr(request, "transaction_version", 1))),
-    )
-    try:
-        parts.partitions.partition(topic, index).write_marker(
-            marker, now_ms=parts.clock.now_ms(), done=partial(_complete, outcome)
-        )
-    except PenstockError as error:
-        outcome.set_result(error)
-    return outcome
 
 
 def _complete(outcome: asyncio.Future[Outcome], result: Outcome) -> None:

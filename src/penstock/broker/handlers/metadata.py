@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -85,7 +85,7 @@ class MetadataCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Metadata:
     settings: BrokerSettings
     cluster: ClusterMetadata
     partitions: PartitionRegistry
@@ -93,20 +93,230 @@ class Parts:
     topic_admin: TopicAdmin
     quotas: Quotas
 
+    def metadata(self, context: RequestContext, request: Any) -> bytes | Coroutine[Any, Any, bytes]:
+        """Return a response from the cache, from the image, or after creating topics.
 
-def metadata(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
-    """Return a response from the cache, from the image, or after creating topics.
+        librdkafka keeps using the connected broker: an isolated one closes the connection
+        afterwards.
+        """
+        _check_names(context.version, request)
+        if self.cluster.alone():
+            why = "this broker is isolated; other brokers may have newer leaders"
+            asyncio.get_running_loop().call_soon(context.connection.close, why)
+        unreachable = self.cluster.unreachable()
+        if unreachable and unreachable & self._leaders(_requested(context.version, request)):
+            return self._answer_when_led(context, request)
+        return self._answer_now(context, request)
 
-    librdkafka keeps using the connected broker: an isolated one closes the connection afterwards.
-    """
-    _check_names(context.version, request)
-    if parts.cluster.alone():
-        why = "this broker is isolated; other brokers may have newer leaders"
-        asyncio.get_running_loop().call_soon(context.connection.close, why)
-    unreachable = parts.cluster.unreachable()
-    if unreachable and unreachable & _leaders(parts, _requested(context.version, request)):
-        return _answer_when_led(parts, context, request)
-    return _answer_now(parts, context, request)
+    def _answer_now(
+        self, context: RequestContext, request: Any
+    ) -> bytes | Coroutine[Any, Any, bytes]:
+        key = self._key(context, request)
+        cached = self.metadata_cache.get(key)
+        if cached is not None:
+            return cached
+        requested, errors = _requested(context.version, request), {}
+        if requested is not None:
+            if context.rights is not EVERYTHING:
+                errors = self._refused(context, request, requested)
+            visible = [topic for topic in requested if _key_of(*topic) not in errors]
+            missing = self._to_create(request, visible)
+            if missing:
+                return self._create_and_answer(context, request, requested, missing, errors)
+            if any(self._is_unknown(*topic) for topic in visible):
+                return self._look_and_answer(context, request, requested, errors)
+        return self._answer(context, request, requested, errors)
+
+    def _refused(
+        self, context: RequestContext, request: Any, requested: Requested
+    ) -> dict[Any, PenstockError]:
+        """Return errors of the topics that the caller may not describe, or create if missing."""
+        rights = context.rights
+        errors: dict[Any, PenstockError] = {}
+        creates = rights.allows("create", "cluster", CLUSTER)
+        for name, topic_id in requested:
+            known = None if topic_id is None else self.partitions.topics_by_id.get(topic_id.bytes)
+            topic = name if known is None else known.topic.name
+            if topic is None:
+                continue
+            if not rights.allows("describe", "topic", topic):
+                errors[_key_of(name, topic_id)] = context.refusal("describe", "topic", topic)
+            elif creates or rights.allows("create", "topic", topic):
+                continue
+            elif self._to_create(request, [(name, topic_id)]):
+                errors[_key_of(name, topic_id)] = context.refusal("create", "topic", topic)
+        return errors
+
+    def _leaders(self, requested: Requested | None) -> set[int]:
+        image = self.cluster.image
+        topics = (
+            image.topics.values()
+            if requested is None
+            else [
+                image.topics.get(name or "") if topic_id is None else image.topic_by_id(topic_id)
+                for name, topic_id in requested
+            ]
+        )
+        return {
+            partition.leader
+            for topic in topics
+            if topic is not None
+            for partition in topic.partitions
+            if partition.has_epochs
+        }
+
+    async def _answer_when_led(self, context: RequestContext, request: Any) -> bytes:
+        loop, requested = asyncio.get_running_loop(), _requested(context.version, request)
+        until = loop.time() + NEW_LEADER_SECONDS
+        while (left := until - loop.time()) > 0:
+            await self.cluster.next_image(left)
+            if self._leaders(requested) <= self.cluster.live:
+                break
+        answer = self._answer_now(context, request)
+        return answer if isinstance(answer, bytes) else await answer
+
+    def _is_unknown(self, name: str | None, topic_id: Any) -> bool:
+        if topic_id is not None:
+            return topic_id.bytes not in self.partitions.topics_by_id
+        return name not in self.partitions.topics
+
+    async def _look_and_answer(
+        self,
+        context: RequestContext,
+        request: Any,
+        requested: Requested,
+        errors: Mapping[Any, PenstockError],
+    ) -> bytes:
+        """Look up unknown topics first: clients retry only minutes after UNKNOWN_TOPIC."""
+        try:
+            await self.cluster.refresh()
+        except PenstockError as error:
+            logger.warning("could not look up unknown topics in the control plane: %s", error)
+            errors = {**_not_looked_up(requested, error), **errors}
+        return self._answer(context, request, requested, errors)
+
+    def _key(self, context: RequestContext, request: Any) -> tuple[Any, ...]:
+        """Return the cache key of a response. Without a rack the client's rack is empty."""
+        rack = rack_of(context.client_id, self.cluster.image)
+        unreachable = self.cluster.unreachable()
+        listener = context.connection.listener
+        return context.version, request, rack, listener, unreachable, context.rights
+
+    def _to_create(self, request: Any, requested: Requested) -> list[str]:
+        allowed = getattr(request, "allow_auto_topic_creation", True)
+        if not allowed or not self.settings.auto_create_topics_enable:
+            return []
+        return [
+            name for name, _ in requested if name is not None and name not in self.partitions.topics
+        ]
+
+    async def _create_and_answer(
+        self,
+        context: RequestContext,
+        request: Any,
+        requested: Requested,
+        missing: list[str],
+        refused: Mapping[Any, PenstockError],
+    ) -> bytes:
+        errors = dict(refused)
+        valid: list[str] = []
+        for name in dict.fromkeys(missing):
+            try:
+                valid.append(validate_topic_name(name))
+            except PenstockError as error:
+                errors[name] = error
+        quota = self.quotas.mutations(context, strict_from=NEVER_STRICT)
+        quota.take(len(valid) * self.settings.num_partitions)
+        try:
+            results = zip(valid, await self.topic_admin.create_by_default(valid), strict=True)
+        except UnavailableError as error:
+            logger.warning("could not create topics for a metadata request: %s", error)
+            return self._answer(
+                context, request, requested, _not_looked_up(requested, error) | errors
+            )
+        errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
+        return self._answer(context, request, requested, errors)
+
+    def _answer(
+        self,
+        context: RequestContext,
+        request: Any,
+        requested: Requested | None,
+        errors: Mapping[Any, PenstockError],
+    ) -> bytes:
+        rights = context.rights
+        with_operations = getattr(request, "include_topic_authorized_operations", False)
+
+        def operations(name: str) -> int:
+            return operations_of(rights, "topic", name) if with_operations else NOT_ASKED
+
+        key = self._key(context, request)
+        rack, image = key[2], self.cluster.image
+        live = self.cluster.live
+        if requested is None:
+            topics = [
+                _topic(topic, self.cluster.shown(topic, rack), operations, live)
+                for topic in image.topics.values()
+                if rights.allows("describe", "topic", topic.name)
+            ]
+        else:
+            topics = [
+                self._requested_topic(*topic, rack, operations, live, errors) for topic in requested
+            ]
+        with_cluster = getattr(request, "include_cluster_authorized_operations", False)
+        body = encoder(_NAME, context.version, "response")(
+            {
+                "brokers": [
+                    {
+                        "node_id": broker.broker_id,
+                        **address_of(broker, context.connection.listener),
+                        "rack": broker.rack,
+                    }
+                    for broker in image.brokers
+                ],
+                "cluster_id": image.cluster_id,
+                "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
+                "topics": topics,
+                "cluster_authorized_operations": (
+                    cluster_operations(rights) if with_cluster else NOT_ASKED
+                ),
+            }
+        )
+        if not any(topic["error_code"] for topic in topics):
+            self.metadata_cache.put(key, body)
+        return body
+
+    def _requested_topic(
+        self,
+        name: str | None,
+        topic_id: Any,
+        rack: str,
+        operations: Callable[[str], int],
+        live: frozenset[int],
+        errors: Mapping[Any, PenstockError],
+    ) -> dict[str, Any]:
+        error = errors.get(_key_of(name, topic_id))
+        if isinstance(error, AuthorisationFailed):
+            return _missing(name, topic_id, error_of(error)[0])
+        if topic_id is not None:
+            by_id = self.partitions.topics_by_id.get(topic_id.bytes)
+            if by_id is not None:
+                return _topic(by_id.topic, self.cluster.shown(by_id.topic, rack), operations, live)
+            code = errors[topic_id].code if topic_id in errors else "unknown_topic_id"
+            return _missing(None, topic_id, error_number(code))
+        if name is None:
+            return _missing("", None, error_number("invalid_topic_exception"))
+        found = self.partitions.topics.get(name)
+        if found is not None:
+            return _topic(found.topic, self.cluster.shown(found.topic, rack), operations, live)
+        try:
+            validate_topic_name(name)
+        except PenstockError as error:
+            return _missing(name, None, error_of(error)[0])
+        if name in errors:
+            return _missing(name, None, error_of(errors[name])[0])
+        unknown = _missing(name, None, error_number("unknown_topic_or_partition"))
+        return {**unknown, "topic_authorized_operations": operations(name)}
 
 
 def _check_names(version: int, request: Any) -> None:
@@ -120,47 +330,8 @@ def _check_names(version: int, request: Any) -> None:
             raise InvalidError(f"Topic IDs are not supported in requests for version {version}")
 
 
-def _answer_now(parts: Parts, context: RequestContext, request: Any) -> bytes | Awaitable[bytes]:
-    key = _key(parts, context, request)
-    cached = parts.metadata_cache.get(key)
-    if cached is not None:
-        return cached
-    requested, errors = _requested(context.version, request), {}
-    if requested is not None:
-        if context.rights is not EVERYTHING:
-            errors = _refused(parts, context, request, requested)
-        visible = [topic for topic in requested if _key_of(*topic) not in errors]
-        missing = _to_create(parts, request, visible)
-        if missing:
-            return _create_and_answer(parts, context, request, requested, missing, errors)
-        if any(_is_unknown(parts, *topic) for topic in visible):
-            return _look_and_answer(parts, context, request, requested, errors)
-    return _answer(parts, context, request, requested, errors)
-
-
 def _key_of(name: str | None, topic_id: Any) -> Any:
     return topic_id or name
-
-
-def _refused(
-    parts: Parts, context: RequestContext, request: Any, requested: Requested
-) -> dict[Any, PenstockError]:
-    """Return errors of the topics that the caller may not describe, or create if missing."""
-    rights = context.rights
-    errors: dict[Any, PenstockError] = {}
-    creates = rights.allows("create", "cluster", CLUSTER)
-    for name, topic_id in requested:
-        known = None if topic_id is None else parts.partitions.topics_by_id.get(topic_id.bytes)
-        topic = name if known is None else known.topic.name
-        if topic is None:
-            continue
-        if not rights.allows("describe", "topic", topic):
-            errors[_key_of(name, topic_id)] = context.refusal("describe", "topic", topic)
-        elif creates or rights.allows("create", "topic", topic):
-            continue
-        elif _to_create(parts, request, [(name, topic_id)]):
-            errors[_key_of(name, topic_id)] = context.refusal("create", "topic", topic)
-    return errors
 
 
 def throttled(version: int, body: bytes, throttle_ms: int) -> bytes:
@@ -169,69 +340,9 @@ def throttled(version: int, body: bytes, throttle_ms: int) -> bytes:
     return _THROTTLE.pack(throttle_ms) + body[_THROTTLE.size :]
 
 
-def _leaders(parts: Parts, requested: Requested | None) -> set[int]:
-    image = parts.cluster.image
-    topics = (
-        image.topics.values()
-        if requested is None
-        else [
-            image.topics.get(name or "") if topic_id is None else image.topic_by_id(topic_id)
-            for name, topic_id in requested
-        ]
-    )
-    return {
-        partition.leader
-        for topic in topics
-        if topic is not None
-        for partition in topic.partitions
-        if partition.has_epochs
-    }
-
-
-async def _answer_when_led(parts: Parts, context: RequestContext, request: Any) -> bytes:
-    loop, requested = asyncio.get_running_loop(), _requested(context.version, request)
-    until = loop.time() + NEW_LEADER_SECONDS
-    while (left := until - loop.time()) > 0:
-        await parts.cluster.next_image(left)
-        if _leaders(parts, requested) <= parts.cluster.live:
-            break
-    answer = _answer_now(parts, context, request)
-    return answer if isinstance(answer, bytes) else await answer
-
-
-def _is_unknown(parts: Parts, name: str | None, topic_id: Any) -> bool:
-    if topic_id is not None:
-        return topic_id.bytes not in parts.partitions.topics_by_id
-    return name not in parts.partitions.topics
-
-
-async def _look_and_answer(
-    parts: Parts,
-    context: RequestContext,
-    request: Any,
-    requested: Requested,
-    errors: Mapping[Any, PenstockError],
-) -> bytes:
-    """Look up unknown topics first: clients retry only minutes after UNKNOWN_TOPIC."""
-    try:
-        await parts.cluster.refresh()
-    except PenstockError as error:
-        logger.warning("could not look up unknown topics in the control plane: %s", error)
-        errors = {**_not_looked_up(requested, error), **errors}
-    return _answer(parts, context, request, requested, errors)
-
-
 def _not_looked_up(requested: Requested, cause: PenstockError) -> dict[Any, PenstockError]:
     error = NotLookedUp(str(cause))
     return {_key_of(*topic): error for topic in requested}
-
-
-def _key(parts: Parts, context: RequestContext, request: Any) -> tuple[Any, ...]:
-    """Return the cache key of a response. Without a rack the client's rack is empty."""
-    rack = rack_of(context.client_id, parts.cluster.image)
-    unreachable = parts.cluster.unreachable()
-    listener = context.connection.listener
-    return context.version, request, rack, listener, unreachable, context.rights
 
 
 def _requested(version: int, request: Any) -> Requested | None:
@@ -242,126 +353,6 @@ def _requested(version: int, request: Any) -> Requested | None:
         topic_id = getattr(topic, "topic_id", None)
         requested.append((topic.name if topic_id is None else None, topic_id))
     return requested
-
-
-def _to_create(parts: Parts, request: Any, requested: Requested) -> list[str]:
-    allowed = getattr(request, "allow_auto_topic_creation", True)
-    if not allowed or not parts.settings.auto_create_topics_enable:
-        return []
-    return [
-        name for name, _ in requested if name is not None and name not in parts.partitions.topics
-    ]
-
-
-async def _create_and_answer(
-    parts: Parts,
-    context: RequestContext,
-    request: Any,
-    requested: Requested,
-    missing: list[str],
-    refused: Mapping[Any, PenstockError],
-) -> bytes:
-    errors = dict(refused)
-    valid: list[str] = []
-    for name in dict.fromkeys(missing):
-        try:
-            valid.append(validate_topic_name(name))
-        except PenstockError as error:
-            errors[name] = error
-    quota = parts.quotas.mutations(context, strict_from=NEVER_STRICT)
-    quota.take(len(valid) * parts.settings.num_partitions)
-    try:
-        results = zip(valid, await parts.topic_admin.create_by_default(valid), strict=True)
-    except UnavailableError as error:
-        logger.warning("could not create topics for a metadata request: %s", error)
-        return _answer(
-            parts, context, request, requested, _not_looked_up(requested, error) | errors
-        )
-    errors |= {name: result for name, result in results if isinstance(result, PenstockError)}
-    return _answer(parts, context, request, requested, errors)
-
-
-def _answer(
-    parts: Parts,
-    context: RequestContext,
-    request: Any,
-    requested: Requested | None,
-    errors: Mapping[Any, PenstockError],
-) -> bytes:
-    rights = context.rights
-    with_operations = getattr(request, "include_topic_authorized_operations", False)
-
-    def operations(name: str) -> int:
-        return operations_of(rights, "topic", name) if with_operations else NOT_ASKED
-
-    key = _key(parts, context, request)
-    rack, image = key[2], parts.cluster.image
-    live = parts.cluster.live
-    if requested is None:
-        topics = [
-            _topic(topic, parts.cluster.shown(topic, rack), operations, live)
-            for topic in image.topics.values()
-            if rights.allows("describe", "topic", topic.name)
-        ]
-    else:
-        topics = [
-            _requested_topic(parts, *topic, rack, operations, live, errors) for topic in requested
-        ]
-    with_cluster = getattr(request, "include_cluster_authorized_operations", False)
-    body = encoder(_NAME, context.version, "response")(
-        {
-            "brokers": [
-                {
-                    "node_id": broker.broker_id,
-                    **address_of(broker, context.connection.listener),
-                    "rack": broker.rack,
-                }
-                for broker in image.brokers
-            ],
-            "cluster_id": image.cluster_id,
-            "controller_id": min((broker.broker_id for broker in image.serving), default=-1),
-            "topics": topics,
-            "cluster_authorized_operations": (
-                cluster_operations(rights) if with_cluster else NOT_ASKED
-            ),
-        }
-    )
-    if not any(topic["error_code"] for topic in topics):
-        parts.metadata_cache.put(key, body)
-    return body
-
-
-def _requested_topic(
-    parts: Parts,
-    name: str | None,
-    topic_id: Any,
-    rack: str,
-    operations: Callable[[str], int],
-    live: frozenset[int],
-    errors: Mapping[Any, PenstockError],
-) -> dict[str, Any]:
-    error = errors.get(_key_of(name, topic_id))
-    if isinstance(error, AuthorisationFailed):
-        return _missing(name, topic_id, error_of(error)[0])
-    if topic_id is not None:
-        by_id = parts.partitions.topics_by_id.get(topic_id.bytes)
-        if by_id is not None:
-            return _topic(by_id.topic, parts.cluster.shown(by_id.topic, rack), operations, live)
-        code = errors[topic_id].code if topic_id in errors else "unknown_topic_id"
-        return _missing(None, topic_id, error_number(code))
-    if name is None:
-        return _missing("", None, error_number("invalid_topic_exception"))
-    found = parts.partitions.topics.get(name)
-    if found is not None:
-        return _topic(found.topic, parts.cluster.shown(found.topic, rack), operations, live)
-    try:
-        validate_topic_name(name)
-    except PenstockError as error:
-        return _missing(name, None, error_of(error)[0])
-    if name in errors:
-        return _missing(name, None, error_of(errors[name])[0])
-    unknown = _missing(name, None, error_number("unknown_topic_or_partition"))
-    return {**unknown, "topic_authorized_operations": operations(name)}
 
 
 def _missing(name: str | None, topic_id: Any, number: int) -> dict[str, Any]:

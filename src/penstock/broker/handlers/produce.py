@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
+from penstock.broker.access import forbidden_topic
 from penstock.broker.connection import RequestContext
 from penstock.broker.errors import (
     InternalTopic,
@@ -84,7 +85,7 @@ _ALL: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Produce:
     clock: Clock
     cluster: ClusterMetadata
     opener: Opener
@@ -96,116 +97,209 @@ class Parts:
     verifier: Verifier
     produce_waiting: dict[Expiring, None]
 
+    def produce(
+        self,
+        context: RequestContext,
+        frame: memoryview,
+        offset: int,
+        lease: Lease | None,
+    ) -> None:
+        """Handle one Produce request; respond by `context.reply` once it is durable."""
+        request = decode_request(frame, offset, context.version)
+        problem = _problem(context, request)
+        if problem is not None:
+            self.refuse(context, request, problem)
+            return
+        if self.quotas.active:
+            self.quotas.producing(context, len(frame))
+        refused: list[TopicResult] = []
+        if context.rights is not EVERYTHING:
+            refused = self._take_refused(context, request)
+        context.no_answer = request.acks == 0
+        if request.transactional_id is None:
+            _continue(context, self._append(context, request, lease, None, refused))
+        else:
+            self._begin(context, request, lease, request.transactional_id, refused)
 
-def produce(
-    parts: Parts,
-    context: RequestContext,
-    frame: memoryview,
-    offset: int,
-    lease: Lease | None,
-) -> None:
-    """Handle one Produce request; respond by `context.reply` once it is durable."""
-    request = decode_request(frame, offset, context.version)
-    problem = _problem(context, request)
-    if problem is not None:
-        refuse(parts, context, request, problem)
-        return
-    if parts.quotas.active:
-        parts.quotas.producing(context, len(frame))
-    refused: list[TopicResult] = []
-    if context.rights is not EVERYTHING:
-        refused = _take_refused(parts, context, request)
-    context.no_answer = request.acks == 0
-    if request.transactional_id is None:
-        _continue(context, _append(parts, context, request, lease, None, refused))
-    else:
-        _begin(parts, context, request, lease, request.transactional_id, refused)
+    def _take_refused(self, context: RequestContext, request: ProduceRequest) -> list[TopicResult]:
+        refused, kept = [], []
+        topics = self.partitions.topics_by_id if context.version >= TOPIC_IDS_FROM else None
+        for topic in request.topics:
+            key, rows = topic
+            name = forbidden_topic(context.rights, "write", key, topics)
+            if name is None:
+                kept.append(topic)
+                continue
+            number, message = error_of(context.refusal("write", "topic", name))
+            results = [PartitionResult(index, number, message=message) for index, _ in rows]
+            refused.append((key, results))
+        request.topics = kept
+        return refused
+
+    def _append(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        lease: Lease | None,
+        guards: Guards | None,
+        results: list[TopicResult],
+    ) -> Coroutine[Any, Any, None] | None:
+        """Append batches; return the work left for sealed ones. `results` are further results."""
+        now_ms, acks = self.clock.now_ms(), request.acks
+        by_id = context.version >= TOPIC_IDS_FROM
+        topics = self.partitions.topics_by_id if by_id else self.partitions.topics_by_name
+        pending = _Pending(self, context, request, results)
+        sealed: list[_Sealed] = []
+        for key, partitions in request.topics:
+            topic = topics.get(key)
+            topic_results: list[PartitionResult] = []
+            results.append((key, topic_results))
+            for index, records in partitions:
+                result = _Appended(index, pending)
+                topic_results.append(result)
+                try:
+                    if topic is None:
+                        raise _unknown(key, by_id=by_id)
+                    partition = self._writable(context, topic, index)
+                    if not records:
+                        raise InvalidRecord(
+                            f"records of {topic.topic.name}-{index} are null or empty"
+                        )
+                    guard = None if guards is None else guard_of(guards, (key, index))
+                    try:
+                        partition.append(
+                            records, now_ms=now_ms, acks=acks, lease=lease, done=result,
+                            guard=guard, opening=Opening.BESIDE,
+                        )  # fmt: skip
+                        result.takes = partition.append_takes
+                    except NeedsOpening:
+                        result.takes = "opening the batch"
+                        batch = Sealed(records, partition.config, guard is not None)
+                        sealed.append(_Sealed(result, topic, partition, batch, guard))
+                    pending.outstanding += 1
+                except Exception as error:
+                    _fail(result, topic, error)
+        if not pending.outstanding:
+            pending.answer()
+            return None
+        self.produce_waiting[pending] = None
+        self.commits.flush()
+        if not sealed:
+            return None
+        if lease is not None:
+            lease.retain()
+        return self._append_opened(context, pending, sealed, lease)
+
+    def _writable(self, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
+        """Return a partition that the peer may write to; raise PenstockError without one."""
+        if topic.topic.internal and context.connection.principal != PEER:
+            raise InternalTopic(topic.topic.name)
+        served = topic.partitions
+        partition = served[index] if 0 <= index < len(served) else None
+        return self.partitions.partition_of(topic, index) if partition is None else partition
+
+    async def _append_opened(
+        self,
+        context: RequestContext,
+        pending: _Pending,
+        sealed: list[_Sealed],
+        lease: Lease | None,
+    ) -> None:
+        connection = context.connection
+        client = (connection.principal, connection.client_host)
+        now_ms = self.clock.now_ms()
+        try:
+            found = await self.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
+            for batch, ready in zip(sealed, found, strict=True):
+                pending.append_opened(batch, ready, self.clock.now_ms(), lease)
+        finally:
+            if lease is not None:
+                lease.release()
+        if pending.outstanding:
+            self.commits.flush()
+        else:
+            pending.answer()
+
+    def _begin(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        lease: Lease | None,
+        transactional_id: str,
+        refused: list[TopicResult],
+    ) -> None:
+        """Append a transaction's batches, after verifying those that would begin one."""
+        verifier, version = self.verifier, context.version
+        now_ms = self.clock.now_ms()
+        guards, unverified = look_at(self.partitions, request, version, now_ms)
+        if version < ADDS_FROM and not self.settings.transaction_partition_verification_enable:
+            guards.update({batch.place: UNGUARDED for batch in unverified})
+        elif unverified:
+            known = verified_now(verifier, transactional_id, unverified, version, now_ms)
+            if known is not None:
+                guards.update(known)
+                _continue(context, self._append(context, request, lease, guards, refused))
+                return
+            if lease is not None:
+                lease.retain()
+            work = verified(verifier, transactional_id, unverified, version, self.clock)
+            task = asyncio.get_running_loop().create_task(
+                self._append_verified(context, request, lease, guards, work, refused)
+            )
+            context.connection.waits_for(task)
+            return
+        _continue(context, self._append(context, request, lease, guards, refused))
+
+    async def _append_verified(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        lease: Lease | None,
+        guards: dict[Place, Guard | PenstockError],
+        work: Awaitable[dict[Place, Guard | PenstockError]],
+        refused: list[TopicResult],
+    ) -> None:
+        try:
+            async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
+                guards.update(await work)
+            rest = self._append(context, request, lease, guards, refused)
+            if rest is not None:
+                await rest
+        except TimeoutError:
+            self.refuse(context, request, NotEnoughReplicas(
+                f"the transaction's coordinator did not respond within {request.timeout_ms} ms"
+            ))  # fmt: skip
+        except asyncio.CancelledError:
+            self.refuse(context, request, NotEnoughReplicas("the broker is stopping; retry"))
+        except Exception as error:
+            logger.error("verifying a transaction failed", exc_info=error)
+            self.refuse(
+                context,
+                request,
+                NotEnoughReplicas(f"the transaction could not be verified: {error!r}"),
+            )
+        finally:
+            if lease is not None:
+                lease.release()
+
+    def refuse(
+        self, context: RequestContext, request: ProduceRequest, error: PenstockError
+    ) -> None:
+        """Respond with an error for every partition of a request, and append nothing."""
+        context.no_answer = request.acks == 0
+        _Pending(self, context, request, _refused(request, error)).answer()
+
+    def refuse_old(
+        self, context: RequestContext, frame: memoryview, offset: int, message: str
+    ) -> None:
+        """Reject versions 0 to 2 in their own format: version 3 without transactional id."""
+        request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
+        self.refuse(context, request, UnsupportedVersion(message))
 
 
 def _continue(context: RequestContext, rest: Coroutine[Any, Any, None] | None) -> None:
     if rest is not None:
         context.connection.waits_for(asyncio.get_running_loop().create_task(rest))
-
-
-def _take_refused(
-    parts: Parts, context: RequestContext, request: ProduceRequest
-) -> list[TopicResult]:
-    rights, refused, kept = context.rights, [], []
-    by_id = context.version >= TOPIC_IDS_FROM
-    for topic in request.topics:
-        key, rows = topic
-        known = parts.partitions.topics_by_id.get(key) if by_id else None
-        name = key.decode(errors="replace") if known is None else known.topic.name
-        if (by_id and known is None) or rights.allows("write", "topic", name):
-            kept.append(topic)
-            continue
-        number, message = error_of(context.refusal("write", "topic", name))
-        results = [PartitionResult(index, number, message=message) for index, _ in rows]
-        refused.append((key, results))
-    request.topics = kept
-    return refused
-
-
-def _append(
-    parts: Parts,
-    context: RequestContext,
-    request: ProduceRequest,
-    lease: Lease | None,
-    guards: Guards | None,
-    results: list[TopicResult],
-) -> Coroutine[Any, Any, None] | None:
-    """Append batches; return the work left for sealed ones. `results` are further results."""
-    now_ms, acks = parts.clock.now_ms(), request.acks
-    by_id = context.version >= TOPIC_IDS_FROM
-    topics = parts.partitions.topics_by_id if by_id else parts.partitions.topics_by_name
-    pending = _Pending(parts, context, request, results)
-    sealed: list[_Sealed] = []
-    for key, partitions in request.topics:
-        topic = topics.get(key)
-        topic_results: list[PartitionResult] = []
-        results.append((key, topic_results))
-        for index, records in partitions:
-            result = _Appended(index, pending)
-            topic_results.append(result)
-            try:
-                if topic is None:
-                    raise _unknown(key, by_id=by_id)
-                partition = _writable(parts, context, topic, index)
-                if not records:
-                    raise InvalidRecord(f"records of {topic.topic.name}-{index} are null or empty")
-                guard = None if guards is None else guard_of(guards, (key, index))
-                try:
-                    partition.append(
-                        records, now_ms=now_ms, acks=acks, lease=lease, done=result, guard=guard,
-                        opening=Opening.BESIDE,
-                    )  # fmt: skip
-                    result.takes = partition.append_takes
-                except NeedsOpening:
-                    result.takes = "opening the batch"
-                    batch = Sealed(records, partition.config, guard is not None)
-                    sealed.append(_Sealed(result, topic, partition, batch, guard))
-                pending.outstanding += 1
-            except Exception as error:
-                _fail(result, topic, error)
-    if not pending.outstanding:
-        pending.answer()
-        return None
-    parts.produce_waiting[pending] = None
-    parts.commits.flush()
-    if not sealed:
-        return None
-    if lease is not None:
-        lease.retain()
-    return _append_opened(parts, context, pending, sealed, lease)
-
-
-def _writable(parts: Parts, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
-    """Return a partition that the peer may write to; raise PenstockError without one."""
-    if topic.topic.internal and context.connection.principal != PEER:
-        raise InternalTopic(topic.topic.name)
-    served = topic.partitions
-    partition = served[index] if 0 <= index < len(served) else None
-    return parts.partitions.partition_of(topic, index) if partition is None else partition
 
 
 class _Sealed(NamedTuple):
@@ -214,110 +308,6 @@ class _Sealed(NamedTuple):
     partition: Partition
     batch: Sealed
     guard: Guard | None
-
-
-async def _append_opened(
-    parts: Parts,
-    context: RequestContext,
-    pending: _Pending,
-    sealed: list[_Sealed],
-    lease: Lease | None,
-) -> None:
-    connection = context.connection
-    client = (connection.principal, connection.client_host)
-    now_ms = parts.clock.now_ms()
-    try:
-        found = await parts.opener.opened(client, [waiting.batch for waiting in sealed], now_ms)
-        for batch, ready in zip(sealed, found, strict=True):
-            pending.append_opened(batch, ready, parts.clock.now_ms(), lease)
-    finally:
-        if lease is not None:
-            lease.release()
-    if pending.outstanding:
-        parts.commits.flush()
-    else:
-        pending.answer()
-
-
-def _begin(
-    parts: Parts,
-    context: RequestContext,
-    request: ProduceRequest,
-    lease: Lease | None,
-    transactional_id: str,
-    refused: list[TopicResult],
-) -> None:
-    """Append a transaction's batches, after verifying those that would begin one."""
-    verifier, version = parts.verifier, context.version
-    now_ms = parts.clock.now_ms()
-    guards, unverified = look_at(parts.partitions, request, version, now_ms)
-    if version < ADDS_FROM and not parts.settings.transaction_partition_verification_enable:
-        guards.update({batch.place: UNGUARDED for batch in unverified})
-    elif unverified:
-        known = verified_now(verifier, transactional_id, unverified, version, now_ms)
-        if known is not None:
-            guards.update(known)
-            _continue(context, _append(parts, context, request, lease, guards, refused))
-            return
-        if lease is not None:
-            lease.retain()
-        work = verified(verifier, transactional_id, unverified, version, parts.clock)
-        task = asyncio.get_running_loop().create_task(
-            _append_verified(parts, context, request, lease, guards, work, refused)
-        )
-        context.connection.waits_for(task)
-        return
-    _continue(context, _append(parts, context, request, lease, guards, refused))
-
-
-async def _append_verified(
-    parts: Parts,
-    context: RequestContext,
-    request: ProduceRequest,
-    lease: Lease | None,
-    guards: dict[Place, Guard | PenstockError],
-    work: Awaitable[dict[Place, Guard | PenstockError]],
-    refused: list[TopicResult],
-) -> None:
-    try:
-        async with asyncio.timeout(max(request.timeout_ms, 0) / 1000):
-            guards.update(await work)
-        rest = _append(parts, context, request, lease, guards, refused)
-        if rest is not None:
-            await rest
-    except TimeoutError:
-        refuse(parts, context, request, NotEnoughReplicas(
-            f"the transaction's coordinator did not respond within {request.timeout_ms} ms"
-        ))  # fmt: skip
-    except asyncio.CancelledError:
-        refuse(parts, context, request, NotEnoughReplicas("the broker is stopping; retry"))
-    except Exception as error:
-        logger.error("verifying a transaction failed", exc_info=error)
-        refuse(
-            parts,
-            context,
-            request,
-            NotEnoughReplicas(f"the transaction could not be verified: {error!r}"),
-        )
-    finally:
-        if lease is not None:
-            lease.release()
-
-
-def refuse(
-    parts: Parts, context: RequestContext, request: ProduceRequest, error: PenstockError
-) -> None:
-    """Respond with an error for every partition of a request, and append nothing."""
-    context.no_answer = request.acks == 0
-    _Pending(parts, context, request, _refused(request, error)).answer()
-
-
-def refuse_old(
-    parts: Parts, context: RequestContext, frame: memoryview, offset: int, message: str
-) -> None:
-    """Reject versions 0 to 2 in their own format: version 3 without transactional id."""
-    request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
-    refuse(parts, context, request, UnsupportedVersion(message))
 
 
 def _unknown(key: bytes, *, by_id: bool) -> PenstockError:
@@ -396,17 +386,17 @@ class _Pending:
     """Request whose appends are not all acknowledged."""
 
     __slots__ = (
-        "_context", "_parts", "_request", "_results", "deadline", "outstanding",
+        "_context", "_produce", "_request", "_results", "deadline", "outstanding",
     )  # fmt: skip
 
     def __init__(
         self,
-        parts: Parts,
+        produce: Produce,
         context: RequestContext,
         request: ProduceRequest,
         results: list[TopicResult],
     ) -> None:
-        self._parts = parts
+        self._produce = produce
         self._context = context
         self._request = request
         self._results: list[TopicResult] | None = results
@@ -443,13 +433,13 @@ class _Pending:
 
     def answer(self) -> None:
         """Send the response once; with acks=0 an error closes the connection instead."""
-        self._parts.produce_waiting.pop(self, None)
+        self._produce.produce_waiting.pop(self, None)
         results = self._results
         if results is None:
             return
         self._results = None
         context = self._context
-        quotas = self._parts.quotas
+        quotas = self._produce.quotas
         throttle_ms = quotas.produced(context) if quotas.active else 0
         single = len(results) == 1 and len(results[0][1]) == 1
         if single and not context.no_answer and not throttle_ms:
@@ -457,21 +447,21 @@ class _Pending:
             frame = encode_single_frame(context.version, context.correlation_id, key, result)
             if frame is not None:
                 context.reply((frame,))
-                self._parts.metrics.answered(context, self._parts.clock.monotonic())
+                self._produce.metrics.answered(context, self._produce.clock.monotonic())
                 return
         failed = [result for _, of_topic in results for result in of_topic if result.error]
         for result in failed:
-            self._parts.metrics.failed(context, result.error)
+            self._produce.metrics.failed(context, result.error)
         if context.no_answer:
             if failed:
                 context.connection.close(f"append with acks=0 failed: {failed[0].message}")
-            self._parts.metrics.answered(context, self._parts.clock.monotonic())
+            self._produce.metrics.answered(context, self._produce.clock.monotonic())
             return
         version = context.version
         leaders = [result.leader[0] for result in failed if result.leader is not None]
-        image, listener = self._parts.cluster.image, context.connection.listener
+        image, listener = self._produce.cluster.image, context.connection.listener
         endpoints = endpoints_of(image, leaders, listener) if leaders else ()
         body = encode_response(version, results, endpoints, throttle_ms)
         header_version = 1 if version >= FLEXIBLE_FROM else 0
         context.reply((response_prefix(context.correlation_id, header_version, len(body)), body))
-        self._parts.metrics.answered(context, self._parts.clock.monotonic())
+        self._produce.metrics.answered(context, self._produce.clock.monotonic())

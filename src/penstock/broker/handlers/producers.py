@@ -20,54 +20,53 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Producers:
     node_id: int
     partitions: PartitionRegistry
 
+    async def describe_producers(self, context: RequestContext, request: Any) -> Entry:
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        await self._described(topic.name, index)
+                        for index in topic.partition_indexes
+                    ],
+                }
+                for topic in request.topics
+            ]
+        }
 
-async def describe_producers(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    await _described(parts, topic.name, index) for index in topic.partition_indexes
-                ],
+    async def _described(self, topic: str, index: int) -> Entry:
+        note = None
+        try:
+            followed = self.partitions.followed(topic, index)
+            if followed is None:
+                producers = await self.partitions.partition(topic, index).producers()
+            else:
+                producers = followed.log.producers()
+                note = f"broker {self.node_id} follows {topic}-{index}, and answers from its copy"
+        except PenstockError as error:
+            number, message = error_of(error)
+            return {
+                "partition_index": index,
+                "error_code": number,
+                "error_message": message,
+                "active_producers": (),
             }
-            for topic in request.topics
-        ]
-    }
-
-
-async def _described(parts: Parts, topic: str, index: int) -> Entry:
-    note = None
-    try:
-        followed = parts.partitions.followed(topic, index)
-        if followed is None:
-            producers = await parts.partitions.partition(topic, index).producers()
-        else:
-            producers = followed.log.producers()
-            note = f"broker {parts.node_id} follows {topic}-{index}, and answers from its copy"
-    except PenstockError as error:
-        number, message = error_of(error)
         return {
             "partition_index": index,
-            "error_code": number,
-            "error_message": message,
-            "active_producers": (),
+            "error_message": note,
+            "active_producers": [
+                {
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.last_timestamp,
+                    "coordinator_epoch": producer.coordinator_epoch,
+                    "current_txn_start_offset": producer.txn_start_offset,
+                }
+                for producer in producers
+            ],
         }
-    return {
-        "partition_index": index,
-        "error_message": note,
-        "active_producers": [
-            {
-                "producer_id": producer.producer_id,
-                "producer_epoch": producer.producer_epoch,
-                "last_sequence": producer.last_sequence,
-                "last_timestamp": producer.last_timestamp,
-                "coordinator_epoch": producer.coordinator_epoch,
-                "current_txn_start_offset": producer.txn_start_offset,
-            }
-            for producer in producers
-        ],
-    }

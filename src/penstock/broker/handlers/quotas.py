@@ -28,72 +28,70 @@ Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ClientQuotas:
     control: ControlPlane
     cluster: ClusterMetadata
 
-
-async def describe_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await parts.cluster.look()
-    components = [
-        Component(kind=component.entity_type, match=component.match_type, name=component.match)
-        for component in request.components
-    ]
-    try:
-        found = list(
-            matching(parts.cluster.image.entity_configs, components, strict=request.strict)
-        )
-    except PenstockError as error:
-        number, message = error_of(error)
-        return {"error_code": number, "error_message": message, "entries": None}
-    return {
-        "entries": [
-            {
-                "entity": _named(entity),
-                "values": [{"key": key, "value": value} for key, value in values.items()],
-            }
-            for entity, values in found
+    async def describe_client_quotas(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.look()
+        components = [
+            Component(kind=component.entity_type, match=component.match_type, name=component.match)
+            for component in request.components
         ]
-    }
-
-
-async def alter_client_quotas(parts: Parts, context: RequestContext, request: Any) -> Answer:
-    await parts.cluster.refresh()
-    for _ in range(ATTEMPTS_MAX - 1):
         try:
-            return await _alter(parts, request)
-        except StaleConfigs:
-            await parts.cluster.refresh()
-    return await _alter(parts, request)
-
-
-async def _alter(parts: Parts, request: Any) -> Answer:
-    """Apply a request to the stored quotas; raises StaleConfigs after a concurrent change."""
-    known = parts.cluster.image.entity_configs
-    pairs = [
-        [(part.entity_type, part.entity_name) for part in entry.entity] for entry in request.entries
-    ]
-    counts = Counter(frozenset(entity) for entity in pairs)
-    changes, expected, answers = {}, {}, []
-    for entry, entity in zip(request.entries, pairs, strict=True):
-        answer: Answer = {
-            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity]
-        }
-        answers.append(answer)
-        try:
-            if counts[frozenset(entity)] > 1:
-                raise BadRequest("the request contains this quota entity more than once")
-            owner = entity_of(entity)
-            name = text_of(owner)
-            current = known.get((QUOTA, name), {})
-            changes[name] = _altered(owner, current, entry)
-            expected[name] = current
+            found = list(
+                matching(self.cluster.image.entity_configs, components, strict=request.strict)
+            )
         except PenstockError as error:
-            answer["error_code"], answer["error_message"] = error_of(error)
-    if changes and not request.validate_only:
-        await parts.control.set_entity_configs(kind=QUOTA, changes=changes, expected=expected)
-        await parts.cluster.refresh()
-    return {"entries": answers}
+            number, message = error_of(error)
+            return {"error_code": number, "error_message": message, "entries": None}
+        return {
+            "entries": [
+                {
+                    "entity": _named(entity),
+                    "values": [{"key": key, "value": value} for key, value in values.items()],
+                }
+                for entity, values in found
+            ]
+        }
+
+    async def alter_client_quotas(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.refresh()
+        for _ in range(ATTEMPTS_MAX - 1):
+            try:
+                return await self._alter(request)
+            except StaleConfigs:
+                await self.cluster.refresh()
+        return await self._alter(request)
+
+    async def _alter(self, request: Any) -> Answer:
+        """Apply a request to the stored quotas; raises StaleConfigs after a concurrent change."""
+        known = self.cluster.image.entity_configs
+        pairs = [
+            [(part.entity_type, part.entity_name) for part in entry.entity]
+            for entry in request.entries
+        ]
+        counts = Counter(frozenset(entity) for entity in pairs)
+        changes, expected, answers = {}, {}, []
+        for entry, entity in zip(request.entries, pairs, strict=True):
+            answer: Answer = {
+                "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity]
+            }
+            answers.append(answer)
+            try:
+                if counts[frozenset(entity)] > 1:
+                    raise BadRequest("the request contains this quota entity more than once")
+                owner = entity_of(entity)
+                name = text_of(owner)
+                current = known.get((QUOTA, name), {})
+                changes[name] = _altered(owner, current, entry)
+                expected[name] = current
+            except PenstockError as error:
+                answer["error_code"], answer["error_message"] = error_of(error)
+        if changes and not request.validate_only:
+            await self.control.set_entity_configs(kind=QUOTA, changes=changes, expected=expected)
+            await self.cluster.refresh()
+        return {"entries": answers}
 
 
 def _altered(entity: Entity, current: Any, entry: Any) -> dict[str, str]:

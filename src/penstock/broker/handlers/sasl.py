@@ -11,19 +11,15 @@ from penstock.broker.security.service import SecurityService
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Sasl:
     security_service: SecurityService
 
+    def sasl_handshake(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
+        """Agree on a mechanism; raises IllegalState."""
+        return self.security_service.handshake(context.connection, request.mechanism)
 
-def sasl_handshake(parts: Parts, context: RequestContext, request: Any) -> Mapping[str, Any]:
-    """Agree on a mechanism; raises IllegalState."""
-    return parts.security_service.handshake(context.connection, request.mechanism)
-
-
-async def sasl_authenticate(
-    parts: Parts, context: RequestContext, request: Any
-) -> Mapping[str, Any]:
-    """Handle one message of the mechanism; raises IllegalState."""
-    return await parts.security_service.authenticate(
-        context.connection, bytes(request.auth_bytes), context.started
-    )
+    async def sasl_authenticate(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
+        """Handle one message of the mechanism; raises IllegalState."""
+        return await self.security_service.authenticate(
+            context.connection, bytes(request.auth_bytes), context.started
+        )

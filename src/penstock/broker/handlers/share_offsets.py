@@ -36,17 +36,145 @@ class NonEmptyGroup(InvalidError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ShareGroupOffsets:
     share: ShareService
     cluster: ClusterMetadata
     coordinator: GroupCoordinator
     end_offsets: EndOffsets
 
+    async def _group(self, group_id: str, *, empty: bool) -> DescribedShareGroup:
+        """Return a share group of this coordinator; raises PenstockError."""
+        self.coordinator.check_owner(group_id)
+        return _checked(group_id, await self.coordinator.describe(group_id), empty=empty)
 
-async def _group(parts: Parts, group_id: str, *, empty: bool) -> DescribedShareGroup:
-    """Return a share group of this coordinator; raises PenstockError."""
-    parts.coordinator.check_owner(group_id)
-    return _checked(group_id, await parts.coordinator.describe(group_id), empty=empty)
+    # -- DescribeShareGroupOffsets --------------------------------------------------------------
+
+    async def describe_share_group_offsets(self, context: RequestContext, request: Any) -> Entry:
+        return {"groups": [await self._described(context, group) for group in request.groups]}
+
+    async def _described(self, context: RequestContext, group: Any) -> Entry:
+        rights = context.rights
+        try:
+            context.authorise("describe", "group", group.group_id)
+            await self._group(group.group_id, empty=False)
+            states = await self.share.offsets.of_group(group.group_id)
+        except PenstockError as error:
+            number, message = error_of(error)
+            return {
+                "group_id": group.group_id, "topics": (), "error_code": number,
+                "error_message": message,
+            }  # fmt: skip
+        if group.topics is None:
+            names = {topic.topic_id: name for name, topic in self.cluster.image.topics.items()}
+            selected: dict[str, list[int]] = {}
+            for topic_id, index in sorted(states):
+                if topic_id in names and rights.allows("describe", "topic", names[topic_id]):
+                    selected.setdefault(names[topic_id], []).append(index)
+        else:
+            selected = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+        ends = await self.end_offsets.of(
+            TopicPartition(name, index)
+            for name, indexes in selected.items()
+            if rights.allows("describe", "topic", name)
+            for index in indexes
+        )
+        return {
+            "group_id": group.group_id,
+            "topics": [
+                self._topic(name, indexes, states, ends)
+                if rights.allows("describe", "topic", name)
+                else _failed_topic(name, indexes, context.refusal("describe", "topic", name))
+                for name, indexes in selected.items()
+            ],
+        }
+
+    def _topic(
+        self,
+        name: str,
+        indexes: Iterable[int],
+        states: Mapping[Place, ShareState],
+        ends: Mapping[TopicPartition, int],
+    ) -> Entry:
+        topic = self.cluster.image.topics.get(name)
+        if topic is None:
+            return _failed_topic(
+                name, indexes, UnknownTopicOrPartition(f"topic {name!r} does not exist")
+            )
+        partitions = []
+        for index in indexes:
+            state = states.get((topic.topic_id, index))
+            end = ends.get(TopicPartition(name, index))
+            partitions.append(
+                {
+                    "partition_index": index,
+                    "start_offset": -1 if state is None else state.start,
+                    "leader_epoch": 0 if state is None else max(state.leader_epoch, 0),
+                    "lag": -1 if state is None or end is None else lag(state, end),
+                }
+            )
+        return {"topic_name": name, "topic_id": topic.topic_id, "partitions": partitions}
+
+    # -- AlterShareGroupOffsets -----------------------------------------------------------------
+
+    async def alter_share_group_offsets(self, context: RequestContext, request: Any) -> Entry:
+        group_id: str = request.group_id
+        if not group_id.strip():
+            raise InvalidGroupId("the group id must not be empty")
+        self.coordinator.check_owner(group_id)
+        _checked(group_id, await self.coordinator.ensure_share_group(group_id), empty=True)
+        offsets: dict[Place, int] = {}
+        responses = []
+        for topic in request.topics:
+            known = self.cluster.image.topics.get(topic.topic_name)
+            partitions = []
+            for partition in topic.partitions:
+                answer: Entry = {"partition_index": partition.partition_index}
+                count = 0 if known is None else len(known.partitions)
+                if known is None or not 0 <= partition.partition_index < count:
+                    answer["error_code"] = error_number(UnknownTopicOrPartition.code)
+                    answer["error_message"] = (
+                        f"topic {topic.topic_name!r} has {count} partitions, not partition"
+                        f" {partition.partition_index}"
+                    )
+                elif partition.start_offset < 0:
+                    answer["error_code"] = error_number("invalid_request")
+                    answer["error_message"] = f"offset {partition.start_offset} is below 0"
+                else:
+                    offsets[known.topic_id, partition.partition_index] = partition.start_offset
+                partitions.append(answer)
+            responses.append(
+                {
+                    "topic_name": topic.topic_name,
+                    "topic_id": None if known is None else known.topic_id,
+                    "partitions": partitions,
+                }
+            )
+        await self.share.offsets.set(group_id, offsets)
+        return {"responses": responses}
+
+    # -- DeleteShareGroupOffsets ----------------------------------------------------------------
+
+    async def delete_share_group_offsets(self, context: RequestContext, request: Any) -> Entry:
+        await self._group(request.group_id, empty=True)
+        known: dict[str, UUID] = {
+            topic.topic_name: self.cluster.image.topics[topic.topic_name].topic_id
+            for topic in request.topics
+            if topic.topic_name in self.cluster.image.topics
+        }
+        await self.share.offsets.delete(request.group_id, frozenset(known.values()))
+        return {
+            "responses": [
+                {"topic_name": topic.topic_name, "topic_id": known[topic.topic_name]}
+                if topic.topic_name in known
+                else {
+                    "topic_name": topic.topic_name,
+                    "topic_id": None,
+                    "error_code": error_number(UnknownTopicOrPartition.code),
+                    "error_message": f"topic {topic.topic_name!r} does not exist",
+                }
+                for topic in request.topics
+            ]
+        }
 
 
 def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> DescribedShareGroup:
@@ -57,53 +185,6 @@ def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> Described
         count = len(group.members)
         raise NonEmptyGroup(f"group {group_id!r} has {count} members; stop them first")
     return group
-
-
-# -- DescribeShareGroupOffsets --------------------------------------------------------------
-
-
-async def describe_share_group_offsets(
-    parts: Parts, context: RequestContext, request: Any
-) -> Entry:
-    return {"groups": [await _described(parts, context, group) for group in request.groups]}
-
-
-async def _described(parts: Parts, context: RequestContext, group: Any) -> Entry:
-    rights = context.rights
-    try:
-        if not rights.allows("describe", "group", group.group_id):
-            raise context.refusal("describe", "group", group.group_id)
-        await _group(parts, group.group_id, empty=False)
-        states = await parts.share.offsets.of_group(group.group_id)
-    except PenstockError as error:
-        number, message = error_of(error)
-        return {
-            "group_id": group.group_id, "topics": (), "error_code": number,
-            "error_message": message,
-        }  # fmt: skip
-    if group.topics is None:
-        names = {topic.topic_id: name for name, topic in parts.cluster.image.topics.items()}
-        selected: dict[str, list[int]] = {}
-        for topic_id, index in sorted(states):
-            if topic_id in names and rights.allows("describe", "topic", names[topic_id]):
-                selected.setdefault(names[topic_id], []).append(index)
-    else:
-        selected = {topic.topic_name: list(topic.partitions) for topic in group.topics}
-    ends = await parts.end_offsets.of(
-        TopicPartition(name, index)
-        for name, indexes in selected.items()
-        if rights.allows("describe", "topic", name)
-        for index in indexes
-    )
-    return {
-        "group_id": group.group_id,
-        "topics": [
-            _topic(parts, name, indexes, states, ends)
-            if rights.allows("describe", "topic", name)
-            else _failed_topic(name, indexes, context.refusal("describe", "topic", name))
-            for name, indexes in selected.items()
-        ],
-    }
 
 
 def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> Entry:
@@ -119,102 +200,9 @@ def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> En
     }  # fmt: skip
 
 
-def _topic(
-    parts: Parts,
-    name: str,
-    indexes: Iterable[int],
-    states: Mapping[Place, ShareState],
-    ends: Mapping[TopicPartition, int],
-) -> Entry:
-    topic = parts.cluster.image.topics.get(name)
-    if topic is None:
-        return _failed_topic(
-            name, indexes, UnknownTopicOrPartition(f"topic {name!r} does not exist")
-        )
-    partitions = []
-    for index in indexes:
-        state = states.get((topic.topic_id, index))
-        end = ends.get(TopicPartition(name, index))
-        partitions.append(
-            {
-                "partition_index": index,
-                "start_offset": -1 if state is None else state.start,
-                "leader_epoch": 0 if state is None else max(state.leader_epoch, 0),
-                "lag": -1 if state is None or end is None else lag(state, end),
-            }
-        )
-    return {"topic_name": name, "topic_id": topic.topic_id, "partitions": partitions}
-
-
 def lag(state: ShareState, end: int) -> int:
     """Return the number of records below `end` that are not acknowledged or archived."""
     resolved = sum(
         run.last - run.first + 1 for run in state.runs if run.state == RecordState.RESOLVED
     )
     return max(0, end - state.start - resolved)
-
-
-# -- AlterShareGroupOffsets -----------------------------------------------------------------
-
-
-async def alter_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    group_id: str = request.group_id
-    if not group_id.strip():
-        raise InvalidGroupId("the group id must not be empty")
-    parts.coordinator.check_owner(group_id)
-    _checked(group_id, await parts.coordinator.ensure_share_group(group_id), empty=True)
-    offsets: dict[Place, int] = {}
-    responses = []
-    for topic in request.topics:
-        known = parts.cluster.image.topics.get(topic.topic_name)
-        partitions = []
-        for partition in topic.partitions:
-            answer: Entry = {"partition_index": partition.partition_index}
-            count = 0 if known is None else len(known.partitions)
-            if known is None or not 0 <= partition.partition_index < count:
-                answer["error_code"] = error_number(UnknownTopicOrPartition.code)
-                answer["error_message"] = (
-                    f"topic {topic.topic_name!r} has {count} partitions, not partition"
-                    f" {partition.partition_index}"
-                )
-            elif partition.start_offset < 0:
-                answer["error_code"] = error_number("invalid_request")
-                answer["error_message"] = f"offset {partition.start_offset} is below 0"
-            else:
-                offsets[known.topic_id, partition.partition_index] = partition.start_offset
-            partitions.append(answer)
-        responses.append(
-            {
-                "topic_name": topic.topic_name,
-                "topic_id": None if known is None else known.topic_id,
-                "partitions": partitions,
-            }
-        )
-    await parts.share.offsets.set(group_id, offsets)
-    return {"responses": responses}
-
-
-# -- DeleteShareGroupOffsets ----------------------------------------------------------------
-
-
-async def delete_share_group_offsets(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    await _group(parts, request.group_id, empty=True)
-    known: dict[str, UUID] = {
-        topic.topic_name: parts.cluster.image.topics[topic.topic_name].topic_id
-        for topic in request.topics
-        if topic.topic_name in parts.cluster.image.topics
-    }
-    await parts.share.offsets.delete(request.group_id, frozenset(known.values()))
-    return {
-        "responses": [
-            {"topic_name": topic.topic_name, "topic_id": known[topic.topic_name]}
-            if topic.topic_name in known
-            else {
-                "topic_name": topic.topic_name,
-                "topic_id": None,
-                "error_code": error_number(UnknownTopicOrPartition.code),
-                "error_message": f"topic {topic.topic_name!r} does not exist",
-            }
-            for topic in request.topics
-        ]
-    }

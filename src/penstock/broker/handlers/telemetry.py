@@ -15,35 +15,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ClientTelemetry:
     settings: BrokerSettings
     telemetry: Telemetry
 
+    def get_telemetry_subscriptions(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        instance = self.telemetry.ask(context, request.client_instance_id)
+        return {
+            "client_instance_id": instance.instance_id,
+            "subscription_id": instance.subscription_id,
+            "accepted_compression_types": CODECS,
+            "push_interval": instance.interval_ms,
+            "telemetry_max_bytes": self.settings.telemetry_max_bytes,
+            "delta_temporality": True,
+            "requested_metrics": instance.metrics,
+        }
 
-def get_telemetry_subscriptions(
-    parts: Parts, context: RequestContext, request: Any
-) -> dict[str, Any]:
-    instance = parts.telemetry.ask(context, request.client_instance_id)
-    return {
-        "client_instance_id": instance.instance_id,
-        "subscription_id": instance.subscription_id,
-        "accepted_compression_types": CODECS,
-        "push_interval": instance.interval_ms,
-        "telemetry_max_bytes": parts.settings.telemetry_max_bytes,
-        "delta_temporality": True,
-        "requested_metrics": instance.metrics,
-    }
-
-
-def push_telemetry(parts: Parts, context: RequestContext, request: Any) -> dict[str, Any]:
-    if request.client_instance_id is None:
-        raise BadRequest("the push has no client instance id: request the subscriptions first")
-    parts.telemetry.push(
-        context,
-        request.client_instance_id,
-        bytes(request.metrics),
-        subscription_id=request.subscription_id,
-        codec=request.compression_type,
-        ends=request.terminating,
-    )
-    return {}
+    def push_telemetry(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        if request.client_instance_id is None:
+            raise BadRequest("the push has no client instance id: request the subscriptions first")
+        self.telemetry.push(
+            context,
+            request.client_instance_id,
+            bytes(request.metrics),
+            subscription_id=request.subscription_id,
+            codec=request.compression_type,
+            ends=request.terminating,
+        )
+        return {}

@@ -46,7 +46,7 @@ Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Topics:
     settings: BrokerSettings
     control: ControlPlane
     cluster: ClusterMetadata
@@ -54,35 +54,242 @@ class Parts:
     topic_admin: TopicAdmin
     quotas: Quotas
 
+    # -- CreateTopics ---------------------------------------------------------------------------
+
+    async def create_topics(self, context: RequestContext, request: Any) -> Entry:
+        counts = Counter(topic.name for topic in request.topics)
+        specs = [_spec(topic) for topic in request.topics if counts[topic.name] == 1]
+        await self.cluster.refresh()
+        quota = self.quotas.mutations(context, strict_from=6)
+        plans = [_within(quota, plan) for plan in self.topic_admin.plan(specs)]
+        if request.validate_only:
+            outcomes: list[TopicPlan | Topic | PenstockError] = list(plans)
+        else:
+            outcomes = list(await self.topic_admin.create(plans))
+        answers = {
+            spec.name: self._created(context.rights, plan, outcome)
+            for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
+        }
+        twice = failed(BadRequest("Duplicate topic name."))
+        return {
+            "throttle_time": self.quotas.mutated(quota),
+            "topics": [{"name": name, **answers.get(name, twice)} for name in counts],
+        }
+
+    def _created(
+        self,
+        rights: Rights,
+        plan: TopicPlan | PenstockError,
+        outcome: TopicPlan | Topic | PenstockError,
+    ) -> Entry:
+        if isinstance(outcome, PenstockError):
+            return {**failed(outcome), "configs": ()}
+        if isinstance(plan, PenstockError):
+            return {**failed(plan), "configs": ()}
+        topic_id = outcome.topic_id if isinstance(outcome, Topic) else None
+        if not rights.allows("describe_configs", "topic", plan.name):
+            return {
+                "topic_id": topic_id,
+                "topic_config_error_code": error_number(TopicAuthorisationFailed.code),
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "configs": (),
+            }
+        configs = [
+            {
+                "name": entry.name,
+                "value": entry.value,
+                "read_only": entry.read_only,
+                "config_source": int(entry.source),
+                "is_sensitive": entry.sensitive,
+            }
+            for entry in describe_topic(self.topic_admin.levels(), plan.configs)
+        ]
+        notes = idle_topic_configs(plan.configs)
+        if notes and isinstance(outcome, Topic):
+            logger.warning("topic %s: %s", plan.name, "; ".join(notes))
+        return {
+            "topic_id": topic_id,
+            "error_message": "; ".join(notes) or None,
+            "num_partitions": len(plan.partitions),
+            "replication_factor": len(plan.partitions[0]),
+            "configs": configs,
+        }
+
+    # -- DeleteTopics ---------------------------------------------------------------------------
+
+    async def delete_topics(self, context: RequestContext, request: Any) -> Entry:
+        if not self.settings.delete_topic_enable:
+            if context.version < 3:
+                raise BadRequest("Topic deletion is disabled.")
+            raise TopicDeletionDisabled("topic deletion is disabled: delete.topic.enable is false")
+        await self.cluster.refresh()
+        if context.version < 6:
+            asked = [(name, None) for name in request.topic_names]
+        else:
+            asked = [(topic.name, topic.topic_id) for topic in request.topics]
+        counts = Counter(self._resolved(name, topic_id) for name, topic_id in asked)
+        quota = self.quotas.mutations(context, strict_from=5)
+        responses: list[Entry] = []
+        for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
+            chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
+            responses += await asyncio.gather(
+                *(self._delete(context, name, topic_id, counts, quota) for name, topic_id in chunk)
+            )
+        await self.cluster.refresh()
+        return {"throttle_time": self.quotas.mutated(quota), "responses": responses}
+
+    def _resolved(self, name: str | None, topic_id: UUID | None) -> object:
+        topic = self.cluster.image.topics.get(name) if name is not None else None
+        return topic.topic_id if topic is not None else (topic_id or name)
+
+    def _deletable(self, context: RequestContext, name: str | None, topic_id: UUID | None) -> Topic:
+        """Return the topic; only callers with describe permission learn whether it exists."""
+        rights = context.rights
+        if rights.allows("delete", "cluster", CLUSTER):
+            return self._find(name, topic_id)
+        if name is not None and topic_id is None:
+            context.authorise("describe", "topic", name)
+        topic = self._find(name, topic_id)
+        if not rights.allows("delete", "topic", topic.name):
+            raise context.refusal("delete", "topic", topic.name if name else str(topic_id))
+        return topic
+
+    async def _delete(
+        self,
+        context: RequestContext,
+        name: str | None,
+        topic_id: UUID | None,
+        counts: Mapping[object, int],
+        quota: MutationQuota,
+    ) -> Entry:
+        answer: Entry = {"name": name, "topic_id": topic_id}
+        try:
+            if counts[self._resolved(name, topic_id)] > 1:
+                raise BadRequest("Duplicate topic name or id.")
+            topic = self._deletable(context, name, topic_id)
+            quota.take(len(topic.partitions))
+            await self.control.delete_topic(topic.topic_id)
+            return {"name": topic.name, "topic_id": topic.topic_id}
+        except UnknownTopic as error:
+            gone = (
+                UnknownTopicOrPartition(f"topic {name!r} does not exist any more")
+                if name
+                else error
+            )
+            return {**answer, **failed(gone)}
+        except PenstockError as error:
+            return {**answer, **failed(error)}
+
+    def _find(self, name: str | None, topic_id: UUID | None) -> Topic:
+        if name is not None and topic_id is not None:
+            raise BadRequest("You may not specify both topic name and topic id.")
+        if name is not None:
+            topic = self.cluster.image.topics.get(name)
+            if topic is None:
+                raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+            return topic
+        if topic_id is None:
+            raise BadRequest("Neither topic name nor id were specified.")
+        known = self.partitions.topics_by_id.get(topic_id.bytes)
+        if known is None:
+            raise UnknownTopicId(f"topic id {topic_id} does not exist")
+        return known.topic
+
+    # -- CreatePartitions -----------------------------------------------------------------------
+
+    async def create_partitions(self, context: RequestContext, request: Any) -> Entry:
+        counts = Counter(topic.name for topic in request.topics)
+        await self.cluster.refresh()
+        quota = self.quotas.mutations(context, strict_from=3)
+        results = [
+            await self._grow(topic, quota, validate_only=request.validate_only)
+            for topic in request.topics
+            if counts[topic.name] == 1
+        ]
+        twice = failed(BadRequest("Duplicate topic name."))
+        results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
+        await self.cluster.refresh()
+        await self.topic_admin.led(list(counts))
+        return {"throttle_time": self.quotas.mutated(quota), "results": results}
+
+    async def _grow(self, asked: Any, quota: MutationQuota, *, validate_only: bool) -> Entry:
+        try:
+            topic = self._find(asked.name, None)
+            new = plan_partitions(
+                topic,
+                total_count=asked.count,
+                assignments=None
+                if asked.assignments is None
+                else [tuple(item.broker_ids) for item in asked.assignments],
+                image=self.cluster.image,
+                settings=self.settings,
+                levels=self.topic_admin.levels(),
+            )
+            quota.take(len(new))
+            if not validate_only:
+                config = topic_config(self.topic_admin.levels(), topic.configs)
+                await self.control.create_partitions(
+                    topic_id=topic.topic_id,
+                    expected_count=len(topic.partitions),
+                    new=new,
+                    min_insync_replicas=config.min_insync_replicas,
+                )
+                await self.cluster.refresh()
+        except PenstockError as error:
+            return {"name": asked.name, **failed(error)}
+        return {"name": asked.name}
+
+    # -- DeleteRecords --------------------------------------------------------------------------
+
+    async def delete_records(self, context: RequestContext, request: Any) -> Entry:
+        """Delete records in the leaders' logs, then wait for replicas until the timeout."""
+        waiting: list[tuple[Partition, Entry]] = []
+        topics = [
+            {
+                "name": topic.name,
+                "partitions": [
+                    await self._trimmed(topic.name, partition, waiting)
+                    for partition in topic.partitions
+                ],
+            }
+            for topic in request.topics
+        ]
+        loop = asyncio.get_running_loop()
+        until = loop.time() + milliseconds(request.timeout) / 1000
+        for partition, answer in waiting:
+            try:
+                await partition.deleted(answer["low_watermark"], seconds=until - loop.time())
+            except PenstockError as error:
+                answer |= {"low_watermark": -1, "error_code": error_of(error)[0]}
+        return {"topics": topics}
+
+    async def _trimmed(
+        self, name: str, partition: Any, waiting: list[tuple[Partition, Entry]]
+    ) -> Entry:
+        index = partition.partition_index
+        answer: Entry = {"partition_index": index, "low_watermark": -1}
+        try:
+            found = self.partitions.partition(name, index)
+            if self.partitions.topics[name].topic.internal:
+                raise InternalTopic(name)
+            policy = found.config.cleanup_policy
+            if "delete" not in policy:
+                raise PolicyViolation(
+                    f"topic {name!r}: deleting records needs cleanup.policy = delete, not"
+                    f" {','.join(policy)}"
+                )
+            answer["low_watermark"] = await found.delete_records(partition.offset)
+            waiting.append((found, answer))
+        except PenstockError as error:
+            answer["error_code"], _ = error_of(error)
+        return answer
+
 
 def failed(error: PenstockError) -> Entry:
     """Return the error fields that most responses share."""
     number, message = error_of(error)
     return {"error_code": number, "error_message": message}
-
-
-# -- CreateTopics ---------------------------------------------------------------------------
-
-
-async def create_topics(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    counts = Counter(topic.name for topic in request.topics)
-    specs = [_spec(topic) for topic in request.topics if counts[topic.name] == 1]
-    await parts.cluster.refresh()
-    quota = parts.quotas.mutations(context, strict_from=6)
-    plans = [_within(quota, plan) for plan in parts.topic_admin.plan(specs)]
-    if request.validate_only:
-        outcomes: list[TopicPlan | Topic | PenstockError] = list(plans)
-    else:
-        outcomes = list(await parts.topic_admin.create(plans))
-    answers = {
-        spec.name: _created(parts, context.rights, plan, outcome)
-        for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
-    }
-    twice = failed(BadRequest("Duplicate topic name."))
-    return {
-        "throttle_time": parts.quotas.mutated(quota),
-        "topics": [{"name": name, **answers.get(name, twice)} for name in counts],
-    }
 
 
 def _within(quota: MutationQuota, plan: TopicPlan | PenstockError) -> TopicPlan | PenstockError:
@@ -102,223 +309,3 @@ def _spec(topic: Any) -> TopicSpec:
         assignments=tuple((item.partition_index, item.broker_ids) for item in topic.assignments),
         configs=tuple((config.name, config.value) for config in topic.configs),
     )
-
-
-def _created(
-    parts: Parts,
-    rights: Rights,
-    plan: TopicPlan | PenstockError,
-    outcome: TopicPlan | Topic | PenstockError,
-) -> Entry:
-    if isinstance(outcome, PenstockError):
-        return {**failed(outcome), "configs": ()}
-    if isinstance(plan, PenstockError):
-        return {**failed(plan), "configs": ()}
-    topic_id = outcome.topic_id if isinstance(outcome, Topic) else None
-    if not rights.allows("describe_configs", "topic", plan.name):
-        return {
-            "topic_id": topic_id,
-            "topic_config_error_code": error_number(TopicAuthorisationFailed.code),
-            "num_partitions": -1,
-            "replication_factor": -1,
-            "configs": (),
-        }
-    configs = [
-        {
-            "name": entry.name,
-            "value": entry.value,
-            "read_only": entry.read_only,
-            "config_source": int(entry.source),
-            "is_sensitive": entry.sensitive,
-        }
-        for entry in describe_topic(parts.topic_admin.levels(), plan.configs)
-    ]
-    notes = idle_topic_configs(plan.configs)
-    if notes and isinstance(outcome, Topic):
-        logger.warning("topic %s: %s", plan.name, "; ".join(notes))
-    return {
-        "topic_id": topic_id,
-        "error_message": "; ".join(notes) or None,
-        "num_partitions": len(plan.partitions),
-        "replication_factor": len(plan.partitions[0]),
-        "configs": configs,
-    }
-
-
-# -- DeleteTopics ---------------------------------------------------------------------------
-
-
-async def delete_topics(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    if not parts.settings.delete_topic_enable:
-        if context.version < 3:
-            raise BadRequest("Topic deletion is disabled.")
-        raise TopicDeletionDisabled("topic deletion is disabled: delete.topic.enable is false")
-    await parts.cluster.refresh()
-    if context.version < 6:
-        asked = [(name, None) for name in request.topic_names]
-    else:
-        asked = [(topic.name, topic.topic_id) for topic in request.topics]
-    counts = Counter(_resolved(parts, name, topic_id) for name, topic_id in asked)
-    quota = parts.quotas.mutations(context, strict_from=5)
-    responses: list[Entry] = []
-    for start in range(0, len(asked), CONCURRENT_CHANGES_MAX):
-        chunk = dict.fromkeys(asked[start : start + CONCURRENT_CHANGES_MAX])
-        responses += await asyncio.gather(
-            *(_delete(parts, context, name, topic_id, counts, quota) for name, topic_id in chunk)
-        )
-    await parts.cluster.refresh()
-    return {"throttle_time": parts.quotas.mutated(quota), "responses": responses}
-
-
-def _resolved(parts: Parts, name: str | None, topic_id: UUID | None) -> object:
-    topic = parts.cluster.image.topics.get(name) if name is not None else None
-    return topic.topic_id if topic is not None else (topic_id or name)
-
-
-def _deletable(
-    parts: Parts, context: RequestContext, name: str | None, topic_id: UUID | None
-) -> Topic:
-    """Return the topic; only callers with describe permission learn whether it exists."""
-    rights = context.rights
-    if rights.allows("delete", "cluster", CLUSTER):
-        return _find(parts, name, topic_id)
-    if name is not None and topic_id is None and not rights.allows("describe", "topic", name):
-        raise context.refusal("describe", "topic", name)
-    topic = _find(parts, name, topic_id)
-    if not rights.allows("delete", "topic", topic.name):
-        raise context.refusal("delete", "topic", topic.name if name else str(topic_id))
-    return topic
-
-
-async def _delete(
-    parts: Parts,
-    context: RequestContext,
-    name: str | None,
-    topic_id: UUID | None,
-    counts: Mapping[object, int],
-    quota: MutationQuota,
-) -> Entry:
-    answer: Entry = {"name": name, "topic_id": topic_id}
-    try:
-        if counts[_resolved(parts, name, topic_id)] > 1:
-            raise BadRequest("Duplicate topic name or id.")
-        topic = _deletable(parts, context, name, topic_id)
-        quota.take(len(topic.partitions))
-        await parts.control.delete_topic(topic.topic_id)
-        return {"name": topic.name, "topic_id": topic.topic_id}
-    except UnknownTopic as error:
-        gone = UnknownTopicOrPartition(f"topic {name!r} does not exist any more") if name else error
-        return {**answer, **failed(gone)}
-    except PenstockError as error:
-        return {**answer, **failed(error)}
-
-
-def _find(parts: Parts, name: str | None, topic_id: UUID | None) -> Topic:
-    if name is not None and topic_id is not None:
-        raise BadRequest("You may not specify both topic name and topic id.")
-    if name is not None:
-        topic = parts.cluster.image.topics.get(name)
-        if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
-        return topic
-    if topic_id is None:
-        raise BadRequest("Neither topic name nor id were specified.")
-    known = parts.partitions.topics_by_id.get(topic_id.bytes)
-    if known is None:
-        raise UnknownTopicId(f"topic id {topic_id} does not exist")
-    return known.topic
-
-
-# -- CreatePartitions -----------------------------------------------------------------------
-
-
-async def create_partitions(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    counts = Counter(topic.name for topic in request.topics)
-    await parts.cluster.refresh()
-    quota = parts.quotas.mutations(context, strict_from=3)
-    results = [
-        await _grow(parts, topic, quota, validate_only=request.validate_only)
-        for topic in request.topics
-        if counts[topic.name] == 1
-    ]
-    twice = failed(BadRequest("Duplicate topic name."))
-    results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
-    await parts.cluster.refresh()
-    await parts.topic_admin.led(list(counts))
-    return {"throttle_time": parts.quotas.mutated(quota), "results": results}
-
-
-async def _grow(parts: Parts, asked: Any, quota: MutationQuota, *, validate_only: bool) -> Entry:
-    try:
-        topic = _find(parts, asked.name, None)
-        new = plan_partitions(
-            topic,
-            total_count=asked.count,
-            assignments=None
-            if asked.assignments is None
-            else [tuple(item.broker_ids) for item in asked.assignments],
-            image=parts.cluster.image,
-            settings=parts.settings,
-            levels=parts.topic_admin.levels(),
-        )
-        quota.take(len(new))
-        if not validate_only:
-            config = topic_config(parts.topic_admin.levels(), topic.configs)
-            await parts.control.create_partitions(
-                topic_id=topic.topic_id,
-                expected_count=len(topic.partitions),
-                new=new,
-                min_insync_replicas=config.min_insync_replicas,
-            )
-            await parts.cluster.refresh()
-    except PenstockError as error:
-        return {"name": asked.name, **failed(error)}
-    return {"name": asked.name}
-
-
-# -- DeleteRecords --------------------------------------------------------------------------
-
-
-async def delete_records(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    """Delete records in the leaders' logs, then wait for replicas until the client's timeout."""
-    waiting: list[tuple[Partition, Entry]] = []
-    topics = [
-        {
-            "name": topic.name,
-            "partitions": [
-                await _trimmed(parts, topic.name, partition, waiting)
-                for partition in topic.partitions
-            ],
-        }
-        for topic in request.topics
-    ]
-    loop = asyncio.get_running_loop()
-    until = loop.time() + milliseconds(request.timeout) / 1000
-    for partition, answer in waiting:
-        try:
-            await partition.deleted(answer["low_watermark"], seconds=until - loop.time())
-        except PenstockError as error:
-            answer |= {"low_watermark": -1, "error_code": error_of(error)[0]}
-    return {"topics": topics}
-
-
-async def _trimmed(
-    parts: Parts, name: str, partition: Any, waiting: list[tuple[Partition, Entry]]
-) -> Entry:
-    index = partition.partition_index
-    answer: Entry = {"partition_index": index, "low_watermark": -1}
-    try:
-        found = parts.partitions.partition(name, index)
-        if parts.partitions.topics[name].topic.internal:
-            raise InternalTopic(name)
-        policy = found.config.cleanup_policy
-        if "delete" not in policy:
-            raise PolicyViolation(
-                f"topic {name!r}: deleting records needs cleanup.policy = delete, not"
-                f" {','.join(policy)}"
-            )
-        answer["low_watermark"] = await found.delete_records(partition.offset)
-        waiting.append((found, answer))
-    except PenstockError as error:
-        answer["error_code"], _ = error_of(error)
-    return answer

@@ -1,15 +1,21 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, ListTransactions.
+"""InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, and
+ListTransactions.
+
+A producer without a transactional id gets a new id even if it sends its old one; the transaction
+coordinator decides for others.
 
 Producers send AddPartitionsToTxn up to version 3, for one transaction; brokers send it from version
 4 on, for many, to add or verify partitions. Clients without PRODUCER_FENCED get
 INVALID_PRODUCER_EPOCH.
 
-Source: KIP-98, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-890, KIP-994.
+Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-679 (who may be
+idempotent), KIP-890, KIP-994.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.ids import TopicPartition
+from penstock.broker.admin_errors import BadRequest
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.ownership import CoordinatorNotAvailable
 from penstock.broker.coordination.transaction_link import by_topic, refused_error
@@ -29,6 +36,7 @@ from penstock.broker.coordination.transactions import (
     Ended,
     EndTransaction,
     Initialised,
+    InitProducerId,
     ListedTransactions,
     ListTransactions,
     ProducerIdentity,
@@ -37,15 +45,22 @@ from penstock.broker.coordination.transactions import (
 )
 from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
 from penstock.broker.limits import LOOK_FOR_TOPICS_SECONDS
+from penstock.security import CLUSTER
+from penstock.wire.kafka.primitives import milliseconds
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
     from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.producer_ids import ProducerIds
     from penstock.security import Rights
+
+logger = logging.getLogger(__name__)
 
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"
+INIT_FENCED_FROM: Final = 4
+"""First version of InitProducerId with PRODUCER_FENCED."""
 FENCED_FROM: Final = 2
 """First version of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn with PRODUCER_FENCED."""
 BATCHED_FROM: Final = 4
@@ -58,9 +73,225 @@ _ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Transactions:
     cluster: ClusterMetadata
+    producer_ids: ProducerIds
     transactions: TransactionCoordinator
+
+    # -- a producer -----------------------------------------------------------------------------
+
+    async def init_producer_id(self, context: RequestContext, request: Any) -> dict[str, Any]:
+        """Return a new producer id and epoch 0, or those of a transactional id."""
+        _authorise(context, request.transactional_id)
+        if request.transactional_id is None:
+            return {"producer_id": await self.producer_ids.next(), "producer_epoch": 0}
+        if not request.transactional_id:
+            raise BadRequest(
+                "transactional.id must not be empty; omit it for a producer without transactions"
+            )
+        response = await self.transactions.call(
+            InitProducerId(
+                transactional_id=request.transactional_id,
+                timeout_ms=milliseconds(request.transaction_timeout),
+                producer=ProducerIdentity(
+                    int(getattr(request, "producer_id", -1)),
+                    int(getattr(request, "producer_epoch", -1)),
+                ),
+            )
+        )
+        if isinstance(response, Refused):
+            logger.info("%s", response.message)
+        return identity_answer(response, context.version, INIT_FENCED_FROM)
+
+    # -- a transaction --------------------------------------------------------------------------
+
+    async def add_partitions_to_txn(self, context: RequestContext, request: Any) -> Entry:
+        if context.version >= BATCHED_FROM:
+            results = await asyncio.gather(
+                *[
+                    self._added_by_broker(context.version, transaction)
+                    for transaction in request.transactions
+                ]
+            )
+            return {"results_by_transaction": results}
+        producer = ProducerIdentity(
+            int(request.v3_and_below_producer_id), int(request.v3_and_below_producer_epoch)
+        )
+        partitions = _partitions(request.v3_and_below_topics)
+        refused = {
+            partition: context.refusal("write", "topic", partition.topic).code
+            for partition in partitions
+            if not context.rights.allows("write", "topic", partition.topic)
+        }
+        if refused:
+            return {"results_by_topic_v3_and_below": _refused(partitions, refused)}
+        return {
+            "results_by_topic_v3_and_below": await self._added(
+                context.version,
+                request.v3_and_below_transactional_id,
+                producer,
+                partitions,
+                kind=AddToTransaction,
+            )
+        }
+
+    async def _added_by_broker(self, version: int, transaction: Any) -> Entry:
+        partitions, producer = _partitions(transaction.topics), _identity(transaction)
+        kind = VerifyPartitions if transaction.verify_only else _ADD_SOON
+        return {
+            "transactional_id": transaction.transactional_id,
+            "topic_results": await self._added(
+                version, transaction.transactional_id, producer, partitions, kind=kind
+            ),
+        }
+
+    async def _added(
+        self,
+        version: int,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TopicPartition],
+        *,
+        kind: Callable[..., AddToTransaction | VerifyPartitions],
+    ) -> list[Entry]:
+        """Add all partitions to one transaction, or none, and return their results."""
+        unknown = await self._unknown(partitions)
+        if unknown:
+            return _refused(partitions, dict.fromkeys(unknown, UnknownTopicOrPartition.code))
+        try:
+            response = await self.transactions.call(
+                kind(
+                    transactional_id=transactional_id,
+                    producer=producer,
+                    partitions=frozenset(partitions),
+                )
+            )
+        except PenstockError as error:
+            number, _ = error_of(error)
+            return _results(dict.fromkeys(partitions, number))
+        if isinstance(response, Refused):
+            code = known_code(response.error, version, FENCED_FROM)
+            return _results(dict.fromkeys(partitions, code))
+        if isinstance(response, Added):
+            return _results(dict.fromkeys(partitions, 0))
+        if not isinstance(response, Verified):
+            raise unexpected(response)
+        abortable = error_number("transaction_abortable")
+        return _results(
+            {
+                partition: abortable if partition in response.missing else 0
+                for partition in partitions
+            }
+        )
+
+    async def _unknown(self, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
+        unknown = self._missing(partitions)
+        if unknown:
+            await self.cluster.look(LOOK_FOR_TOPICS_SECONDS)
+            unknown = self._missing(partitions)
+        return unknown
+
+    def _missing(self, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
+        topics = self.cluster.image.topics
+        return {
+            partition
+            for partition in partitions
+            if partition.topic not in topics
+            or not 0 <= partition.partition < len(topics[partition.topic].partitions)
+        }
+
+    async def add_offsets_to_txn(self, context: RequestContext, request: Any) -> Entry:
+        response = await self.transactions.call(
+            AddToTransaction(
+                transactional_id=request.transactional_id,
+                producer=_identity(request),
+                groups=frozenset({request.group_id}),
+            )
+        )
+        if isinstance(response, Refused):
+            return {"error_code": known_code(response.error, context.version, FENCED_FROM)}
+        if not isinstance(response, Added):
+            raise unexpected(response)
+        return {}
+
+    async def end_txn(self, context: RequestContext, request: Any) -> Entry:
+        response = await self.transactions.call(
+            EndTransaction(
+                transactional_id=request.transactional_id,
+                producer=_identity(request),
+                commit=request.committed,
+                raises_epoch=context.version >= RAISES_EPOCH_FROM,
+            )
+        )
+        return identity_answer(response, context.version, FENCED_FROM)
+
+    # -- administration -------------------------------------------------------------------------
+
+    async def describe_transactions(self, context: RequestContext, request: Any) -> Entry:
+        return {
+            "transaction_states": [
+                await self._described(context.rights, transactional_id)
+                for transactional_id in request.transactional_ids
+            ]
+        }
+
+    async def _described(self, rights: Rights, transactional_id: str) -> Entry:
+        nothing = {
+            "transactional_id": transactional_id,
+            "transaction_state": "",
+            "transaction_timeout": 0,
+            "transaction_start_time": 0,
+            "producer_id": -1,
+            "producer_epoch": -1,
+            "topics": (),
+        }
+        try:
+            response = await self.transactions.call(
+                DescribeTransaction(transactional_id=transactional_id)
+            )
+            if isinstance(response, Refused):
+                raise refused_error(response)
+            if not isinstance(response, DescribedTransaction):
+                raise unexpected(response)
+        except PenstockError as error:
+            number, _ = error_of(error)
+            return {**nothing, "error_code": number}
+        known = response.metadata
+        return {
+            "transactional_id": transactional_id,
+            "transaction_state": known.state.value,
+            "transaction_timeout": known.timeout_ms,
+            "transaction_start_time": known.start_ms,
+            "producer_id": known.producer.producer_id,
+            "producer_epoch": known.producer.producer_epoch,
+            "topics": [
+                {"topic": name, "partitions": indexes}
+                for name, indexes in by_topic(sorted(response.unmarked)).items()
+                if rights.allows("describe", "topic", name)
+            ],
+        }
+
+    async def list_transactions(self, context: RequestContext, request: Any) -> Entry:
+        response = await self.transactions.list(
+            ListTransactions(
+                states=tuple(request.state_filters),
+                producer_ids=frozenset(map(int, request.producer_id_filters)),
+                running_ms=int(getattr(request, "duration_filter", -1)),
+            )
+        )
+        if not isinstance(response, ListedTransactions):
+            raise unexpected(response)
+        return {
+            "unknown_state_filters": response.unknown_states,
+            "transaction_states": [
+                {
+                    "transactional_id": transaction.transactional_id,
+                    "producer_id": transaction.producer_id,
+                    "transaction_state": transaction.state,
+                }
+                for transaction in response.transactions
+            ],
+        }
 
 
 def _identity(request: Any) -> ProducerIdentity:
@@ -93,93 +324,10 @@ def identity_answer(response: Any, version: int, known_from: int) -> Entry:
     return {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
 
 
-# -- a transaction --------------------------------------------------------------------------
-
-
-async def add_partitions_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    if context.version >= BATCHED_FROM:
-        results = await asyncio.gather(
-            *[
-                _added_by_broker(parts, context.version, transaction)
-                for transaction in request.transactions
-            ]
-        )
-        return {"results_by_transaction": results}
-    producer = ProducerIdentity(
-        int(request.v3_and_below_producer_id), int(request.v3_and_below_producer_epoch)
-    )
-    partitions = _partitions(request.v3_and_below_topics)
-    refused = {
-        partition: context.refusal("write", "topic", partition.topic).code
-        for partition in partitions
-        if not context.rights.allows("write", "topic", partition.topic)
-    }
-    if refused:
-        return {"results_by_topic_v3_and_below": _refused(partitions, refused)}
-    return {
-        "results_by_topic_v3_and_below": await _added(
-            parts,
-            context.version,
-            request.v3_and_below_transactional_id,
-            producer,
-            partitions,
-            kind=AddToTransaction,
-        )
-    }
-
-
-async def _added_by_broker(parts: Parts, version: int, transaction: Any) -> Entry:
-    partitions, producer = _partitions(transaction.topics), _identity(transaction)
-    kind = VerifyPartitions if transaction.verify_only else _ADD_SOON
-    return {
-        "transactional_id": transaction.transactional_id,
-        "topic_results": await _added(
-            parts, version, transaction.transactional_id, producer, partitions, kind=kind
-        ),
-    }
-
-
 def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     return [
         TopicPartition(topic.name, int(index)) for topic in topics for index in topic.partitions
     ]
-
-
-async def _added(
-    parts: Parts,
-    version: int,
-    transactional_id: str,
-    producer: ProducerIdentity,
-    partitions: Sequence[TopicPartition],
-    *,
-    kind: Callable[..., AddToTransaction | VerifyPartitions],
-) -> list[Entry]:
-    """Add all partitions to one transaction, or none, and return their results."""
-    unknown = await _unknown(parts, partitions)
-    if unknown:
-        return _refused(partitions, dict.fromkeys(unknown, UnknownTopicOrPartition.code))
-    try:
-        response = await parts.transactions.call(
-            kind(
-                transactional_id=transactional_id,
-                producer=producer,
-                partitions=frozenset(partitions),
-            )
-        )
-    except PenstockError as error:
-        number, _ = error_of(error)
-        return _results(dict.fromkeys(partitions, number))
-    if isinstance(response, Refused):
-        code = known_code(response.error, version, FENCED_FROM)
-        return _results(dict.fromkeys(partitions, code))
-    if isinstance(response, Added):
-        return _results(dict.fromkeys(partitions, 0))
-    if not isinstance(response, Verified):
-        raise unexpected(response)
-    abortable = error_number("transaction_abortable")
-    return _results(
-        {partition: abortable if partition in response.missing else 0 for partition in partitions}
-    )
 
 
 def _refused(
@@ -190,24 +338,6 @@ def _refused(
     return _results(
         {partition: error_number(errors.get(partition, others)) for partition in partitions}
     )
-
-
-async def _unknown(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
-    unknown = _missing(parts, partitions)
-    if unknown:
-        await parts.cluster.look(LOOK_FOR_TOPICS_SECONDS)
-        unknown = _missing(parts, partitions)
-    return unknown
-
-
-def _missing(parts: Parts, partitions: Sequence[TopicPartition]) -> set[TopicPartition]:
-    topics = parts.cluster.image.topics
-    return {
-        partition
-        for partition in partitions
-        if partition.topic not in topics
-        or not 0 <= partition.partition < len(topics[partition.topic].partitions)
-    }
 
 
 def _results(codes: Mapping[TopicPartition, int]) -> list[Entry]:
@@ -226,100 +356,14 @@ def _results(codes: Mapping[TopicPartition, int]) -> list[Entry]:
     ]
 
 
-async def add_offsets_to_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    response = await parts.transactions.call(
-        AddToTransaction(
-            transactional_id=request.transactional_id,
-            producer=_identity(request),
-            groups=frozenset({request.group_id}),
-        )
-    )
-    if isinstance(response, Refused):
-        return {"error_code": known_code(response.error, context.version, FENCED_FROM)}
-    if not isinstance(response, Added):
-        raise unexpected(response)
-    return {}
-
-
-async def end_txn(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    response = await parts.transactions.call(
-        EndTransaction(
-            transactional_id=request.transactional_id,
-            producer=_identity(request),
-            commit=request.committed,
-            raises_epoch=context.version >= RAISES_EPOCH_FROM,
-        )
-    )
-    return identity_answer(response, context.version, FENCED_FROM)
-
-
-# -- administration -------------------------------------------------------------------------
-
-
-async def describe_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    return {
-        "transaction_states": [
-            await _described(parts, context.rights, transactional_id)
-            for transactional_id in request.transactional_ids
-        ]
-    }
-
-
-async def _described(parts: Parts, rights: Rights, transactional_id: str) -> Entry:
-    nothing = {
-        "transactional_id": transactional_id,
-        "transaction_state": "",
-        "transaction_timeout": 0,
-        "transaction_start_time": 0,
-        "producer_id": -1,
-        "producer_epoch": -1,
-        "topics": (),
-    }
-    try:
-        response = await parts.transactions.call(
-            DescribeTransaction(transactional_id=transactional_id)
-        )
-        if isinstance(response, Refused):
-            raise refused_error(response)
-        if not isinstance(response, DescribedTransaction):
-            raise unexpected(response)
-    except PenstockError as error:
-        number, _ = error_of(error)
-        return {**nothing, "error_code": number}
-    known = response.metadata
-    return {
-        "transactional_id": transactional_id,
-        "transaction_state": known.state.value,
-        "transaction_timeout": known.timeout_ms,
-        "transaction_start_time": known.start_ms,
-        "producer_id": known.producer.producer_id,
-        "producer_epoch": known.producer.producer_epoch,
-        "topics": [
-            {"topic": name, "partitions": indexes}
-            for name, indexes in by_topic(sorted(response.unmarked)).items()
-            if rights.allows("describe", "topic", name)
-        ],
-    }
-
-
-async def list_transactions(parts: Parts, context: RequestContext, request: Any) -> Entry:
-    response = await parts.transactions.list(
-        ListTransactions(
-            states=tuple(request.state_filters),
-            producer_ids=frozenset(map(int, request.producer_id_filters)),
-            running_ms=int(getattr(request, "duration_filter", -1)),
-        )
-    )
-    if not isinstance(response, ListedTransactions):
-        raise unexpected(response)
-    return {
-        "unknown_state_filters": response.unknown_states,
-        "transaction_states": [
-            {
-                "transactional_id": transaction.transactional_id,
-                "producer_id": transaction.producer_id,
-                "transaction_state": transaction.state,
-            }
-            for transaction in response.transactions
-        ],
-    }
+def _authorise(context: RequestContext, transactional_id: str | None) -> None:
+    """Check permissions. Producers without a transactional id need write on any topic."""
+    rights = context.rights
+    if transactional_id is None:
+        if not (
+            rights.allows("idempotent_write", "cluster", CLUSTER)
+            or rights.allows_some("write", "topic")
+        ):
+            raise context.refusal("idempotent_write", "cluster", CLUSTER)
+    else:
+        context.authorise("write", "transactional_id", transactional_id)

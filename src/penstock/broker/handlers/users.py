@@ -46,18 +46,40 @@ class UnknownMechanism(InvalidError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Users:
     control: ControlPlane
     cluster: ClusterMetadata
 
+    async def describe_user_scram_credentials(
+        self, context: RequestContext, request: Any
+    ) -> Answer:
+        await self.cluster.look()
+        known = credentials_of(self.cluster.image)
+        counts = Counter([user.name for user in request.users or ()] or list(known))
+        return {"results": [_described(user, known.get(user), counts[user]) for user in counts]}
 
-async def describe_user_scram_credentials(
-    parts: Parts, context: RequestContext, request: Any
-) -> Answer:
-    await parts.cluster.look()
-    known = credentials_of(parts.cluster.image)
-    counts = Counter([user.name for user in request.users or ()] or list(known))
-    return {"results": [_described(user, known.get(user), counts[user]) for user in counts]}
+    async def alter_user_scram_credentials(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.refresh()
+        counts = Counter(deletion.name for deletion in (*request.deletions, *request.upsertions))
+        results: dict[str, Answer] = {}
+
+        def change(
+            known: Mapping[str, Mapping[str, ScramCredential]],
+        ) -> Mapping[str, Mapping[str, ScramCredential]]:
+            changed: dict[str, dict[str, ScramCredential]] = {}
+            for alteration in (*request.deletions, *request.upsertions):
+                try:
+                    if counts[alteration.name] > 1:
+                        raise DuplicateUser(alteration.name)
+                    changed[alteration.name] = _altered(alteration, known.get(alteration.name, {}))
+                    results[alteration.name] = {"user": alteration.name}
+                except PenstockError as error:
+                    results[alteration.name] = _failed(alteration.name, error)
+            return changed
+
+        await change_credentials(self.control, change)
+        await self.cluster.refresh()
+        return {"results": list(results.values())}
 
 
 def _described(user: str, known: Mapping[str, ScramCredential] | None, count: int) -> Answer:
@@ -70,32 +92,6 @@ def _described(user: str, known: Mapping[str, ScramCredential] | None, count: in
         for name, credential in known.items()
     ]
     return {"user": user, "credential_infos": infos}
-
-
-async def alter_user_scram_credentials(
-    parts: Parts, context: RequestContext, request: Any
-) -> Answer:
-    await parts.cluster.refresh()
-    counts = Counter(deletion.name for deletion in (*request.deletions, *request.upsertions))
-    results: dict[str, Answer] = {}
-
-    def change(
-        known: Mapping[str, Mapping[str, ScramCredential]],
-    ) -> Mapping[str, Mapping[str, ScramCredential]]:
-        changed: dict[str, dict[str, ScramCredential]] = {}
-        for alteration in (*request.deletions, *request.upsertions):
-            try:
-                if counts[alteration.name] > 1:
-                    raise DuplicateUser(alteration.name)
-                changed[alteration.name] = _altered(alteration, known.get(alteration.name, {}))
-                results[alteration.name] = {"user": alteration.name}
-            except PenstockError as error:
-                results[alteration.name] = _failed(alteration.name, error)
-        return changed
-
-    await change_credentials(parts.control, change)
-    await parts.cluster.refresh()
-    return {"results": list(results.values())}
 
 
 def _altered(alteration: Any, known: Mapping[str, ScramCredential]) -> dict[str, ScramCredential]:

@@ -42,18 +42,30 @@ class ImageApplier(Protocol):
         """Delete what is gone, after the listeners were notified."""
 
 
+async def _nothing(_: MetadataImage) -> None:
+    return
+
+
 class ClusterMetadata:
     """Topics, brokers and configurations of the cluster, as of the newest image."""
 
-    def __init__(self, control: ControlPlane, applier: ImageApplier) -> None:
+    def __init__(
+        self,
+        control: ControlPlane,
+        applier: ImageApplier,
+        *,
+        check: Callable[[MetadataImage], Awaitable[None]] = _nothing,
+        unreachable: Callable[[], frozenset[int]] = frozenset,
+        alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`check` raises if this broker must not use an image."""
         self.loaded: MetadataImage | None = None
         """Current image; None until the first `refresh`."""
-        self.check: Callable[[MetadataImage], Awaitable[None]] = _nothing
-        """Raises if this broker must not use an image."""
+        self._check = check
         self.on_image: list[Callable[[], None]] = []
-        self.unreachable: Callable[[], frozenset[int]] = frozenset
+        self.unreachable = unreachable
         """Registered brokers that are unreachable."""
-        self.alone: Callable[[], bool] = lambda: False
+        self.alone = alone
         """Whether other brokers may have replaced this one."""
         self.control = control
         self._applier = applier
@@ -86,7 +98,7 @@ class ClusterMetadata:
             image = await self.control.image()
             if image is self._applied:
                 return
-            await self.check(image)
+            await self._check(image)
             delta = delta_of(self._applied, image)
             self._applied = None
             await self._applier.prepare(delta)
@@ -159,7 +171,3 @@ class ClusterMetadata:
         if placement is None:
             placement = self._placements[rack] = Placement(image.serving, rack)
         return placement.partitions(topic)
-
-
-async def _nothing(_: MetadataImage) -> None:
-    return

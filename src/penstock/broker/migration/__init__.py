@@ -34,6 +34,6 @@ Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has n
 """
 
 from penstock.broker.migration.migrations import TopicMigrations
-from penstock.broker.migration.participant import MigrationParts
+from penstock.broker.migration.participant import MigrationContext
 
-__all__ = ["MigrationParts", "TopicMigrations"]
+__all__ = ["MigrationContext", "TopicMigrations"]

@@ -21,7 +21,7 @@ from penstock.control.batch_index.replicating_rules import epoch_of_copies
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from penstock.broker.migration.participant import MigrationParts
+    from penstock.broker.migration.participant import MigrationContext
     from penstock.control import MigrationParticipant, MigrationRequest, Topic
     from penstock.control.batch_index.migration_values import ParticipantState
     from penstock.diskless.migration import MigrationPart, TopicFilling
@@ -33,13 +33,13 @@ class FillingParticipant(Participant["TopicFilling"]):
 
     def __init__(
         self,
-        parts: MigrationParts,
+        context: MigrationContext,
         part: MigrationPart,
         topic: Topic,
         targets: Sequence[tuple[int, ...]] = (),
     ) -> None:
         """Take the topic; `targets` are the requested replicas by partition, at the leader."""
-        super().__init__(parts, part, topic)
+        super().__init__(context, part, topic)
         self._targets = targets
         self._logs: list[TopicPartition] = []
 
@@ -52,19 +52,19 @@ class FillingParticipant(Participant["TopicFilling"]):
     async def open(self, request: MigrationRequest) -> MigrationRequest:
         """Store a request with the targets; return the open one."""
         opened = await self.part.plane.open_migration(request, self._targets)
-        await self._parts.cluster.refresh()
+        await self._context.cluster.refresh()
         return opened
 
     async def begin(self) -> TopicFilling:
         from penstock.diskless.migration import FilledLog
 
-        topic, me, partitions = self._now(), self._parts.node_id, self._parts.partitions
+        topic, me, partitions = self._now(), self._context.node_id, self._context.partitions
         rows = [row for row in topic.partitions if me in row.target]
         self._logs = [TopicPartition(topic.name, row.index) for row in rows]
         made = await partitions.begin_logs(topic, [row.index for row in rows])
         logs = [FilledLog(log, epoch_of_copies(row)) for log, row in zip(made, rows, strict=True)]
-        filling = await self.part.filling_of(logs, self._parts.commits.flush_then)
-        needed, directory = await filling.needed_bytes(), self._parts.store.directory
+        filling = await self.part.filling_of(logs, self._context.commits.flush_then)
+        needed, directory = await filling.needed_bytes(), self._context.store.directory
         free = shutil.disk_usage(directory).free
         if needed > free:
             raise MigrationFailed(
@@ -80,7 +80,7 @@ class FillingParticipant(Participant["TopicFilling"]):
             await self.part.plane.fence_topic(request)
             await self.work.finish()
         for where in self._logs:
-            self._parts.partitions.finish_log(where)
+            self._context.partitions.finish_log(where)
 
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
         return self.part.participant(state, reason)
@@ -91,7 +91,7 @@ class FillingParticipant(Participant["TopicFilling"]):
         """Give the topic its replicas; raises as `DisklessPlane.replicate_topic`."""
         if request is None:
             raise BugError(f"topic {topic.name!r} is to get replicas without a request")
-        config = self._parts.store.config_of(topic.name)
+        config = self._context.store.config_of(topic.name)
         await self.part.replicate(
             topic, configs, request, min_insync_replicas=config.min_insync_replicas
         )
@@ -99,10 +99,10 @@ class FillingParticipant(Participant["TopicFilling"]):
     async def ended(self, *, made: bool) -> None:
         """Delete logs that no image has taken over."""
         self.state = self.goal if made else "copying"
-        await self._parts.partitions.drop_logs(self._logs)
+        await self._context.partitions.drop_logs(self._logs)
 
     def _now(self) -> Topic:
-        found = self._parts.partitions.topics_by_id.get(self.topic.topic_id.bytes)
+        found = self._context.partitions.topics_by_id.get(self.topic.topic_id.bytes)
         if found is None:
             raise UnknownTopicId(f"topic {self.topic.name!r} was deleted")
         return found.topic

@@ -26,7 +26,7 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import MigrationParts, Participant
+    from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.control.batch_index.migration_values import ParticipantState
 
 logger = logging.getLogger(__name__)
@@ -34,10 +34,10 @@ logger = logging.getLogger(__name__)
 
 class MigrationFollower:
     def __init__(
-        self, parts: MigrationParts, participant: Participant[Any], request: MigrationRequest
+        self, context: MigrationContext, participant: Participant[Any], request: MigrationRequest
     ) -> None:
         self.participant = participant
-        self._parts = parts
+        self._context = context
         self._request = request
         self._name = participant.topic.name
         self._plane = participant.part.plane
@@ -90,7 +90,7 @@ class MigrationFollower:
         """
         for running in await self._plane.running_migrations():
             if running.request == self._request:
-                owner = self._parts.cluster.image.broker(self._request.broker_id)
+                owner = self._context.cluster.image.broker(self._request.broker_id)
                 if owner is None or owner.incarnation != self._request.incarnation:
                     await self._plane.close_migration(self._request)
                     break
@@ -101,7 +101,7 @@ class MigrationFollower:
         ready = {
             member.broker_id
             for member in running.participants
-            if member.state in ("ready", "fenced") and is_of_living(self._parts, member)
+            if member.state in ("ready", "fenced") and is_of_living(self._context, member)
         }
         return ready >= self.participant.brokers() | {self._request.broker_id}
 
@@ -127,7 +127,7 @@ class MigrationFollower:
             logger.info("topic %s: its switch ended before this broker failed", self._name)
 
     async def _finish(self) -> None:
-        await retry_until_known(self._name, self._parts.cluster.refresh)
-        found = self._parts.partitions.topics_by_id.get(self._request.topic_id.bytes)
+        await retry_until_known(self._name, self._context.cluster.refresh)
+        found = self._context.partitions.topics_by_id.get(self._request.topic_id.bytes)
         made = found is not None and self.participant.is_made(found.topic)
         await self.participant.ended(made=made)

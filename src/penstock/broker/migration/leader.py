@@ -46,7 +46,7 @@ from penstock.control import (
 )
 
 if TYPE_CHECKING:
-    from penstock.broker.migration.participant import MigrationParts, Participant
+    from penstock.broker.migration.participant import MigrationContext, Participant
 
 Changed = Callable[[Topic], Mapping[str, str]]
 """Function from a topic to its configs after the migration."""
@@ -66,10 +66,10 @@ REFUSALS: Final = (
 
 class MigrationLeader:
     def __init__(
-        self, parts: MigrationParts, participant: Participant[Any], changed: Changed
+        self, context: MigrationContext, participant: Participant[Any], changed: Changed
     ) -> None:
         self.participant = participant
-        self._parts = parts
+        self._context = context
         self._changed = changed
         self._name = participant.topic.name
         self._plane = participant.part.plane
@@ -84,7 +84,7 @@ class MigrationLeader:
             request = self.participant.part.request(self.participant.topic)
             opened = await self._open(request)
             if opened != request:
-                await MigrationFollower(self._parts, self.participant, opened).run()
+                await MigrationFollower(self._context, self.participant, opened).run()
                 return
             self._request = request
         try:
@@ -96,7 +96,7 @@ class MigrationLeader:
                 )
             await self.participant.ended(made=False)
             raise
-        await retry_until_known(self._name, self._parts.cluster.refresh)
+        await retry_until_known(self._name, self._context.cluster.refresh)
         await self.participant.ended(made=True)
 
     async def _open(self, request: MigrationRequest) -> MigrationRequest:
@@ -109,7 +109,7 @@ class MigrationLeader:
             raise
 
     async def _copy(self) -> None:
-        others = self.participant.brokers() - {self._parts.node_id}
+        others = self.participant.brokers() - {self._context.node_id}
         await self.participant.catch_up()
         await self._ready(others)
         await self.participant.stop_producers(self._request)
@@ -158,7 +158,7 @@ class MigrationLeader:
             return {}
         participants = await self._stored()
         for broker_id in sorted(others):
-            if self._parts.cluster.image.broker(broker_id) is None:
+            if self._context.cluster.image.broker(broker_id) is None:
                 raise MigrationFailed(
                     f"topic {self._name!r}: participating broker {broker_id} is gone"
                 )
@@ -175,7 +175,7 @@ class MigrationLeader:
                 return {
                     participant.broker_id: participant
                     for participant in running.participants
-                    if is_of_living(self._parts, participant)
+                    if is_of_living(self._context, participant)
                 }
         raise MigrationFailed(
             f"topic {self._name!r}: another broker cancelled the switch; repeat the request"
@@ -194,12 +194,12 @@ class MigrationLeader:
             except StaleTopic:
                 if attempt == SWITCH_COMMITS_MAX:
                     raise
-                await retry_until_known(self._name, self._parts.cluster.refresh)
+                await retry_until_known(self._name, self._context.cluster.refresh)
             else:
                 return
 
     def _now(self) -> Topic:
-        found = self._parts.partitions.topics_by_id.get(self.participant.topic.topic_id.bytes)
+        found = self._context.partitions.topics_by_id.get(self.participant.topic.topic_id.bytes)
         if found is None:
             raise UnknownTopicId(f"topic {self._name!r} was deleted")
         return found.topic

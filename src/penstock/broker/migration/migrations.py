@@ -29,7 +29,7 @@ from penstock.control.epochs.rules import ack_quorum
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
-    from penstock.broker.migration.participant import MigrationParts, Participant
+    from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.diskless.migration import MigrationPart
 
 logger = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ _Running = MigrationLeader | MigrationFollower
 class TopicMigrations:
     """Migrations by topic id; belongs to the event loop."""
 
-    def __init__(self, parts: MigrationParts) -> None:
-        self._parts = parts
+    def __init__(self, context: MigrationContext) -> None:
+        self._context = context
         self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
         self._looked = False
         """Whether migrations of an earlier process of this broker were handled."""
@@ -56,7 +56,7 @@ class TopicMigrations:
             InvalidReplicationFactor: too few brokers can hold a replica.
             InvalidQuorum: `min.insync.replicas` is above the number of replicas.
         """
-        if self._parts.diskless is None:
+        if self._context.diskless is None:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
         if is_diskless(topic):
             self._targets(topic)
@@ -65,9 +65,9 @@ class TopicMigrations:
             raise InvalidConfig(f"topic {topic.name!r} is internal and cannot become diskless")
 
     def _targets(self, topic: Topic) -> list[tuple[int, ...]]:
-        levels = self._parts.topic_admin.levels()
-        targets = plan_replicas(topic, image=self._parts.cluster.image, levels=levels)
-        minimum = self._parts.store.config_of(topic.name).min_insync_replicas
+        levels = self._context.topic_admin.levels()
+        targets = plan_replicas(topic, image=self._context.cluster.image, levels=levels)
+        minimum = self._context.store.config_of(topic.name).min_insync_replicas
         ack_quorum(min(map(len, targets)), minimum)
         return targets
 
@@ -81,17 +81,17 @@ class TopicMigrations:
             MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is unchanged.
             PenstockError: likewise; store, log or control plane failed.
         """
-        service = self._parts.diskless
+        service = self._context.diskless
         if service is None:
             check_local(topic.name, {DISKLESS_CONFIG: "true"})
             return
         if topic.topic_id not in self._running:
             participant: Participant[Any] = (
-                FillingParticipant(self._parts, service.migration, topic, self._targets(topic))
+                FillingParticipant(self._context, service.migration, topic, self._targets(topic))
                 if is_diskless(topic)
-                else LocalParticipant(self._parts, service.migration, topic)
+                else LocalParticipant(self._context, service.migration, topic)
             )
-            self._begin(MigrationLeader(self._parts, participant, changed))
+            self._begin(MigrationLeader(self._context, participant, changed))
         running, task = self._running[topic.topic_id]
         done, _ = await asyncio.wait([task], timeout=SWITCH_WAIT_SECONDS)
         if not done:
@@ -107,17 +107,17 @@ class TopicMigrations:
 
     async def look(self) -> None:
         """Join migrations of other brokers, and cancel those whose broker is gone."""
-        service = self._parts.diskless
-        alone = self._looked and len(self._parts.cluster.image.brokers) < 2
+        service = self._context.diskless
+        alone = self._looked and len(self._context.cluster.image.brokers) < 2
         if service is None or alone:
             return
         part = service.migration
         running = await part.plane.running_migrations()
         self._looked = True
         if running:
-            await self._parts.cluster.refresh()
+            await self._context.cluster.refresh()
         for request, participants in running:
-            owner = self._parts.cluster.image.broker(request.broker_id)
+            owner = self._context.cluster.image.broker(request.broker_id)
             is_own = self._is_own(request)
             if is_own and request.topic_id in self._running:
                 continue
@@ -128,20 +128,20 @@ class TopicMigrations:
                 self._join(part, request)
 
     def _is_own(self, row: MigrationRequest | MigrationParticipant) -> bool:
-        me = self._parts.cluster.image.broker(self._parts.node_id)
+        me = self._context.cluster.image.broker(self._context.node_id)
         return me is not None and (row.broker_id, row.incarnation) == (
             me.broker_id,
             me.incarnation,
         )
 
     def _join(self, part: MigrationPart, request: MigrationRequest) -> None:
-        found = self._parts.partitions.topics_by_id.get(request.topic_id.bytes)
+        found = self._context.partitions.topics_by_id.get(request.topic_id.bytes)
         if found is None or request.topic_id in self._running:
             return
         kind = FillingParticipant if is_diskless(found.topic) else LocalParticipant
-        participant: Participant[Any] = kind(self._parts, part, found.topic)
-        if self._parts.node_id in participant.brokers():
-            self._begin(MigrationFollower(self._parts, participant, request))
+        participant: Participant[Any] = kind(self._context, part, found.topic)
+        if self._context.node_id in participant.brokers():
+            self._begin(MigrationFollower(self._context, participant, request))
 
     def _begin(self, running: _Running) -> None:
         task = asyncio.ensure_future(running.run())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationParts:
+class MigrationContext:
     """Dependencies of migrations; `posts_ended` waits for open commits of sinks."""
 
     node_id: int
@@ -48,9 +48,9 @@ class MigrationParts:
     posts_ended: Callable[[], Awaitable[None]]
 
 
-def is_of_living(parts: MigrationParts, participant: MigrationParticipant) -> bool:
+def is_of_living(context: MigrationContext, participant: MigrationParticipant) -> bool:
     """Whether the participant's process still owns its broker id, as far as is known."""
-    found = parts.cluster.image.broker(participant.broker_id)
+    found = context.cluster.image.broker(participant.broker_id)
     return found is not None and found.incarnation == participant.incarnation
 
 
@@ -71,13 +71,13 @@ class Participant(ABC, Generic[WorkT]):
 
     goal: ClassVar[str]
 
-    def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
+    def __init__(self, context: MigrationContext, part: MigrationPart, topic: Topic) -> None:
         self.state = "copying"
         self.passes = 0
-        self.started_ms = parts.clock.now_ms()
+        self.started_ms = context.clock.now_ms()
         self.topic = topic
         self.part = part
-        self._parts = parts
+        self._context = context
         self._work: WorkT | None = None
 
     @property
@@ -172,13 +172,13 @@ class Participant(ABC, Generic[WorkT]):
 class LocalParticipant(Participant["TopicCopy"]):
     goal: ClassVar[str] = "diskless"
 
-    def __init__(self, parts: MigrationParts, part: MigrationPart, topic: Topic) -> None:
-        super().__init__(parts, part, topic)
+    def __init__(self, context: MigrationContext, part: MigrationPart, topic: Topic) -> None:
+        super().__init__(context, part, topic)
         self._partitions: list[LocalPartition] = []
 
     @property
     def needs_request(self) -> bool:
-        return bool(self.brokers() - {self._parts.node_id})
+        return bool(self.brokers() - {self._context.node_id})
 
     def brokers(self) -> set[int]:
         return {partition.leader for partition in self.topic.partitions}
@@ -190,9 +190,9 @@ class LocalParticipant(Participant["TopicCopy"]):
         return await self.part.plane.open_migration(request)
 
     async def begin(self) -> TopicCopy:
-        name, me = self.topic.name, self._parts.node_id
+        name, me = self.topic.name, self._context.node_id
         self._partitions = [
-            self._parts.partitions.with_log(name, partition.index)
+            self._context.partitions.with_log(name, partition.index)
             for partition in self.topic.partitions
             if partition.leader == me
         ]
@@ -204,7 +204,7 @@ class LocalParticipant(Participant["TopicCopy"]):
         fence = NotLeader(f"topic {name!r} is becoming diskless: refresh its metadata")
         async with self.fenced():
             copy.fenced_in([partition.fence(fence) for partition in self._partitions])
-            await self._parts.posts_ended()
+            await self._context.posts_ended()
             await asyncio.gather(*map(_acknowledged, self._partitions))
             await copy.catch_up(at_once=True)
             await copy.renew()

@@ -17,7 +17,6 @@ Belongs to the event-loop thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -46,13 +45,6 @@ class ThrottlingQuotaExceeded(RetriableError):
     """A partition mutation exceeds the quota; the response has the throttle time."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaParts:
-    settings: BrokerSettings
-    clock: Clock
-    cluster: ClusterMetadata
 
 
 def between_brokers(context: RequestContext) -> bool:
@@ -98,10 +90,9 @@ class MutationQuota:
 
 
 class Quotas:
-    def __init__(self, parts: QuotaParts) -> None:
-        settings = parts.settings
-        self._clock = parts.clock
-        self._cluster = parts.cluster
+    def __init__(self, *, settings: BrokerSettings, clock: Clock, cluster: ClusterMetadata) -> None:
+        self._clock = clock
+        self._cluster = cluster
         self._rates = Windows(
             samples=settings.quota_window_num,
             window_ms=settings.quota_window_size_seconds * 1000.0,

@@ -15,8 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import InvalidSetting, PenstockError
 from penstock.base.metrics import Sample
@@ -41,7 +40,6 @@ from penstock.security.sasl import (
     Outcome,
     new_nonce,
 )
-from penstock.security.users_file import FileCredentials
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock, Randomness
@@ -56,29 +54,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_NO_USERS: Final = FileCredentials({})
-
-
-@dataclass(frozen=True, slots=True)
-class SecurityParts:
-    security: Security
-    clock: Clock
-    randomness: Randomness
-    audit: Audit
-
 
 class SecurityService:
     """Authentication of all connections; belongs to the event loop."""
 
-    def __init__(self, parts: SecurityParts, owner: ConnectionOwner) -> None:
-        settings = parts.security.settings
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        security: Security,
+        clock: Clock,
+        randomness: Randomness,
+        audit: Audit,
+        cluster_users: Credentials,
+        owner: ConnectionOwner,
+    ) -> None:
+        settings = security.settings
+        self._security = security
+        self._clock = clock
+        self._randomness = randomness
+        self._audit = audit
         self._settings = settings
         self._owner = owner
         self.listener_group = ListenerGroup[ListenerMaterials](settings.bounds, lambda: owner.now())
         self.limits = self.listener_group.limits
         self.listeners = self.listener_group.listeners
-        self.cluster_users: Credentials = _NO_USERS
+        self.cluster_users = cluster_users
         """Users in the control plane."""
         self.secret: PeerSecret | None = None
         """Secret of the cluster's brokers, once the control plane has returned it."""
@@ -121,10 +121,10 @@ class SecurityService:
                 secret.credential(mechanism)  # computed slowly the first time
             return ListenerMaterials(
                 listener,
-                self._parts.security.of(listener.name, listener.protocol),
+                self._security.of(listener.name, listener.protocol),
                 secret=secret,
                 cluster_users=lambda: self.cluster_users,
-                clock=self._parts.clock,
+                clock=self._clock,
             )
 
         return await self.listener_group.open(listener.name, load)
@@ -148,7 +148,7 @@ class SecurityService:
         )
 
     def _nonce(self) -> str:
-        return new_nonce(self._parts.randomness)
+        return new_nonce(self._randomness)
 
     # Connections (`unauthenticated.Authenticator`)
 
@@ -290,7 +290,7 @@ class SecurityService:
         lifetime_ms, principal = authentication.accept(
             accepted,
             self._owner.now(),
-            self._parts.clock.now_ms(),
+            self._clock.now_ms(),
             self.listeners[connection.listener].settings.connections_max_reauth_ms,
         )
         connection.principal = principal
@@ -339,7 +339,7 @@ class SecurityService:
     ) -> None:
         if mechanism == "SSL":
             self._count(connection, mechanism, outcome)
-        self._parts.audit.record(
+        self._audit.record(
             AuditEvent(
                 event="authentication",
                 outcome=outcome,

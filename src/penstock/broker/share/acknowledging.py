@@ -101,8 +101,7 @@ class Answers:
         topic = self._partitions.topics_by_id.get(topic_id.bytes)
         if topic is None:
             raise UnknownTopicId(f"topic id {topic_id} does not exist")
-        if not self._context.rights.allows("read", "topic", topic.topic.name):
-            raise self._context.refusal("read", "topic", topic.topic.name)
+        self._context.authorise("read", "topic", topic.topic.name)
         return self._partitions.partition_of(topic, index)
 
     async def open(self, partitions: Sequence[Place]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.base.errors import PenstockError
@@ -13,14 +12,13 @@ from penstock.base.metrics import Sample
 from penstock.base.pause import pause
 from penstock.broker.group_configs import GROUP_KIND, ConfigsOfGroups
 from penstock.broker.metadata.delta import delta_of
-from penstock.broker.parts import parts_of
 from penstock.broker.share import metrics
-from penstock.broker.share.dead_letters.writer import DeadLetterWriter, WriterParts
+from penstock.broker.share.dead_letters.writer import DeadLetterWriter
 from penstock.broker.share.limits import DEAD_LETTER_LOOK_SECONDS
 from penstock.broker.share.offsets import ShareOffsets
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
-from penstock.broker.share.shares import Shares, SharesParts, place_of
+from penstock.broker.share.shares import Shares, place_of
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -40,44 +38,50 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareParts:
-    settings: BrokerSettings
-    control: ControlPlane
-    clock: Clock
-    cluster: ClusterMetadata
-    fetch_hub: FetchHub
-    coordinator: GroupCoordinator
-    partitions: PartitionRegistry
-    topic_admin: TopicAdmin
-    identity: Identity
-
-
 class ShareService:
     """Serves share groups. Belongs to the event-loop thread."""
 
-    def __init__(self, parts: ShareParts) -> None:
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        control: ControlPlane,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        fetch_hub: FetchHub,
+        coordinator: GroupCoordinator,
+        partitions: PartitionRegistry,
+        topic_admin: TopicAdmin,
+        identity: Identity,
+    ) -> None:
         self._stopped = False
-        self._configs = ConfigsOfGroups(parts.settings)
-        self._cluster = parts.cluster
+        self._configs = ConfigsOfGroups(settings)
+        self._cluster = cluster
         self.shares = Shares(
-            SharesParts(control=parts.control, clock=parts.clock),
+            control=control,
+            clock=clock,
             settings_of=self.settings_of,
-            changed=parts.fetch_hub.advanced,
+            changed=fetch_hub.advanced,
             archiving=self._archiving,
         )
         self.dead_letters = DeadLetterWriter(
-            parts_of(WriterParts, parts),
+            settings=settings,
+            clock=clock,
+            cluster=cluster,
+            partitions=partitions,
+            topic_admin=topic_admin,
+            fetch_hub=fetch_hub,
+            identity=identity,
             shares=self.shares,
             settings_of=self.settings_of,
-            changed=parts.fetch_hub.advanced,
+            changed=fetch_hub.advanced,
         )
-        self._partitions = parts.partitions
+        self._partitions = partitions
         self._looking: asyncio.Task[None] | None = None
-        self.sessions = ShareSessions(parts.settings.group_share_max_share_sessions, self._ended)
+        self.sessions = ShareSessions(settings.group_share_max_share_sessions, self._ended)
         self.disconnected = self.sessions.disconnected
-        self.offsets = ShareOffsets(parts.control, self.shares.forget)
-        self._ownership = parts.coordinator.ownership
+        self.offsets = ShareOffsets(control, self.shares.forget)
+        self._ownership = coordinator.ownership
         self._seen: MetadataImage | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self._stale = True

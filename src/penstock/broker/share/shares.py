@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -63,39 +62,34 @@ class _Unfenced:
         """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharesParts:
-    control: ControlPlane
-    clock: Clock
-
-
 class Shares:
     """Share partitions of this broker. Belongs to the event-loop thread."""
 
     def __init__(
         self,
-        parts: SharesParts,
         *,
+        control: ControlPlane,
+        clock: Clock,
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
         archiving: Callable[[StoredShare], None],
     ) -> None:
-        """Take the parts; `changed` wakes waiters of share partitions, by key.
+        """`changed` wakes waiters of share partitions, by key.
 
         `archiving` receives share partitions with records that wait for their dead letters.
         """
-        self._control = parts.control
+        self._control = control
         self._settings_of = settings_of
         self._changed = changed
         self._archiving = archiving
-        self._saver = Saver(parts.control, _Unfenced())
+        self._saver = Saver(control, _Unfenced())
         self._held: dict[str, StoredShare] = {}
         self._opening: dict[str, asyncio.Task[StoredShare]] = {}
         self._reads: dict[str, asyncio.Future[list[CoordinationRecord]]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._timers = Timers()
         self.acquired = 0
-        self._ticker = Ticker(parts.clock, self._tick)
+        self._ticker = Ticker(clock, self._tick)
         self.undeliverable = dict.fromkeys(Cause, 0)
         """Archived records by cause."""
         self.deleted = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -32,21 +31,22 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TelemetryParts:
-    settings: BrokerSettings
-    clock: Clock
-    randomness: Randomness
-    cluster: ClusterMetadata
-
-
 class Telemetry:
     """Metrics that clients push to this broker."""
 
-    def __init__(self, parts: TelemetryParts) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        *,
+        settings: BrokerSettings,
+        clock: Clock,
+        randomness: Randomness,
+        cluster: ClusterMetadata,
+    ) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._cluster = cluster
         self._configs: EntityConfigs = {}
-        self._instances = Instances(parts.settings.telemetry_max_bytes)
+        self._instances = Instances(settings.telemetry_max_bytes)
         self._series = ClientSeries()
         self._pushes = 0
         self.subscribed = False
@@ -54,7 +54,7 @@ class Telemetry:
 
     def image_changed(self) -> None:
         """Apply the subscriptions of the newest image."""
-        configs = self._parts.cluster.image.entity_configs
+        configs = self._cluster.image.entity_configs
         if configs is not self._configs:
             mine = _of_clients(configs)
             if mine != _of_clients(self._configs):
@@ -65,7 +65,7 @@ class Telemetry:
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> Instance:
         """Return a client's subscription; a new client has no id; raises TooEarly."""
-        client = instance_id or self._parts.randomness.uuid()
+        client = instance_id or self._randomness.uuid()
         return self._instances.ask(client, _attributes(context, client), self._now_ms())
 
     def push(
@@ -102,7 +102,7 @@ class Telemetry:
         self._pushes += 1
 
     def _now_ms(self) -> float:
-        return self._parts.clock.monotonic() * 1000
+        return self._clock.monotonic() * 1000
 
     def samples(self) -> Iterator[Sample]:
         yield Sample(metrics.PUSHES, self._pushes)

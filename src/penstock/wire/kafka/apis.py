@@ -19,9 +19,6 @@ expression). Two numbers may differ from kio's range:
 - `listed`: on each element of the response; unauthorized elements are left out;
 - `asked`: checked by the handler, because the resources depend on its state.
 
-`handler` names a function in `penstock.broker.handlers` as `module:function`; it is text because
-`wire` must not import the broker, and because handlers are imported at first use.
-
 Source: Kafka's `clients/src/main/resources/common/message/*.json` as generated in kio; KIP-35,
 KIP-482, KIP-511.
 """
@@ -87,7 +84,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """API key with its versions, handler and permissions."""
+    """API key with its versions and permissions."""
 
     key: int
     name: str
@@ -95,7 +92,6 @@ class Api:
     maximum: int
     served_from: int
     flexible_from: int
-    handler: str
     checks: tuple[Check, ...]
     """Required permissions; a test names the few APIs without any."""
 
@@ -134,7 +130,6 @@ def _api(
     minimum: int,
     maximum: int,
     flexible_from: int,
-    handler: str,
     *checks: Check,
 ) -> Api:
     return Api(
@@ -144,191 +139,110 @@ def _api(
         maximum=maximum,
         served_from=_SERVED_FROM.get(key, minimum),
         flexible_from=flexible_from,
-        handler=handler,
         checks=checks,
     )
 
 
 _ROWS: Final = (
-    # key, name, minimum, maximum, flexible from, handler, checks
+    # key, name, minimum, maximum, flexible from, checks
+    _api(0, "Produce", 0, 13, 9, asked("write", "transactional_id"), asked("write", "topic")),
+    _api(1, "Fetch", 4, 18, 12, asked("read", "topic")),
+    _api(2, "ListOffsets", 1, 11, 6, each("describe", "topic")),
     _api(
-        0, "Produce", 0, 13, 9, "produce:produce",
-        asked("write", "transactional_id"), asked("write", "topic"),
-    ),
-    _api(1, "Fetch", 4, 18, 12, "fetch:fetch", asked("read", "topic")),
-    _api(2, "ListOffsets", 1, 11, 6, "list_offsets:list_offsets", each("describe", "topic")),
-    _api(
-        3, "Metadata", 0, 13, 9, "metadata:metadata",
+        3, "Metadata", 0, 13, 9,
         asked("describe", "topic"), asked("create", "topic", unless="create"),
     ),
+    _api(8, "OffsetCommit", 2, 10, 8, whole("read", "group"), each("read", "topic")),
+    _api(9, "OffsetFetch", 1, 10, 6, asked("describe", "group"), asked("describe", "topic")),
     _api(
-        8, "OffsetCommit", 2, 10, 8, "offsets:offset_commit",
-        whole("read", "group"), each("read", "topic"),
-    ),
-    _api(
-        9, "OffsetFetch", 1, 10, 6, "offsets:offset_fetch",
-        asked("describe", "group"), asked("describe", "topic"),
-    ),
-    _api(
-        10, "FindCoordinator", 0, 6, 3, "groups:find_coordinator",
+        10, "FindCoordinator", 0, 6, 3,
         asked("describe", "group"),
         asked("describe", "transactional_id"),
         asked("cluster_action", "cluster"),
     ),
-    _api(11, "JoinGroup", 0, 9, 6, "groups:join_group", whole("read", "group")),
-    _api(12, "Heartbeat", 0, 4, 4, "groups:heartbeat", whole("read", "group")),
-    _api(13, "LeaveGroup", 0, 5, 4, "groups:leave_group", whole("read", "group")),
-    _api(14, "SyncGroup", 0, 5, 4, "groups:sync_group", whole("read", "group")),
-    _api(15, "DescribeGroups", 0, 6, 5, "groups:describe_groups", each("describe", "group")),
+    _api(11, "JoinGroup", 0, 9, 6, whole("read", "group")),
+    _api(12, "Heartbeat", 0, 4, 4, whole("read", "group")),
+    _api(13, "LeaveGroup", 0, 5, 4, whole("read", "group")),
+    _api(14, "SyncGroup", 0, 5, 4, whole("read", "group")),
+    _api(15, "DescribeGroups", 0, 6, 5, each("describe", "group")),
+    _api(16, "ListGroups", 0, 5, 3, listed("describe", "group", unless="describe")),
+    _api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE),
+    _api(18, "ApiVersions", 0, 4, 3),
     _api(
-        16, "ListGroups", 0, 5, 3, "groups:list_groups",
-        listed("describe", "group", unless="describe"),
-    ),
-    _api(17, "SaslHandshake", 0, 1, NEVER_FLEXIBLE, "sasl:sasl_handshake"),
-    _api(18, "ApiVersions", 0, 4, 3, "api_versions:api_versions"),
-    _api(
-        19, "CreateTopics", 2, 7, 5, "topics:create_topics",
+        19, "CreateTopics", 2, 7, 5,
         each("create", "topic", unless="create"), asked("describe_configs", "topic"),
     ),
     _api(
-        20, "DeleteTopics", 1, 6, 4, "topics:delete_topics",
+        20, "DeleteTopics", 1, 6, 4,
         asked("describe", "topic", unless="delete"), asked("delete", "topic", unless="delete"),
     ),
-    _api(21, "DeleteRecords", 0, 2, 2, "topics:delete_records", each("delete", "topic")),
+    _api(21, "DeleteRecords", 0, 2, 2, each("delete", "topic")),
     _api(
-        22, "InitProducerId", 0, 5, 2, "producer_ids:init_producer_id",
+        22, "InitProducerId", 0, 5, 2,
         asked("write", "transactional_id"),
         asked("idempotent_write", "cluster"),
         asked("write", "topic"),
     ),
+    _api(23, "OffsetForLeaderEpoch", 2, 4, 4, each("describe", "topic", unless="cluster_action")),
     _api(
-        23, "OffsetForLeaderEpoch", 2, 4, 4, "list_offsets:offset_for_leader_epoch",
-        each("describe", "topic", unless="cluster_action"),
-    ),
-    _api(
-        24, "AddPartitionsToTxn", 0, 5, 3, "transactions:add_partitions_to_txn",
+        24, "AddPartitionsToTxn", 0, 5, 3,
         whole("write", "transactional_id", until=3),
         asked("write", "topic", until=3),
         whole("cluster_action", "cluster", since=4),
     ),
     _api(
-        25, "AddOffsetsToTxn", 0, 4, 3, "transactions:add_offsets_to_txn",
-        whole("write", "transactional_id"), whole("read", "group"),
+        25, "AddOffsetsToTxn", 0, 4, 3, whole("write", "transactional_id"), whole("read", "group"),
     ),
-    _api(26, "EndTxn", 0, 5, 3, "transactions:end_txn", whole("write", "transactional_id")),
+    _api(26, "EndTxn", 0, 5, 3, whole("write", "transactional_id")),
+    _api(27, "WriteTxnMarkers", 1, 2, 1, whole("cluster_action", "cluster", unless="alter")),
     _api(
-        27, "WriteTxnMarkers", 1, 2, 1, "markers:write_txn_markers",
-        whole("cluster_action", "cluster", unless="alter"),
-    ),
-    _api(
-        28, "TxnOffsetCommit", 0, 5, 3, "transaction_offsets:txn_offset_commit",
+        28, "TxnOffsetCommit", 0, 5, 3,
         whole("write", "transactional_id"), whole("read", "group"), each("read", "topic"),
     ),
-    _api(29, "DescribeAcls", 1, 3, 2, "acls:describe_acls", whole("describe", "cluster")),
-    _api(30, "CreateAcls", 1, 3, 2, "acls:create_acls", whole("alter", "cluster")),
-    _api(31, "DeleteAcls", 1, 3, 2, "acls:delete_acls", whole("alter", "cluster")),
+    _api(29, "DescribeAcls", 1, 3, 2, whole("describe", "cluster")),
+    _api(30, "CreateAcls", 1, 3, 2, whole("alter", "cluster")),
+    _api(31, "DeleteAcls", 1, 3, 2, whole("alter", "cluster")),
+    _api(32, "DescribeConfigs", 1, 4, 4, each("describe_configs", "config")),
+    _api(33, "AlterConfigs", 0, 2, 2, each("alter_configs", "config")),
+    _api(35, "DescribeLogDirs", 1, 5, 2, whole("describe", "cluster")),
+    _api(36, "SaslAuthenticate", 0, 2, 2),
+    _api(37, "CreatePartitions", 0, 3, 2, each("alter", "topic")),
+    _api(42, "DeleteGroups", 0, 2, 2, each("delete", "group")),
+    _api(43, "ElectLeaders", 0, 2, 2, whole("alter", "cluster")),
+    _api(44, "IncrementalAlterConfigs", 0, 1, 1, each("alter_configs", "config")),
+    _api(45, "AlterPartitionReassignments", 0, 1, 0, whole("alter", "cluster")),
+    _api(46, "ListPartitionReassignments", 0, 0, 0, whole("describe", "cluster")),
+    _api(47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, whole("delete", "group"), each("read", "topic")),
+    _api(48, "DescribeClientQuotas", 0, 1, 1, whole("describe_configs", "cluster")),
+    _api(49, "AlterClientQuotas", 0, 1, 1, whole("alter_configs", "cluster")),
+    _api(50, "DescribeUserScramCredentials", 0, 0, 0, whole("describe", "cluster")),
+    _api(51, "AlterUserScramCredentials", 0, 0, 0, whole("alter", "cluster")),
+    _api(60, "DescribeCluster", 0, 2, 0, asked("describe", "cluster")),
+    _api(61, "DescribeProducers", 0, 0, 0, each("read", "topic")),
+    _api(64, "UnregisterBroker", 0, 0, 0, whole("alter", "cluster")),
     _api(
-        32, "DescribeConfigs", 1, 4, 4, "configs:describe_configs",
-        each("describe_configs", "config"),
-    ),
-    _api(33, "AlterConfigs", 0, 2, 2, "configs:alter_configs", each("alter_configs", "config")),
-    _api(
-        35, "DescribeLogDirs", 1, 5, 2, "log_dirs:describe_log_dirs",
-        whole("describe", "cluster"),
-    ),
-    _api(36, "SaslAuthenticate", 0, 2, 2, "sasl:sasl_authenticate"),
-    _api(37, "CreatePartitions", 0, 3, 2, "topics:create_partitions", each("alter", "topic")),
-    _api(42, "DeleteGroups", 0, 2, 2, "groups:delete_groups", each("delete", "group")),
-    _api(43, "ElectLeaders", 0, 2, 2, "elections:elect_leaders", whole("alter", "cluster")),
-    _api(
-        44, "IncrementalAlterConfigs", 0, 1, 1, "configs:incremental_alter_configs",
-        each("alter_configs", "config"),
-    ),
-    _api(
-        45, "AlterPartitionReassignments", 0, 1, 0, "reassignments:alter_partition_reassignments",
-        whole("alter", "cluster"),
-    ),
-    _api(
-        46, "ListPartitionReassignments", 0, 0, 0, "reassignments:list_partition_reassignments",
-        whole("describe", "cluster"),
-    ),
-    _api(
-        47, "OffsetDelete", 0, 0, NEVER_FLEXIBLE, "offsets:offset_delete",
-        whole("delete", "group"), each("read", "topic"),
-    ),
-    _api(
-        48, "DescribeClientQuotas", 0, 1, 1, "quotas:describe_client_quotas",
-        whole("describe_configs", "cluster"),
-    ),
-    _api(
-        49, "AlterClientQuotas", 0, 1, 1, "quotas:alter_client_quotas",
-        whole("alter_configs", "cluster"),
-    ),
-    _api(
-        50, "DescribeUserScramCredentials", 0, 0, 0, "users:describe_user_scram_credentials",
-        whole("describe", "cluster"),
-    ),
-    _api(
-        51, "AlterUserScramCredentials", 0, 0, 0, "users:alter_user_scram_credentials",
-        whole("alter", "cluster"),
-    ),
-    _api(60, "DescribeCluster", 0, 2, 0, "cluster:describe_cluster", asked("describe", "cluster")),
-    _api(61, "DescribeProducers", 0, 0, 0, "producers:describe_producers", each("read", "topic")),
-    _api(64, "UnregisterBroker", 0, 0, 0, "cluster:unregister_broker", whole("alter", "cluster")),
-    _api(
-        65, "DescribeTransactions", 0, 0, 0, "transactions:describe_transactions",
+        65, "DescribeTransactions", 0, 0, 0,
         each("describe", "transactional_id"), asked("describe", "topic"),
     ),
+    _api(66, "ListTransactions", 0, 1, 0, listed("describe", "transactional_id")),
+    _api(68, "ConsumerGroupHeartbeat", 0, 1, 0, whole("read", "group"), whole("describe", "topic")),
     _api(
-        66, "ListTransactions", 0, 1, 0, "transactions:list_transactions",
-        listed("describe", "transactional_id"),
+        69, "ConsumerGroupDescribe", 0, 1, 0, each("describe", "group"), asked("describe", "topic"),
     ),
+    _api(71, "GetTelemetrySubscriptions", 0, 0, 0),
+    _api(72, "PushTelemetry", 0, 0, 0),
+    _api(74, "ListConfigResources", 0, 1, 0, whole("describe_configs", "cluster")),
+    _api(75, "DescribeTopicPartitions", 0, 0, 0, asked("describe", "topic")),
+    _api(76, "ShareGroupHeartbeat", 1, 1, 0, whole("read", "group"), whole("describe", "topic")),
+    _api(77, "ShareGroupDescribe", 1, 1, 0, each("describe", "group"), asked("describe", "topic")),
+    _api(78, "ShareFetch", 1, 2, 0, whole("read", "group"), asked("read", "topic")),
+    _api(79, "ShareAcknowledge", 1, 2, 0, whole("read", "group"), asked("read", "topic")),
     _api(
-        68, "ConsumerGroupHeartbeat", 0, 1, 0, "consumer_groups:consumer_group_heartbeat",
-        whole("read", "group"), whole("describe", "topic"),
-    ),
-    _api(
-        69, "ConsumerGroupDescribe", 0, 1, 0, "consumer_groups:consumer_group_describe",
-        each("describe", "group"), asked("describe", "topic"),
-    ),
-    _api(71, "GetTelemetrySubscriptions", 0, 0, 0, "telemetry:get_telemetry_subscriptions"),
-    _api(72, "PushTelemetry", 0, 0, 0, "telemetry:push_telemetry"),
-    _api(
-        74, "ListConfigResources", 0, 1, 0, "configs:list_config_resources",
-        whole("describe_configs", "cluster"),
-    ),
-    _api(
-        75, "DescribeTopicPartitions", 0, 0, 0, "cluster:describe_topic_partitions",
-        asked("describe", "topic"),
-    ),
-    _api(
-        76, "ShareGroupHeartbeat", 1, 1, 0, "share_groups:share_group_heartbeat",
-        whole("read", "group"), whole("describe", "topic"),
-    ),
-    _api(
-        77, "ShareGroupDescribe", 1, 1, 0, "share_groups:share_group_describe",
-        each("describe", "group"), asked("describe", "topic"),
-    ),
-    _api(
-        78, "ShareFetch", 1, 2, 0, "share:share_fetch",
-        whole("read", "group"), asked("read", "topic"),
-    ),
-    _api(
-        79, "ShareAcknowledge", 1, 2, 0, "share:share_acknowledge",
-        whole("read", "group"), asked("read", "topic"),
-    ),
-    _api(
-        90, "DescribeShareGroupOffsets", 0, 1, 0, "share_offsets:describe_share_group_offsets",
+        90, "DescribeShareGroupOffsets", 0, 1, 0,
         asked("describe", "group"), asked("describe", "topic"),
     ),
-    _api(
-        91, "AlterShareGroupOffsets", 0, 0, 0, "share_offsets:alter_share_group_offsets",
-        whole("read", "group"), each("read", "topic"),
-    ),
-    _api(
-        92, "DeleteShareGroupOffsets", 0, 0, 0, "share_offsets:delete_share_group_offsets",
-        whole("delete", "group"), each("read", "topic"),
-    ),
+    _api(91, "AlterShareGroupOffsets", 0, 0, 0, whole("read", "group"), each("read", "topic")),
+    _api(92, "DeleteShareGroupOffsets", 0, 0, 0, whole("delete", "group"), each("read", "topic")),
 )  # fmt: skip
 
 

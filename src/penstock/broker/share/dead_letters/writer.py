@@ -73,17 +73,6 @@ class NotReadable(RetriableError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriterParts:
-    settings: BrokerSettings
-    clock: Clock
-    cluster: ClusterMetadata
-    partitions: PartitionRegistry
-    topic_admin: TopicAdmin
-    fetch_hub: FetchHub
-    identity: Identity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """Reason why dead letters of a partition are not written."""
 
@@ -111,14 +100,25 @@ class DeadLetterWriter:
 
     def __init__(
         self,
-        parts: WriterParts,
         *,
+        settings: BrokerSettings,
+        clock: Clock,
+        cluster: ClusterMetadata,
+        partitions: PartitionRegistry,
+        topic_admin: TopicAdmin,
+        fetch_hub: FetchHub,
+        identity: Identity,
         shares: Shares,
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
     ) -> None:
-        """Take the parts; `changed` receives share partitions with free locks."""
-        self._parts = parts
+        """`changed` receives share partitions with free locks."""
+        self._settings = settings
+        self._clock = clock
+        self._cluster = cluster
+        self._partitions = partitions
+        self._topic_admin = topic_admin
+        self._fetch_hub = fetch_hub
         self._shares = shares
         self._settings_of = settings_of
         self._changed = changed
@@ -126,7 +126,7 @@ class DeadLetterWriter:
         self._newest: dict[str, StoredShare] = {}
         self._turns = asyncio.Semaphore(DEAD_LETTER_TASKS_MAX)
         self._news = asyncio.Event()
-        self._client = OwnAppender(parts.identity, CLIENT_ID, timeout_ms=DEAD_LETTER_TIMEOUT_MS)
+        self._client = OwnAppender(identity, CLIENT_ID, timeout_ms=DEAD_LETTER_TIMEOUT_MS)
         self._producers: list[ProducerIdentity] = []
         self._stopped = False
         self.troubles: dict[str, Trouble] = {}
@@ -195,7 +195,7 @@ class DeadLetterWriter:
     def _failed(self, stored: StoredShare, error: PenstockError, failures: int) -> None:
         self.failures += 1
         group, topic_id, index = place_of(stored.key)
-        served = self._parts.partitions.topics_by_id.get(topic_id.bytes)
+        served = self._partitions.topics_by_id.get(topic_id.bytes)
         self.troubles[stored.key] = Trouble(
             group=group,
             topic=str(topic_id) if served is None else served.topic.name,
@@ -239,10 +239,10 @@ class DeadLetterWriter:
             )
 
     def _source(self, topic_id: UUID, index: int) -> Partition:
-        served = self._parts.partitions.topics_by_id.get(topic_id.bytes)
+        served = self._partitions.topics_by_id.get(topic_id.bytes)
         if served is None:
             raise UnknownTopicId(f"topic id {topic_id} does not exist")
-        return self._parts.partitions.partition_of(served, index)
+        return self._partitions.partition_of(served, index)
 
     async def _resolve(self, stored: StoredShare, done: Sequence[Undeliverable]) -> int:
         """Resolve records and store that; return the number of records."""
@@ -253,16 +253,16 @@ class DeadLetterWriter:
         return count
 
     async def _target(self, group: str, name: str) -> Target:
-        parts = self._parts
-        levels: Levels = parts.topic_admin.levels()
-        create = parts.settings.errors_deadletterqueue_auto_create_topics_enable
-        if create and name not in parts.cluster.image.topics:
+        admin, settings = self._topic_admin, self._settings
+        levels: Levels = admin.levels()
+        create = settings.errors_deadletterqueue_auto_create_topics_enable
+        if create and name not in self._cluster.image.topics:
             spec = TopicSpec(name=name, configs=((ENABLE, "true"),))
-            [made] = await parts.topic_admin.create(parts.topic_admin.plan([spec]))
+            [made] = await admin.create(admin.plan([spec]))
             if isinstance(made, PenstockError) and made.code != "topic_already_exists":
                 raise made
-        topics = parts.cluster.image.topics
-        return target_of(group, name, topics, settings=parts.settings, levels=levels)
+        topics = self._cluster.image.topics
+        return target_of(group, name, topics, settings=settings, levels=levels)
 
     async def _read(self, source: Partition, at: int, *, committed: bool) -> LogRead:
         from penstock.broker.share.dead_letters.records import Read
@@ -285,7 +285,7 @@ class DeadLetterWriter:
         return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
 
     async def _loaded(self, source: Partition, later: Later) -> None:
-        hub, arrival = self._parts.fetch_hub, _Arrival()
+        hub, arrival = self._fetch_hub, _Arrival()
         sources: list[object] = [source]
         timer = hub.add(arrival, sources, DEAD_LETTER_WAIT_SECONDS)
         try:
@@ -317,7 +317,7 @@ class DeadLetterWriter:
             given,
             Source(group=group, topic=topic, partition=index, copies=settings.copies),
             Writing(
-                now_ms=self._parts.clock.now_ms(),
+                now_ms=self._clock.now_ms(),
                 batch_bytes_max=target.batch_bytes_max,
                 producer_id=producer.producer_id,
                 base_sequence=producer.sequence(target.topic, partition),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkParts:
+class SinkContext:
     settings: BrokerSettings
     control: ControlPlane
     store: LogStore

@@ -1,0 +1,264 @@
+"""Assembly of a broker: constructs its services in order, each with the services that it uses.
+
+`BrokerServer` starts and stops them; `handlers/table.py` and `admin/app.py` construct handlers from
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from penstock.broker.coordination.groups import GroupCoordinator
+from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
+from penstock.broker.coordination.transaction_link import TransactionLink
+from penstock.broker.end_offsets import EndOffsets
+from penstock.broker.fetch.operation import FetchHub
+from penstock.broker.fetch.sessions import FetchSessions
+from penstock.broker.handlers.metadata import MetadataCache
+from penstock.broker.identity import Identity
+from penstock.broker.metadata import ClusterMetadata
+from penstock.broker.metrics import RequestMetrics
+from penstock.broker.migration import MigrationContext, TopicMigrations
+from penstock.broker.opener import Opener
+from penstock.broker.partition_registry import PartitionRegistry
+from penstock.broker.peers import Peers
+from penstock.broker.producer_ids import ProducerIds
+from penstock.broker.quotas.service import Quotas
+from penstock.broker.security.service import SecurityService
+from penstock.broker.seen_database import DatabaseWatch
+from penstock.broker.share.service import ShareService
+from penstock.broker.telemetry.service import Telemetry
+from penstock.broker.topic_admin import TopicAdmin
+from penstock.control.access import ClusterUsers
+from penstock.partitions import GroupCommits
+
+if TYPE_CHECKING:
+    from penstock.base.errors import PenstockError
+    from penstock.base.metrics import Registry
+    from penstock.base.system import Clock, Randomness
+    from penstock.broker.admin.health import Readiness
+    from penstock.broker.batch_commits import SinkService
+    from penstock.broker.connection import ConnectionOwner, Expiring
+    from penstock.broker.replicas import Replicas
+    from penstock.broker.security.settings import Security
+    from penstock.broker.settings import BrokerSettings
+    from penstock.broker.verifier import Verifier
+    from penstock.control import ControlPlane
+    from penstock.diskless.service import DisklessService
+    from penstock.partitions.tiering.service import TierService
+    from penstock.security import Authoriser
+    from penstock.security.audit import Audit
+    from penstock.storage import LogStore
+
+_SESSION_ID_BITS: Final = 31
+
+
+class Assembly:
+    """Services of one broker."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        *,
+        control: ControlPlane,
+        store: LogStore,
+        clock: Clock,
+        randomness: Randomness,
+        registry: Registry,
+        diskless: DisklessService | None,
+        tiers: TierService | None,
+        authoriser: Authoriser,
+        audit: Audit,
+        security: Security,
+        front_secret: bytes,
+        owner: ConnectionOwner,
+        on_set_back: Callable[[PenstockError], None],
+    ) -> None:
+        """`owner` owns authenticated connections; `on_set_back`: see `DatabaseWatch`."""
+        self.settings = settings
+        self.node_id = settings.node_id
+        self.control = control
+        self.store = store
+        self.clock = clock
+        self.randomness = randomness
+        self.registry = registry
+        self.diskless = diskless
+        self.tiers = tiers
+        self.authoriser = authoriser
+        self.audit = audit
+        self.front_secret = front_secret
+        self.stopping = asyncio.Event()
+        self.security_service = SecurityService(
+            security=security,
+            clock=clock,
+            randomness=randomness,
+            audit=audit,
+            cluster_users=ClusterUsers(lambda: self.cluster.loaded),
+            owner=owner,
+        )
+        self.identity = Identity(self.node_id, self.security_service.as_client)
+        self.metrics = RequestMetrics()
+        self.commits = GroupCommits(store)
+        self.opener = Opener()
+        self.fetch_hub = FetchHub()
+        self.metadata_cache = MetadataCache()
+        self.produce_waiting: dict[Expiring, None] = {}
+        self.fetch_sessions = FetchSessions(
+            settings.fetch_sessions_max, lambda: randomness.bits(_SESSION_ID_BITS)
+        )
+        self._make_metadata(on_set_back)
+        self._make_topics()
+        self._make_coordinators()
+        self.sinks: SinkService | None = None
+        """Sink service; None without a directory for staged blobs."""
+        if settings.sink_staging_directory:
+            self.sinks = self._sink_service()
+
+    def _make_metadata(self, on_set_back: Callable[[PenstockError], None]) -> None:
+        self.seen = DatabaseWatch(
+            control=self.control, store=self.store, commits=self.commits, on_set_back=on_set_back
+        )
+        replicas = self.replicas = self._make_replicas()
+        """Replication; None without a replication listener."""
+        self.partitions = PartitionRegistry(
+            node_id=self.node_id,
+            store=self.store,
+            commits=self.commits,
+            diskless=self.diskless,
+            replicas=replicas,
+            tiers=self.tiers,
+        )
+        self.cluster = ClusterMetadata(
+            self.control,
+            self.partitions,
+            check=self.seen.check,
+            unreachable=frozenset if replicas is None else replicas.unreachable,
+            alone=(lambda: False) if replicas is None else replicas.alone,
+        )
+
+    def _make_replicas(self) -> Replicas | None:
+        if not self.settings.replication_listener:
+            return None
+        from penstock.broker.replicas import Replicas
+
+        return Replicas(
+            settings=self.settings,
+            control=self.control,
+            clock=self.clock,
+            randomness=self.randomness,
+            commits=self.commits,
+            advanced=self.fetch_hub.advanced,
+            load_image=lambda: self.cluster.refresh(),
+            apply_leaders=lambda leaders: self.cluster.apply_leaders(leaders),
+        )
+
+    def _make_topics(self) -> None:
+        self.quotas = Quotas(settings=self.settings, clock=self.clock, cluster=self.cluster)
+        self.telemetry = Telemetry(
+            settings=self.settings,
+            clock=self.clock,
+            randomness=self.randomness,
+            cluster=self.cluster,
+        )
+        self.topic_admin = TopicAdmin(
+            settings=self.settings,
+            cluster=self.cluster,
+            control=self.control,
+            randomness=self.randomness,
+            diskless=self.diskless is not None,
+            tiered=self.tiers is not None and self.tiers.enabled,
+        )
+        self.migrations = TopicMigrations(
+            MigrationContext(
+                node_id=self.node_id,
+                clock=self.clock,
+                store=self.store,
+                commits=self.commits,
+                cluster=self.cluster,
+                partitions=self.partitions,
+                topic_admin=self.topic_admin,
+                diskless=self.diskless,
+                posts_ended=self._posts_ended,
+            )
+        )
+
+    def _make_coordinators(self) -> None:
+        self.producer_ids = ProducerIds(self.control)
+        self.coordinator = GroupCoordinator(
+            settings=self.settings, control=self.control, clock=self.clock, cluster=self.cluster
+        )
+        self.peers = Peers(self._peer_address, self.identity.as_client)
+        self.marker_peers = Peers(self._peer_address, self.identity.as_client)
+        """Separate connections, because requests to coordinators may wait for markers."""
+        self.transactions = TransactionCoordinator(
+            settings=self.settings,
+            control=self.control,
+            clock=self.clock,
+            cluster=self.cluster,
+            partitions=self.partitions,
+            producer_ids=self.producer_ids,
+            peers=self.marker_peers,
+        )
+        self.transaction_link = TransactionLink(
+            self.node_id, self.cluster, self.transactions, self.peers
+        )
+        self.verifier: Verifier = self.transaction_link
+        self.end_offsets = EndOffsets(self.node_id, self.cluster, self.partitions, self.peers)
+        self.share = ShareService(
+            settings=self.settings,
+            control=self.control,
+            clock=self.clock,
+            cluster=self.cluster,
+            fetch_hub=self.fetch_hub,
+            coordinator=self.coordinator,
+            partitions=self.partitions,
+            topic_admin=self.topic_admin,
+            identity=self.identity,
+        )
+
+    def _sink_service(self) -> SinkService:
+        from penstock.broker.batch_commits import SinkContext, SinkService
+
+        return SinkService(
+            SinkContext(
+                settings=self.settings,
+                control=self.control,
+                store=self.store,
+                clock=self.clock,
+                randomness=self.randomness,
+                registry=self.registry,
+                cluster=self.cluster,
+                partitions=self.partitions,
+                commits=self.commits,
+                identity=self.identity,
+                diskless=self.diskless,
+                stopping=self.stopping,
+            )
+        )
+
+    @cached_property
+    def readiness(self) -> Readiness:
+        from penstock.broker.admin.health import Readiness
+
+        return Readiness(
+            node_id=self.node_id,
+            control=self.control,
+            store=self.store,
+            clock=self.clock,
+            cluster=self.cluster,
+            partitions=self.partitions,
+            diskless=self.diskless,
+            stopping=self.stopping,
+        )
+
+    def _peer_address(self, broker_id: int) -> tuple[str, int] | None:
+        """Return the address of another broker's inter-broker listener, else of its first one."""
+        broker = self.cluster.image.broker(broker_id)
+        return None if broker is None else broker.endpoint(self.identity.listener)
+
+    async def _posts_ended(self) -> None:
+        if self.sinks is not None:
+            await self.sinks.posts_ended()
