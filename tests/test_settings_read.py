@@ -37,10 +37,10 @@ ROOMS: Mapping[type[Any], tuple[str, ...]] = {
     DisklessSettings: ("diskless", "apps/wiring.py"),
     FetchSettings: ("objects",),
     TierSettings: ("partitions/tiering",),
-    SecuritySettings: ("broker/security", "security/listeners"),
+    SecuritySettings: ("broker/security", "security/listeners", "security/tls.py"),
     AuditSettings: ("apps/wiring.py", "broker"),
     HostSettings: ("host/server", "apps/host/wiring.py"),
-    HttpSecuritySettings: ("host/server", "security/listeners"),
+    HttpSecuritySettings: ("host/server", "security/listeners", "security/tls.py"),
     SinkSettings: ("host/sinks", "apps/host/wiring.py"),
 }
 HOLDERS = {

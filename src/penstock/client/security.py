@@ -217,10 +217,10 @@ def _context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
 
 
 def _new_context(settings: ClientSecuritySettings) -> ssl.SSLContext:
-    from penstock.security.tls import TlsOptions, client_context
+    from penstock.security.tls import TlsOptions, client_context, files_of
 
     return client_context(
-        settings.tls_files,
+        files_of(settings),
         TlsOptions(protocols=settings.ssl_enabled_protocols),
         check_host=settings.ssl_endpoint_identification_algorithm == "https",
         now_ms=SYSTEM_CLOCK.now_ms(),

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from penstock.security.files import UnusableFile, read_file
-from penstock.security.tls_settings import PROTOCOLS
+from penstock.security.tls_settings import PROTOCOLS, TlsSettings
 
 ClientAuth = Literal["none", "requested", "required"]
 _VERIFY: Final = {
@@ -50,6 +50,15 @@ class TlsFiles:
 
     def paths(self) -> list[str]:
         return [path for path in (self.keystore, self.key, self.truststore) if path]
+
+
+def files_of(settings: TlsSettings) -> TlsFiles:
+    return TlsFiles(
+        keystore=settings.ssl_keystore_location,
+        key=settings.ssl_key_location,
+        key_password=settings.ssl_key_password,
+        truststore=settings.ssl_truststore_location,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

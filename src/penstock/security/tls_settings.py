@@ -6,12 +6,9 @@ Source: Kafka's `SslConfigs`; KIP-651.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.base.settings import setting
-
-if TYPE_CHECKING:
-    from penstock.security.tls import TlsFiles
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 
@@ -32,14 +29,3 @@ class TlsSettings:
         "", "File with the certificates of authorities by which clients and other brokers are"
         " verified.",
     )  # fmt: skip
-
-    @property
-    def tls_files(self) -> TlsFiles:
-        from penstock.security.tls import TlsFiles
-
-        return TlsFiles(
-            keystore=self.ssl_keystore_location,
-            key=self.ssl_key_location,
-            key_password=self.ssl_key_password,
-            truststore=self.ssl_truststore_location,
-        )

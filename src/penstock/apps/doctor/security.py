@@ -25,7 +25,7 @@ from penstock.client.references import parse_properties, referenced_files
 from penstock.client.security import CONFIG_BYTES_MAX, CONFIG_VARIABLE, ClientSecuritySettings
 from penstock.security import ANONYMOUS
 from penstock.security.files import UnusableFile, read_file
-from penstock.security.tls import check_keystore
+from penstock.security.tls import check_keystore, files_of
 
 if TYPE_CHECKING:
     from penstock.apps.configuration import Configuration
@@ -82,7 +82,7 @@ def _certificate(listener: str, settings: ListenerSettings) -> list[Finding]:
     name = f"certificate of {listener}"
     now_ms = SYSTEM_CLOCK.now_ms()
     try:
-        facts = check_keystore(settings.tls_files, now_ms)
+        facts = check_keystore(files_of(settings), now_ms)
     except InvalidError as error:
         return _one(name, "fail", str(error), "mend the files: nothing starts with them")
     days = facts.days_left(now_ms)

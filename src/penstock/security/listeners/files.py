@@ -56,10 +56,10 @@ class ListenerFiles:
             self.tokens.refresh()
 
     def _tls(self) -> Reloading[TlsContexts]:
-        from penstock.security.tls import TlsOptions
+        from penstock.security.tls import TlsOptions, files_of
 
         settings = self._settings
-        files = settings.tls_files
+        files = files_of(settings)
         options = TlsOptions(
             protocols=settings.ssl_enabled_protocols, ciphers=settings.ssl_cipher_suites
         )
