@@ -2,8 +2,8 @@
 
 The contract of a handler
 -------------------------
-`broker/assembly.py` has the table of handlers, and constructs the class of a module in
-`broker/handlers/` at the first request of one of its APIs. A handler is a method of such a class:
+`broker/handlers/table.py` has the table of handlers, and constructs the class of a module at the
+first request of one of its APIs. A handler is a method of such a class:
 
     def handler(self, context: RequestContext, request: Any) -> Answer
     async def handler(self, context: RequestContext, request: Any) -> Answer
@@ -45,16 +45,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.broker.access import granted
 from penstock.broker.auditing import CHANGES, RequestAudit
-from penstock.broker.connection import Buffer, Connection, RequestContext
+from penstock.broker.connection import Connection, RequestContext
 from penstock.broker.error_answers import error_answer
 from penstock.broker.errors import ShuttingDown, error_of
 from penstock.broker.handlers import api_versions
 from penstock.broker.handlers.metadata import throttled
+from penstock.broker.handlers.table import Answer, Handler, Handlers
 from penstock.security.audit import NO_AUDIT
 from penstock.wire.kafka.apis import API_VERSIONS, APIS, BY_NAME, FETCH, METADATA, PRODUCE, Api
 from penstock.wire.kafka.decoder import decoder
@@ -66,8 +67,6 @@ from penstock.wire.kafka.framing import read_request_header, response_prefix
 if TYPE_CHECKING:
     from penstock.base.buffers import Lease
     from penstock.base.system import Clock
-    from penstock.broker.fetch.operation import Fetch
-    from penstock.broker.handlers.produce import Produce
     from penstock.broker.metrics import RequestMetrics
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.quotas.service import Quotas
@@ -76,31 +75,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Answer = Mapping[str, Any] | bytes | list[Buffer]
-Handler = Callable[[RequestContext, Any], Answer | Coroutine[Any, Any, Answer]]
 HotHandler = Callable[[RequestContext, memoryview, int, "Lease | None"], None]
 HOT: Final = frozenset({PRODUCE, FETCH})
 SIDE_BY_SIDE: Final = frozenset({BY_NAME["ShareFetch"].key})
 
 
-class HandlerTable(Protocol):
-    """Handlers of a broker, constructed when they are first used."""
-
-    @property
-    def produce(self) -> Produce: ...
-
-    @property
-    def fetch(self) -> Fetch: ...
-
-    def of(self, api: str) -> Handler:
-        """Return the handler of an API other than Produce and Fetch."""
-        ...
-
-
 class Dispatcher:
     def __init__(
         self,
-        table: HandlerTable,
+        table: Handlers,
         *,
         metrics: RequestMetrics,
         clock: Clock,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import (
     FencedError,
@@ -111,3 +111,9 @@ def error_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, PenstockError):
         return error_number(error.code), str(error)
     return UNKNOWN_SERVER_ERROR, "the broker failed to handle this request; its log has the cause"
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """Return the fields of an error that most responses share."""
+    number, message = error_of(error)
+    return {"error_code": number, "error_message": message}

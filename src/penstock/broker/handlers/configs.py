@@ -42,7 +42,7 @@ from penstock.broker.configs import (
 )
 from penstock.broker.connection import RequestContext
 from penstock.broker.diskless import check_change, is_diskless, kept
-from penstock.broker.errors import UnknownTopicOrPartition, error_of
+from penstock.broker.errors import UnknownTopicOrPartition, error_fields
 from penstock.broker.group_configs import (
     GROUP_KIND,
     apply_group_changes,
@@ -132,7 +132,7 @@ class Configs:
             if _asks_for_causes(resource):
                 entries.append(_unavailable(causes))
         except PenstockError as error:
-            return {**answer, **_failed(error), "configs": ()}
+            return {**answer, **error_fields(error), "configs": ()}
         answer["configs"] = [
             _entry(entry, synonyms=synonyms, documentation=documentation) for entry in entries
         ]
@@ -258,7 +258,7 @@ class Configs:
                 notes = await self._apply(read(resource), validate_only=request.validate_only)
                 answer["error_message"] = "; ".join(notes) or None
             except PenstockError as error:
-                answer.update(_failed(error))
+                answer.update(error_fields(error))
             responses.append(answer)
         return {"responses": responses}
 
@@ -418,8 +418,3 @@ _STORES: Final = {
 
 def _named(resource: Any) -> Entry:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-
-
-def _failed(error: PenstockError) -> Entry:
-    number, message = error_of(error)
-    return {"error_code": number, "error_message": message}

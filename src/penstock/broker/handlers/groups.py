@@ -32,7 +32,7 @@ from penstock.broker.coordination.group_events import Accepted, DeleteGroup, Des
 from penstock.broker.coordination.groups import DEAD, GroupIdNotFound
 from penstock.broker.coordination.ownership import owner_of
 from penstock.broker.coordination.share import DescribedShareGroup
-from penstock.broker.errors import error_number, error_of
+from penstock.broker.errors import error_fields, error_number, error_of
 from penstock.broker.identity import address_of
 from penstock.broker.operations import NOT_ASKED, operations_of
 from penstock.security import CLUSTER
@@ -93,15 +93,7 @@ class Groups:
                 )
             broker = owner_of(self.cluster.image, key)
         except PenstockError as error:
-            number, message = error_of(error)
-            return {
-                "key": key,
-                "node_id": -1,
-                "host": "",
-                "port": -1,
-                "error_code": number,
-                "error_message": message,
-            }
+            return {"key": key, "node_id": -1, "host": "", "port": -1, **error_fields(error)}
         return {
             "key": key,
             "node_id": broker.broker_id,
@@ -253,8 +245,7 @@ class Groups:
             coordinator.check_owner(group_id)
             group = await coordinator.describe(group_id)
         except PenstockError as error:
-            number, message = error_of(error)
-            return {**answer, "error_code": number, "error_message": message}
+            return {**answer, **error_fields(error)}
         if isinstance(group, DescribedGroup):
             return {**answer, **_group(group)}
         answer["group_state"] = DEAD

@@ -29,7 +29,7 @@ from penstock.broker.coordination.share import (
     DescribedShareMember,
     ShareHeartbeat,
 )
-from penstock.broker.errors import error_number, error_of
+from penstock.broker.errors import error_fields, error_number, error_of
 from penstock.broker.handlers.groups import unexpected
 from penstock.broker.operations import NOT_ASKED, operations_of
 from penstock.security import EVERYTHING
@@ -237,10 +237,9 @@ async def _described(
             why = "not found" if group is None else f"is not a {name} group"
             raise GroupIdNotFound(f"Group {group_id} {why}.")
     except PenstockError as error:
-        number, message = error_of(error)
         return {
-            "error_code": number, "error_message": message, "group_state": "", "group_epoch": 0,
-            "assignment_epoch": 0, "assignor_name": "", "members": (),
+            **error_fields(error), "group_state": "", "group_epoch": 0, "assignment_epoch": 0,
+            "assignor_name": "", "members": (),
         }  # fmt: skip
     found: Any = group
     return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
-from penstock.broker.errors import error_of
+from penstock.broker.errors import error_fields
 
 if TYPE_CHECKING:
     from penstock.broker.partition_registry import PartitionRegistry
@@ -48,13 +48,7 @@ class Producers:
                 producers = followed.log.producers()
                 note = f"broker {self.node_id} follows {topic}-{index}, and answers from its copy"
         except PenstockError as error:
-            number, message = error_of(error)
-            return {
-                "partition_index": index,
-                "error_code": number,
-                "error_message": message,
-                "active_producers": (),
-            }
+            return {"partition_index": index, **error_fields(error), "active_producers": ()}
         return {
             "partition_index": index,
             "error_message": note,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
-from penstock.broker.errors import error_of
+from penstock.broker.errors import error_fields
 from penstock.broker.handlers.configs import ATTEMPTS_MAX
 from penstock.broker.quotas.alteration import Change, altered
 from penstock.broker.quotas.entities import Entity, entity_of, text_of
@@ -43,8 +43,7 @@ class ClientQuotas:
                 matching(self.cluster.image.entity_configs, components, strict=request.strict)
             )
         except PenstockError as error:
-            number, message = error_of(error)
-            return {"error_code": number, "error_message": message, "entries": None}
+            return {**error_fields(error), "entries": None}
         return {
             "entries": [
                 {
@@ -87,7 +86,7 @@ class ClientQuotas:
                 changes[name] = _altered(owner, current, entry)
                 expected[name] = current
             except PenstockError as error:
-                answer["error_code"], answer["error_message"] = error_of(error)
+                answer |= error_fields(error)
         if changes and not request.validate_only:
             await self.control.set_entity_configs(kind=QUOTA, changes=changes, expected=expected)
             await self.cluster.refresh()

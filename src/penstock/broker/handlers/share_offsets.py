@@ -17,7 +17,12 @@ from penstock.base.ids import TopicPartition
 from penstock.broker.connection import RequestContext
 from penstock.broker.coordination.groups import GroupIdNotFound
 from penstock.broker.coordination.share import DescribedShareGroup
-from penstock.broker.errors import InvalidGroupId, UnknownTopicOrPartition, error_number, error_of
+from penstock.broker.errors import (
+    InvalidGroupId,
+    UnknownTopicOrPartition,
+    error_fields,
+    error_number,
+)
 from penstock.broker.share.record import ShareState
 from penstock.broker.share.sessions import Place
 from penstock.broker.share.values import RecordState
@@ -59,11 +64,7 @@ class ShareGroupOffsets:
             await self._group(group.group_id, empty=False)
             states = await self.share.offsets.of_group(group.group_id)
         except PenstockError as error:
-            number, message = error_of(error)
-            return {
-                "group_id": group.group_id, "topics": (), "error_code": number,
-                "error_message": message,
-            }  # fmt: skip
+            return {"group_id": group.group_id, "topics": (), **error_fields(error)}
         if group.topics is None:
             names = {topic.topic_id: name for name, topic in self.cluster.image.topics.items()}
             selected: dict[str, list[int]] = {}
@@ -188,16 +189,12 @@ def _checked(group_id: str, group: AnyGroup | None, *, empty: bool) -> Described
 
 
 def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> Entry:
-    number, message = error_of(error)
+    partition = {"start_offset": -1, "leader_epoch": 0, "lag": -1, **error_fields(error)}
     return {
         "topic_name": name,
         "topic_id": None,
-        "partitions": [
-            {"partition_index": index, "start_offset": -1, "leader_epoch": 0, "lag": -1,
-             "error_code": number, "error_message": message}
-            for index in indexes
-        ],
-    }  # fmt: skip
+        "partitions": [{"partition_index": index, **partition} for index in indexes],
+    }
 
 
 def lag(state: ShareState, end: int) -> int:

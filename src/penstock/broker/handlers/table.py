@@ -5,15 +5,15 @@ A module is imported, and its class constructed, when one of its APIs is first r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.broker.connection import Buffer, RequestContext
 
 if TYPE_CHECKING:
     from penstock.broker.assembly import Assembly
-    from penstock.broker.dispatch import Handler
     from penstock.broker.fetch.operation import Fetch
-    from penstock.broker.handlers.acls import Acls
     from penstock.broker.handlers.api_versions import ApiVersions
     from penstock.broker.handlers.cluster import Cluster
     from penstock.broker.handlers.configs import Configs
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from penstock.broker.handlers.producers import Producers
     from penstock.broker.handlers.quotas import ClientQuotas
     from penstock.broker.handlers.replication import Replication
-    from penstock.broker.handlers.sasl import Sasl
+    from penstock.broker.handlers.security import Security
     from penstock.broker.handlers.share import ShareRecords
     from penstock.broker.handlers.share_offsets import ShareGroupOffsets
     from penstock.broker.handlers.telemetry import ClientTelemetry
     from penstock.broker.handlers.topics import Topics
     from penstock.broker.handlers.transactions import Transactions
-    from penstock.broker.handlers.users import Users
+
+Answer = Mapping[str, Any] | bytes | list[Buffer]
+Handler = Callable[[RequestContext, Any], Answer | Coroutine[Any, Any, Answer]]
 
 
 class Handlers:
@@ -44,14 +46,8 @@ class Handlers:
         self._broker = broker
 
     def of(self, api: str) -> Handler:
+        """Return the handler of an API other than Produce and Fetch."""
         return HANDLERS[api](self)
-
-    @cached_property
-    def acls(self) -> Acls:
-        from penstock.broker.handlers.acls import Acls
-
-        broker = self._broker
-        return Acls(control=broker.control, cluster=broker.cluster, authoriser=broker.authoriser)
 
     @cached_property
     def api_versions(self) -> ApiVersions:
@@ -223,11 +219,16 @@ class Handlers:
         )
 
     @cached_property
-    def sasl(self) -> Sasl:
-        from penstock.broker.handlers.sasl import Sasl
+    def security(self) -> Security:
+        from penstock.broker.handlers.security import Security
 
         broker = self._broker
-        return Sasl(security_service=broker.security_service)
+        return Security(
+            control=broker.control,
+            cluster=broker.cluster,
+            authoriser=broker.authoriser,
+            security_service=broker.security_service,
+        )
 
     @cached_property
     def share(self) -> ShareRecords:
@@ -289,13 +290,6 @@ class Handlers:
             transactions=broker.transactions,
         )
 
-    @cached_property
-    def users(self) -> Users:
-        from penstock.broker.handlers.users import Users
-
-        broker = self._broker
-        return Users(control=broker.control, cluster=broker.cluster)
-
 
 HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "ListOffsets": lambda handlers: handlers.list_offsets.list_offsets,
@@ -309,7 +303,7 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "SyncGroup": lambda handlers: handlers.groups.sync_group,
     "DescribeGroups": lambda handlers: handlers.groups.describe_groups,
     "ListGroups": lambda handlers: handlers.groups.list_groups,
-    "SaslHandshake": lambda handlers: handlers.sasl.sasl_handshake,
+    "SaslHandshake": lambda handlers: handlers.security.sasl_handshake,
     "ApiVersions": lambda handlers: handlers.api_versions.api_versions,
     "CreateTopics": lambda handlers: handlers.topics.create_topics,
     "DeleteTopics": lambda handlers: handlers.topics.delete_topics,
@@ -321,13 +315,13 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "EndTxn": lambda handlers: handlers.transactions.end_txn,
     "WriteTxnMarkers": lambda handlers: handlers.markers.write_txn_markers,
     "TxnOffsetCommit": lambda handlers: handlers.offsets.txn_offset_commit,
-    "DescribeAcls": lambda handlers: handlers.acls.describe_acls,
-    "CreateAcls": lambda handlers: handlers.acls.create_acls,
-    "DeleteAcls": lambda handlers: handlers.acls.delete_acls,
+    "DescribeAcls": lambda handlers: handlers.security.describe_acls,
+    "CreateAcls": lambda handlers: handlers.security.create_acls,
+    "DeleteAcls": lambda handlers: handlers.security.delete_acls,
     "DescribeConfigs": lambda handlers: handlers.configs.describe_configs,
     "AlterConfigs": lambda handlers: handlers.configs.alter_configs,
     "DescribeLogDirs": lambda handlers: handlers.log_dirs.describe_log_dirs,
-    "SaslAuthenticate": lambda handlers: handlers.sasl.sasl_authenticate,
+    "SaslAuthenticate": lambda handlers: handlers.security.sasl_authenticate,
     "CreatePartitions": lambda handlers: handlers.topics.create_partitions,
     "DeleteGroups": lambda handlers: handlers.groups.delete_groups,
     "ElectLeaders": lambda handlers: handlers.replication.elect_leaders,
@@ -341,8 +335,10 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "OffsetDelete": lambda handlers: handlers.offsets.offset_delete,
     "DescribeClientQuotas": lambda handlers: handlers.quotas.describe_client_quotas,
     "AlterClientQuotas": lambda handlers: handlers.quotas.alter_client_quotas,
-    "DescribeUserScramCredentials": lambda handlers: handlers.users.describe_user_scram_credentials,
-    "AlterUserScramCredentials": lambda handlers: handlers.users.alter_user_scram_credentials,
+    "DescribeUserScramCredentials": lambda handlers: (
+        handlers.security.describe_user_scram_credentials
+    ),
+    "AlterUserScramCredentials": lambda handlers: handlers.security.alter_user_scram_credentials,
     "DescribeCluster": lambda handlers: handlers.cluster.describe_cluster,
     "DescribeProducers": lambda handlers: handlers.producers.describe_producers,
     "UnregisterBroker": lambda handlers: handlers.cluster.unregister_broker,

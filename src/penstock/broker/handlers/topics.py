@@ -21,6 +21,7 @@ from penstock.broker.errors import (
     InternalTopic,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    error_fields,
     error_number,
     error_of,
 )
@@ -70,7 +71,7 @@ class Topics:
             spec.name: self._created(context.rights, plan, outcome)
             for spec, plan, outcome in zip(specs, plans, outcomes, strict=True)
         }
-        twice = failed(BadRequest("Duplicate topic name."))
+        twice = error_fields(BadRequest("Duplicate topic name."))
         return {
             "throttle_time": self.quotas.mutated(quota),
             "topics": [{"name": name, **answers.get(name, twice)} for name in counts],
@@ -83,9 +84,9 @@ class Topics:
         outcome: TopicPlan | Topic | PenstockError,
     ) -> Entry:
         if isinstance(outcome, PenstockError):
-            return {**failed(outcome), "configs": ()}
+            return {**error_fields(outcome), "configs": ()}
         if isinstance(plan, PenstockError):
-            return {**failed(plan), "configs": ()}
+            return {**error_fields(plan), "configs": ()}
         topic_id = outcome.topic_id if isinstance(outcome, Topic) else None
         if not rights.allows("describe_configs", "topic", plan.name):
             return {
@@ -177,9 +178,9 @@ class Topics:
                 if name
                 else error
             )
-            return {**answer, **failed(gone)}
+            return {**answer, **error_fields(gone)}
         except PenstockError as error:
-            return {**answer, **failed(error)}
+            return {**answer, **error_fields(error)}
 
     def _find(self, name: str | None, topic_id: UUID | None) -> Topic:
         if name is not None and topic_id is not None:
@@ -207,7 +208,7 @@ class Topics:
             for topic in request.topics
             if counts[topic.name] == 1
         ]
-        twice = failed(BadRequest("Duplicate topic name."))
+        twice = error_fields(BadRequest("Duplicate topic name."))
         results += [{"name": name, **twice} for name, count in counts.items() if count > 1]
         await self.cluster.refresh()
         await self.topic_admin.led(list(counts))
@@ -237,7 +238,7 @@ class Topics:
                 )
                 await self.cluster.refresh()
         except PenstockError as error:
-            return {"name": asked.name, **failed(error)}
+            return {"name": asked.name, **error_fields(error)}
         return {"name": asked.name}
 
     # -- DeleteRecords --------------------------------------------------------------------------
@@ -284,12 +285,6 @@ class Topics:
         except PenstockError as error:
             answer["error_code"], _ = error_of(error)
         return answer
-
-
-def failed(error: PenstockError) -> Entry:
-    """Return the error fields that most responses share."""
-    number, message = error_of(error)
-    return {"error_code": number, "error_message": message}
 
 
 def _within(quota: MutationQuota, plan: TopicPlan | PenstockError) -> TopicPlan | PenstockError:

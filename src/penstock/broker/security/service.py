@@ -223,7 +223,7 @@ class SecurityService:
         self._record(connection, "SSL", "success", str(principal))
         return True
 
-    # Requests (`handlers/sasl.py`)
+    # Requests (`handlers/security.py`)
 
     def handshake(self, connection: Connection, mechanism: str) -> Mapping[str, Any]:
         """Return the response to SaslHandshake; raises IllegalState."""

@@ -1,21 +1,30 @@
-"""DescribeAcls, CreateAcls, DeleteAcls.
+"""Kafka's APIs of security: SASL handshakes, ACLs, SCRAM credentials.
 
-One request's changes are one compare-and-set write, in effect on this broker at the response.
+One request's changes of ACLs or credentials are one compare-and-set write, in effect on this broker
+at the response. The client salts a password; the broker stores only derived keys.
 
-Source: KIP-140, KIP-290; Kafka's `AclApis` and `AclControlManager`.
+Source: KIP-43, KIP-152, KIP-368 (SASL); KIP-140, KIP-290, Kafka's `AclApis` and
+`AclControlManager`; KIP-554, Kafka's `ScramControlManager` and `ScramImage`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
-from penstock.broker.errors import error_of
-from penstock.control.access import bindings_of, change_acls
-from penstock.security import SecurityDisabled
+from penstock.broker.errors import error_fields
+from penstock.control.access import (
+    bindings_of,
+    change_acls,
+    change_credentials,
+    check_user,
+    credentials_of,
+)
+from penstock.security import ScramCredential, SecurityDisabled
 from penstock.security.acl_index import network_of
 from penstock.security.acls import (
     OPERATIONS,
@@ -27,20 +36,56 @@ from penstock.security.acls import (
     InvalidAcl,
     checked,
 )
+from penstock.security.credentials import BY_NUMBER, NUMBERS, credential_of
 
 if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
+    from penstock.broker.security.service import SecurityService
     from penstock.control import ControlPlane
     from penstock.security import Authoriser
 
 Answer = dict[str, Any]
 
 
+class UserNotFound(InvalidError):
+    """The user does not exist, or has no credential for the mechanism."""
+
+    code: ClassVar[str] = "resource_not_found"
+
+
+class DuplicateUser(InvalidError):
+    """A request contains a user twice."""
+
+    code: ClassVar[str] = "duplicate_resource"
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f"the request contains user {user!r:.300} more than once")
+
+
+class UnknownMechanism(InvalidError):
+    code: ClassVar[str] = "unsupported_sasl_mechanism"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acls:
+class Security:
     control: ControlPlane
     cluster: ClusterMetadata
     authoriser: Authoriser
+    security_service: SecurityService
+
+    # -- SASL -------------------------------------------------------------------------------------
+
+    def sasl_handshake(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
+        """Agree on a mechanism; raises IllegalState."""
+        return self.security_service.handshake(context.connection, request.mechanism)
+
+    async def sasl_authenticate(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
+        """Handle one message of the mechanism; raises IllegalState."""
+        return await self.security_service.authenticate(
+            context.connection, bytes(request.auth_bytes), context.started
+        )
+
+    # -- ACLs -------------------------------------------------------------------------------------
 
     async def describe_acls(self, context: RequestContext, request: Any) -> Answer:
         self._check_enabled()
@@ -72,7 +117,7 @@ class Acls:
                 added.append(_binding(creation))
                 results.append({})
             except PenstockError as error:
-                results.append(_failed(error))
+                results.append(error_fields(error))
         await change_acls(self.control, lambda known: (added, ()))
         await self.cluster.refresh()
         return {"results": results}
@@ -104,7 +149,7 @@ class Acls:
         await self.cluster.refresh()
         return {
             "filter_results": [
-                {**_failed(selected), "matching_acls": ()}
+                {**error_fields(selected), "matching_acls": ()}
                 if isinstance(selected, PenstockError)
                 else {
                     "matching_acls": [
@@ -123,10 +168,38 @@ class Acls:
         if not self.authoriser.refuses:
             raise SecurityDisabled("ACLs are disabled: authorizer.class.name is not set")
 
+    # -- SCRAM credentials ------------------------------------------------------------------------
 
-def _failed(error: PenstockError) -> Answer:
-    number, message = error_of(error)
-    return {"error_code": number, "error_message": message}
+    async def describe_user_scram_credentials(
+        self, context: RequestContext, request: Any
+    ) -> Answer:
+        await self.cluster.look()
+        known = credentials_of(self.cluster.image)
+        counts = Counter([user.name for user in request.users or ()] or list(known))
+        return {"results": [_described(user, known.get(user), counts[user]) for user in counts]}
+
+    async def alter_user_scram_credentials(self, context: RequestContext, request: Any) -> Answer:
+        await self.cluster.refresh()
+        counts = Counter(deletion.name for deletion in (*request.deletions, *request.upsertions))
+        results: dict[str, Answer] = {}
+
+        def change(
+            known: Mapping[str, Mapping[str, ScramCredential]],
+        ) -> Mapping[str, Mapping[str, ScramCredential]]:
+            changed: dict[str, dict[str, ScramCredential]] = {}
+            for alteration in (*request.deletions, *request.upsertions):
+                try:
+                    if counts[alteration.name] > 1:
+                        raise DuplicateUser(alteration.name)
+                    changed[alteration.name] = _altered(alteration, known.get(alteration.name, {}))
+                    results[alteration.name] = {"user": alteration.name}
+                except PenstockError as error:
+                    results[alteration.name] = _failed(alteration.name, error)
+            return changed
+
+        await change_credentials(self.control, change)
+        await self.cluster.refresh()
+        return {"results": list(results.values())}
 
 
 def _word(kind: str, words: Sequence[str], number: int) -> str:
@@ -184,3 +257,38 @@ def _entry(binding: AclBinding) -> Answer:
         "operation": OPERATIONS.index(binding.operation),
         "permission_type": PERMISSIONS.index(binding.permission),
     }
+
+
+def _described(user: str, known: Mapping[str, ScramCredential] | None, count: int) -> Answer:
+    if count > 1:
+        return _failed(user, DuplicateUser(user))
+    if not known:
+        return _failed(user, UserNotFound(f"user {user!r:.300} does not exist"))
+    infos = [
+        {"mechanism": NUMBERS[name], "iterations": credential.iterations}
+        for name, credential in known.items()
+    ]
+    return {"user": user, "credential_infos": infos}
+
+
+def _altered(alteration: Any, known: Mapping[str, ScramCredential]) -> dict[str, ScramCredential]:
+    """Return a user's credentials after a change; raises InvalidError."""
+    check_user(alteration.name)
+    mechanism = BY_NUMBER.get(alteration.mechanism)
+    if mechanism is None:
+        raise UnknownMechanism(f"SCRAM mechanism {alteration.mechanism} is unknown")
+    left = dict(known)
+    if hasattr(alteration, "salted_password"):
+        left[mechanism] = credential_of(
+            mechanism,
+            alteration.salted_password,
+            salt=alteration.salt,
+            iterations=alteration.iterations,
+        )
+    elif left.pop(mechanism, None) is None:
+        raise UserNotFound(f"user {alteration.name!r:.300} has no credential for {mechanism}")
+    return left
+
+
+def _failed(user: str, error: PenstockError) -> Answer:
+    return {"user": user, **error_fields(error), "credential_infos": ()}
