@@ -335,13 +335,13 @@ def write_rich(shown: RenderableType, *, columns_min: int = 0) -> None:
 def show(
     state: State,
     rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
+    columns: Sequence[str] = (),
     *,
     title: str | None = None,
     things: str = "",
     all_as_json: object = None,
 ) -> None:
-    """Write rows as a table of `columns`, or completely as JSON.
+    """Write rows as a table of `columns`, by default all, or completely as JSON.
 
     A column is a name, which is its heading without underscores, or `heading=name`. JSON uses
     `all_as_json` if it is given. `things` names the items if there are no rows. Timestamps are
@@ -353,7 +353,7 @@ def show(
     if not rows and (things or title is None):
         click.echo("\n".join(filter(None, (title, f"no {things or 'rows'}"))))
         return
-    words = [column.rpartition("=") for column in columns]
+    words = [column.rpartition("=") for column in columns or (rows[0] if rows else ())]
     headings = [heading or name.replace("_", " ") for heading, _, name in words]
     cells = [[_cell(name, row[name]) for _, _, name in words] for row in rows]
     write_table(headings, cells, title=title)

@@ -110,7 +110,7 @@ def list_users(state: State, offline: OfflineUsers | None) -> None:
         for name, kept in found.items()
         for mechanism, count in sorted(kept.items())
     ]
-    show(state, rows, ("user", "mechanism", "iterations"), things="users")
+    show(state, rows, things="users")
 
 
 @user.command("add")

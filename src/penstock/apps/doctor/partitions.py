@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.apps.session import State
     from penstock.client import Client, ClusterMetadata
 
+
 NAME: Final = "partitions"
 NAMED_MAX: Final = 5
 """Partitions that one finding names; the others are counted."""
@@ -119,10 +120,6 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
 def _listed(brokers: Sequence[int]) -> str:
     return ", ".join(map(str, brokers))
 
-
-if TYPE_CHECKING:
-    from penstock.apps.session import State
-    from penstock.client import Client
 
 GROUPS_MAX: Final = 100
 PARTITIONS_MAX: Final = 200

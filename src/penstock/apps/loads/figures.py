@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS
 
+if TYPE_CHECKING:
+    from penstock.client.producer_partitions import Pieces
+
 _TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -100,9 +103,6 @@ def moments(
         found.append(moment)
     return found
 
-
-if TYPE_CHECKING:
-    from penstock.client.producer_partitions import Pieces
 
 CHUNK_RECORDS: Final = 1_000
 

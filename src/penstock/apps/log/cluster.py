@@ -65,7 +65,7 @@ def status(state: State) -> None:
     shown = [row | {"behind": "unknown"} if row["behind"] is None else row for row in brokers]
     show(state, shown, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
-        show(state, lacking, ("topic", "partition", "state", "leader", "replicas", "isr", "needed"))
+        show(state, lacking)
     if not state.json:
         for loss in lost or ():
             click.echo(f"unclean election: {described(loss)}")
@@ -138,9 +138,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
     )  # fmt: skip
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and rows:
-        show(
-            state, rows, ("topic", "partition", "replicas", "to", "why", "copied_bytes", "seconds")
-        )
+        show(state, rows)
 
 
 def _move(move: Move, rate: float) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def list_groups(state: State) -> None:
         }
         for g in groups
     ]
-    show(state, rows, ("group", "type", "state", "protocol_type"), things="groups")
+    show(state, rows, things="groups")
 
 
 @group.command("describe")

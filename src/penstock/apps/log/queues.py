@@ -67,7 +67,7 @@ def list_queues(state: State) -> None:
             for group in client.list_groups()
             if group.group_type.lower() == "share"
         ]
-    show(state, rows, ("group", "state", "dead_letter_topic"), things="share groups")
+    show(state, rows, things="share groups")
 
 
 @queue.command("describe")

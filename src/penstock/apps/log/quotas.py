@@ -76,7 +76,7 @@ def list_quotas(state: State, entity: dict[str, str | None]) -> None:
             for item in found
             for key, value in sorted(item.values.items())
         ]
-    show(state, rows, ("entity", "quota", "value"), things="quotas")
+    show(state, rows, things="quotas")
 
 
 @quota.command("set")

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from penstock.client.replicas import Reassignment
 
+
 ORDERED_AT_ONCE: Final = 1_000
 TOLD_MAX: Final = 5
 PLAN_BYTES_MAX: Final = 64 << 20
@@ -293,8 +294,7 @@ def replicas(state: State, names: tuple[str, ...]) -> None:
                     "removing": list(move.removing) if move else [],
                 }
             )
-    columns = ("topic", "partition", "leader", "replicas", "isr", "adding", "removing")
-    show(state, rows, columns, things="partitions")
+    show(state, rows, things="partitions")
 
 
 def _chosen(topic: TopicMetadata, partitions: Sequence[int]) -> list[PartitionMetadata]:
@@ -316,13 +316,6 @@ def _broker_ids(words: str) -> list[int]:
         return [int(word) for word in words.split(",")]
     except ValueError as error:
         raise click.UsageError(f"--replicas {words}: must be ids of brokers, as 1,2,3") from error
-
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from penstock.client import Client
-    from penstock.client.metadata import TopicAndPartition
 
 
 @click.group("broker", short_help="Drain and remove brokers.")
@@ -364,7 +357,7 @@ def drain(
             {"topic": name, "partition": index, "replicas": list(replicas)}
             for (name, index), replicas in target.items()
         ]
-        show(state, rows, ("topic", "partition", "replicas"), things="replicas to move")
+        show(state, rows, things="replicas to move")
         return
     done = "ordered to move away" if no_wait else "moved away"
     text = f"{counted(len(target), 'replica')} of broker {broker_id} {done}"

@@ -37,6 +37,11 @@ from penstock.records.header import HEADER_BYTES
 from penstock.records.limits import VALIDATED_BATCH_BYTES_MAX
 from penstock.storage.inspection.dumping import codec_name
 
+if TYPE_CHECKING:
+    from penstock.apps.log.sources import Source
+    from penstock.client import Client
+    from penstock.storage.inspection.directories import PartitionFiles
+
 
 @click.command("stats", short_help="Count bytes, records, codecs, keys, producers.")
 @click.option("--deep", is_flag=True, help="Open records: compression ratio, keys, nulls.")
@@ -75,12 +80,6 @@ def stats(chosen: Chosen, deep: bool, wanted: Range, admin: str | None) -> None:
         columns += ["clean to=clean_offset", "dirty=dirty_ratio"]
     shown = [{**row, "codecs": sorted(row["bytes_by_codec"])} for row in rows]
     show(chosen.state, shown, columns, all_as_json=rows)
-
-
-if TYPE_CHECKING:
-    from penstock.apps.log.sources import Chosen, Source
-    from penstock.client import Client
-    from penstock.storage.inspection.directories import PartitionFiles
 
 
 class Cleanliness(NamedTuple):

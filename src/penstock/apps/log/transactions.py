@@ -42,7 +42,7 @@ def list_transactions(state: State, states: tuple[str, ...], running_ms: int | N
         }
         for entry in found
     ]
-    show(state, rows, ("id", "state", "producer_id", "coordinator"), things="transactional ids")
+    show(state, rows, things="transactional ids")
 
 
 @transaction.command("describe")
@@ -66,14 +66,7 @@ def describe(state: State, name: str) -> None:
         f"{name}: {found.state}, producer {found.producer_id} in epoch {found.producer_epoch},"
         f" timeout {found.timeout_ms} ms, began {moment(found.start_ms) or 'never'}"
     )
-    show(
-        state,
-        rows,
-        ("topic", "partition"),
-        title=title,
-        things="open partitions",
-        all_as_json=facts,
-    )
+    show(state, rows, title=title, things="open partitions", all_as_json=facts)
 
 
 @transaction.command("abort")

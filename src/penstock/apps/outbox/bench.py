@@ -70,7 +70,7 @@ def bench(
     facts: dict[str, Any] = {"size_bytes": size_bytes, "count": count, "concurrency": concurrency}
     facts |= {"synced": not no_sync, "ways": rows}
     title = f"{count} payloads of {size_bytes} bytes, {concurrency} under way"
-    show(state, rows, list(rows[0]), title=title, all_as_json=facts)
+    show(state, rows, title=title, all_as_json=facts)
 
 
 def _run(

@@ -26,6 +26,11 @@ from penstock.apps.session import (
 )
 from penstock.base.errors import RetriableError, UnavailableError
 
+if TYPE_CHECKING:
+    from penstock.client import Client
+    from penstock.outbox.gc.audit import AuditReport
+    from penstock.outbox.gc.sweeper import Sweeper, SweepReport
+
 _DURATION: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE: Final = re.compile(r"([0-9]{1,15})([kKmMgG]?)")
@@ -72,11 +77,6 @@ def parse_size(text: str, option: str) -> int:
         raise click.UsageError(f"{option} {text}: must be a number of bytes, or one with k, m or g")
     return int(found.group(1)) * _UNIT_BYTES[found.group(2).lower()]
 
-
-if TYPE_CHECKING:
-    from penstock.client import Client
-    from penstock.outbox.gc.audit import AuditReport
-    from penstock.outbox.gc.sweeper import Sweeper, SweepReport
 
 SHOWN_MAX: Final = 100
 """Single paths that are printed; the counts are of all."""

@@ -15,7 +15,15 @@ from penstock.base.errors import InvalidError
 from penstock.base.settings import SettingInfo, describe, render
 from penstock.planner.inputs import ImpossiblePlan, InvalidPlanFile, read_inputs
 from penstock.planner.quantities import format_quantity
-from penstock.planner.results import Figure, Finding, Plan, changed_rows, given_rows, input_rows
+from penstock.planner.results import (
+    Figure,
+    Finding,
+    Plan,
+    changed_rows,
+    draw,
+    given_rows,
+    input_rows,
+)
 
 PLAN_FILE_BYTES_MAX: Final = 1 << 20
 _PRESSING: Final = ("fail", "warn")
@@ -122,8 +130,6 @@ def read_plan_file(path: Path, parse: Callable[[str], Document]) -> Document:
 def write_plan(state: State, plan: Plan, *, explain: bool, plot: Path | None) -> None:
     """Write a plan in the requested form, answers first, and draw it on request."""
     if plot is not None:
-        from penstock.planner.results import draw
-
         plot.write_bytes(draw(plan, plot.suffix))
     if state.json:
         write_json(plan_document(plan))
