@@ -40,7 +40,7 @@ _COMMANDS: Final = {
     "keys": ("keys", "keys", "Manage the keys of encrypted fields."),
     "table": ("tables", "table", "Maintain Delta tables of topics."),
     "plan": ("plan.command", "plan", "Size a cluster, compute its cost, check the host."),
-    "kernels": ("kernels", "kernels", "Compile the decoders, after an installation."),
+    "kernels": ("cli", "kernels", "Compile the decoders, after an installation."),
     "bench": ("bench.command", "bench", "Measure this host, as input of plans."),
     "doctor": ("doctor.command", "doctor", "Find problems, and show how to fix them."),
 }
@@ -82,6 +82,20 @@ def root(
     default 127.0.0.1:9092.
     """
     context.obj = State(bootstrap=bootstrap, profile=profile, output=output, debug=debug)
+
+
+@click.command()
+@click.pass_obj
+def kernels(state: State) -> None:
+    """Compile the decoders of records and values; print the folder that caches them.
+
+    Run it after an installation, as a user who may write into the package or with PENSTOCK_KERNELS
+    naming a folder that all processes can read. Without it the first process of each user compiles,
+    which takes some seconds.
+    """
+    from penstock.kernels.compiling import compile_all
+
+    click.echo(f"kernels: {compile_all()}")
 
 
 def main(arguments: list[str] | None = None) -> None:
