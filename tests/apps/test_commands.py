@@ -187,7 +187,7 @@ def test_headings_are_whole_on_narrow_terminals(
     monkeypatch.setenv("COLUMNS", str(width))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", run("cluster", "status").out)
     words = shown.replace("\n", " ").split()
-    for heading in ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind"):
+    for heading in ("broker", "address", "state", "rack", "roles", "leads", "replicas", "behind"):
         assert heading in words
 
 
@@ -205,7 +205,7 @@ def test_empty_lists_say_so_in_words(bare: Run) -> None:
             (("transaction", "list"), "no transactional ids\n"),
             (("quota", "list"), "no quotas\n"),
             (("user", "list"), "no users\n"),
-            (("queue", "list"), "no queues\n"),
+            (("queue", "list"), "no share groups\n"),
             (("topic", "replicas"), "no partitions\n"),
         ):
             assert bare("-b", broker.bootstrap, *words).out == said
