@@ -41,9 +41,9 @@ from penstock.storage.formats.journal_entry import (
 )
 from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
 from penstock.storage.journal import Journal, JournalFile
+from penstock.storage.log.replica import LogReplica
+from penstock.storage.log.state import LogState
 from penstock.storage.names import LOG, SWAP, offset_name
-from penstock.storage.partition import PartitionLog
-from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment import Segment
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import Direct, SegmentWriter
@@ -180,12 +180,12 @@ def _kept_by_size_alone(config: LogConfig, committed_offset: int, tiered_offset:
 # Truncation
 
 
-def _cut_at_once(self: ReplicaLog, end: int) -> None:
+def _cut_at_once(self: LogReplica, end: int) -> None:
     _CUT(self, end)
-    self._queue.pending[-1].perform()  # type: ignore[attr-defined]
+    self._state.queue.pending[-1].perform()  # type: ignore[attr-defined]
 
 
-_CUT = ReplicaLog._cut
+_CUT = LogReplica._cut
 
 
 def _cut_transactions_unsynced(files: Files, path: str, end_offset: int) -> None:
@@ -359,7 +359,7 @@ PLANTS = {
     "cut-before-journal": Plant(
         what="a truncation cuts files before the journal has it",
         scenario="truncate",
-        patches=[(ReplicaLog, "_cut", _cut_at_once)],
+        patches=[(LogReplica, "_cut", _cut_at_once)],
     ),
     "cut-not-replayed": Plant(
         what="a truncation that the journal has is not done again after a crash",
@@ -420,7 +420,7 @@ PLANTS = {
         what="a checkpoint frees the journal of a promise that it does not have",
         scenario="promise",
         patches=[
-            (ReplicaLog, "current_recovery_point", PartitionLog.current_recovery_point),
+            (LogState, "current_recovery_point", LogState._written_point),
         ],
     ),
     "later-snapshot-trusted": Plant(

@@ -19,8 +19,8 @@ from penstock.base.files import Files
 from penstock.base.settings import LONG_MAX
 from penstock.storage.damage import Survey
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
+from penstock.storage.log.state import LogState
 from penstock.storage.names import LOG, SNAPSHOT, offset_name, parse_offset_name
-from penstock.storage.repairable import RepairableLog
 from penstock.storage.segment import Segment
 
 
@@ -31,7 +31,7 @@ def first_point(files: Files, directory: str) -> RecoveryPoint:
     return RecoveryPoint(base, base, base, 0, 0, -1, HAS_PRODUCERS)
 
 
-def continue_log(log: RepairableLog, point: RecoveryPoint, *, unknown: bool) -> None:
+def continue_log(log: LogState, point: RecoveryPoint, *, unknown: bool) -> None:
     """Make a loaded log without replicas accept appends behind its damage."""
     # A checkpoint without holes proves that missing offsets were not compacted away.
     log.has_holes = (log.has_holes or log.damage is not None) if unknown else point.has_holes

@@ -35,7 +35,7 @@ from penstock.storage.formats.index import (
     TimeEntry,
 )
 from penstock.storage.formats.transaction_index import TransactionIndex, checksum
-from penstock.storage.names import INDEX, TIME_INDEX, TXN_INDEX
+from penstock.storage.names import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX
 from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
 from penstock.storage.values import Read
 
@@ -94,6 +94,12 @@ class SegmentFiles:
         self.files = files
         self.descriptors = Descriptors(files, open_files_max)
         self.indexes = IndexCache(index_cache_bytes)
+
+    def forget(self, segment: Segment) -> None:
+        """Close the files of a segment that is about to change or be removed."""
+        self.indexes.forget(segment)
+        for suffix in SEGMENT_SUFFIXES:
+            self.descriptors.forget(segment.sibling(suffix))
 
     # -- indexes -----------------------------------------------------------------------------
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from penstock.base.files import Files
 from penstock.storage.formats.transaction_index import TransactionIndex
+from penstock.storage.log.state import LogState
+from penstock.storage.log.transactions import Transactions
 from penstock.storage.segment import segment_place
-from penstock.storage.transactional import TransactionalLog
 
 
 class ClosedSegment(NamedTuple):
@@ -28,55 +29,62 @@ class ClosedSegment(NamedTuple):
     epoch: int
 
 
-class TieredLog(TransactionalLog):
-    """Log whose segments can be archived; a base of every log of a store."""
+class Tiering:
+    """Closed segments of one log, which may be archived."""
 
-    __slots__ = ()
+    __slots__ = ("_state", "_transactions")
+
+    def __init__(self, state: LogState, transactions: Transactions) -> None:
+        self._state = state
+        self._transactions = transactions
 
     @property
     def files(self) -> Files:
-        return self._parts.segment_files.files
+        return self._state.parts.segment_files.files
 
     def closed_segments(self, offset: int) -> list[ClosedSegment]:
         """Return the closed segments that reach beyond an offset, oldest first."""
-        self.load()
-        place = segment_place(self.segments, offset)
+        state = self._state
+        state.load()
+        place = segment_place(state.segments, offset)
         return [
             ClosedSegment(
                 segment.path,
                 segment.base_offset,
                 after.base_offset,
                 segment.end_position,
-                self.epochs.epoch_at(segment.base_offset),
+                state.epochs.epoch_at(segment.base_offset),
             )
-            for segment, after in pairwise(self.segments[place:])
+            for segment, after in pairwise(state.segments[place:])
             if after.base_offset > offset and segment.end_position
         ]
 
     @property
     def newest_timestamp(self) -> int:
         """Highest timestamp of the active segment; -1 without one."""
-        self.write_segments()
-        segment = self.segments[-1]
+        state = self._state
+        state.write_segments()
+        segment = state.segments[-1]
         if segment.end_position:
-            self._parts.segment_files.index_of(segment, self.config.index_interval_bytes)
+            state.parts.segment_files.index_of(segment, state.config.index_interval_bytes)
         return segment.max_timestamp
 
     def position_in(self, segment: ClosedSegment, offset: int) -> int:
         """Return the position in a written segment of an offset's batch; raises CorruptLog."""
-        self.write_segments()
+        state = self._state
+        state.write_segments()
         if offset <= segment.base_offset:
             return 0
-        found = self.segments[segment_place(self.segments, offset)]
-        files = self._parts.segment_files
-        place = files.locate(found, offset, self.config.index_interval_bytes)
+        found = state.segments[segment_place(state.segments, offset)]
+        files = state.parts.segment_files
+        place = files.locate(found, offset, state.config.index_interval_bytes)
         files.indexes.used(found)
         return segment.size_bytes if place is None else place.position
 
     def aborted_within(self, start: int, end: int) -> bytes:
         """Return the index of the aborts with markers in [start, end); raises CorruptLog."""
         index = TransactionIndex()
-        for txn in sorted(self.aborted(start, end), key=attrgetter("last_offset")):
+        for txn in sorted(self._transactions.aborted(start, end), key=attrgetter("last_offset")):
             if start <= txn.last_offset < end:
                 index.add(txn)
         return bytes(index.entries)

@@ -1,4 +1,4 @@
-"""Logs with transactions: appends of markers, and the index of aborted transactions.
+"""Transactions of a log: appends of markers, and the index of aborted transactions.
 
 Batches of transactions are appended like all others, with a guard. A marker is a batch that the
 leader makes and appends. An abort is indexed once its marker is in the segment's file, and saved
@@ -12,17 +12,20 @@ from __future__ import annotations
 from penstock.records import decode_header
 from penstock.records.appends import AppendResult
 from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
-from penstock.storage.errors import CorruptLog, StorageError
+from penstock.storage.errors import CorruptLog
 from penstock.storage.loading import mend_transactions
-from penstock.storage.repairable import RepairableLog
+from penstock.storage.log.state import LogState
 from penstock.storage.segment import segment_place
 from penstock.storage.transactions import aborted_in
 
 
-class TransactionalLog(RepairableLog):
-    """Log with transactions; a base of every log of a store."""
+class Transactions:
+    """Markers and aborted transactions of one log."""
 
-    __slots__ = ()
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def append_marker(self, marker: Marker, *, now_ms: int) -> AppendResult:
         """Queue the marker that ends a transaction; durable once a later flush is.
@@ -33,13 +36,14 @@ class TransactionalLog(RepairableLog):
             InvalidProducerEpoch, TransactionCoordinatorFenced: the log has newer epochs.
             StorageError, CorruptLog: the log accepts no appends; or the fence.
         """
-        self.load()
-        if self.closed or self.fence or self.damage or self._queue.failed:
-            self._refuse()
-        if self.producer_states.check_marker(marker):
-            return AppendResult(-1, -1, self.log_start_offset, duplicate=True)
+        state = self._state
+        state.load()
+        if state.closed or state.fence or state.damage or state.queue.failed:
+            state.refuse()
+        if state.producer_states.check_marker(marker):
+            return AppendResult(-1, -1, state.log_start_offset, duplicate=True)
         batch = encode_marker(marker, now_ms)
-        return self._accept(memoryview(batch), [decode_header(batch)], self.config, now_ms, None)
+        return state.accept(memoryview(batch), [decode_header(batch)], state.config, now_ms, None)
 
     def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with batches in [start, end), by first offset.
@@ -49,31 +53,25 @@ class TransactionalLog(RepairableLog):
         Raises:
             CorruptLog: the transaction indexes are damaged.
         """
-        self.load()
-        files = self._parts.segment_files
-        for _ in self.segments:
+        state = self._state
+        state.load()
+        files = state.parts.segment_files
+        for _ in state.segments:
             try:
-                return aborted_in(files, self.segments, self.unindexed, start, end)
+                return aborted_in(files, state.segments, state.unindexed, start, end)
             except CorruptLog as error:
                 self._mend(start, error)
-        return aborted_in(files, self.segments, self.unindexed, start, end)
+        return aborted_in(files, state.segments, state.unindexed, start, end)
 
     def _mend(self, start: int, damage: CorruptLog) -> None:
-        files = self._parts.segment_files
-        for segment in self.segments[segment_place(self.segments, start) :]:
+        state = self._state
+        files = state.parts.segment_files
+        for segment in state.segments[segment_place(state.segments, start) :]:
             try:
                 files.transactions_of(segment)
             except CorruptLog:
                 break
         else:
             raise damage
-        point = self.current_recovery_point()
-        mend_transactions(files, self.directory, point, self.segments, segment, damage)
-
-    def _check_appendable(self) -> None:
-        self.load()
-        error = self.closed or self.fence or self._queue.failed
-        if error is None and self.damage is not None:
-            error = StorageError(f"{self.topic_partition} accepts no appends: {self.damage}")
-        if error is not None:
-            raise error
+        point = state.current_recovery_point()
+        mend_transactions(files, state.directory, point, state.segments, segment, damage)
