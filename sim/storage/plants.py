@@ -20,7 +20,6 @@ from penstock.storage import (
     maintenance,
     recovery,
     replaying,
-    segment,
     segment_writing,
     store,
 )
@@ -224,8 +223,11 @@ def _skip_cuts(self: replaying._Writing, segment_base: int, position: int, end: 
     self.flush()
 
 
-def _walk_unverified(*arguments: Any, verify: bool, **options: Any) -> Any:
-    return segment.walk(*arguments, verify=False, **options)
+def _walk_unverified(self: SegmentFiles, *arguments: Any, **options: Any) -> Any:
+    return _WALK(self, *arguments, **{**options, "verify": False})
+
+
+_WALK = SegmentFiles.walk
 
 
 def _newest_snapshot(self: loading._Loading, segments: list[Segment]) -> None:
@@ -245,7 +247,7 @@ def _trusted_index(self: SegmentFiles, segment: Segment, **cut: int) -> SparseIn
 
 
 def _trusted_entry(self: SegmentFiles, segment: Segment, entry: Entry) -> Any:
-    return self.headers_from(segment, entry.position)
+    return self.walk(segment, entry.position)
 
 
 def _load_all_epochs(
@@ -349,7 +351,7 @@ PLANTS = {
     "torn-tail-accepted": Plant(
         what="batches beyond the durable mark are taken without their checksums",
         scenario="policy os",
-        patches=[(loading, "walk", _walk_unverified)],
+        patches=[(SegmentFiles, "walk", _walk_unverified)],
     ),
     "replay-appends": Plant(
         what="a replay writes at a file's end: a second one writes it again",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from penstock.base.files import read_file, read_range, replace_file
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, CorruptBatch
-from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.records.transactions import AbortedTransaction
 from penstock.storage.compaction.swapping import finish_swaps
 from penstock.storage.cutting import cut_transactions
 from penstock.storage.epoch_loading import load_epochs
@@ -47,7 +47,7 @@ from penstock.storage.formats.transaction_index import (
     TransactionIndex,
     checksum,
 )
-from penstock.storage.limits import RECOVERY_SCAN_BYTES
+from penstock.storage.limits import RECOVERY_SCAN_BYTES, SCAN_BYTES
 from penstock.storage.names import (
     DELETED,
     LOG,
@@ -60,7 +60,7 @@ from penstock.storage.names import (
 )
 from penstock.storage.producers import ProducerStates
 from penstock.storage.replaying import LogReplay
-from penstock.storage.segment import Segment, segment_place, walk
+from penstock.storage.segment import Segment, segment_place
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.transactions import aborted_flags
 
@@ -378,16 +378,9 @@ class _Loading:
         if index is None:
             index = SparseIndex(segment.base_offset)
         self.segment_files.resume_index(segment, index, self.interval, end=position)
-        handle = self.descriptors.get(segment.path)
         try:
-            for at, header in walk(
-                self.files,
-                handle.descriptor,
-                segment.path,
-                position,
-                end,
-                verify=True,
-                chunk_bytes=RECOVERY_SCAN_BYTES,
+            for at, header in self.segment_files.walk(
+                segment, position, end, verify=True, chunk_bytes=RECOVERY_SCAN_BYTES
             ):
                 if header.base_offset >= limit:
                     self._cut(segment, at)
@@ -459,10 +452,7 @@ class _Loading:
         end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
         saved = self.segment_files.saved_index(segment)
         start = 0 if saved is None else saved.by_offset(offset).position
-        handle = self.descriptors.get(segment.path)
-        for _, header in walk(
-            self.files, handle.descriptor, segment.path, start, end, verify=False
-        ):
+        for _, header in self.segment_files.walk(segment, start, end, chunk_bytes=SCAN_BYTES):
             if header.last_offset >= offset:
                 return header if header.base_offset == offset else None
         return None
@@ -470,18 +460,14 @@ class _Loading:
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int
     ) -> AbortedTransaction | None:
-        if header.base_sequence >= 0:
-            self.producers.append(header, header.base_offset, self.now_ms)
-            return None
-        if not header.is_control:
-            return None
-        descriptor = self.descriptors.get(segment.path).descriptor
-        data = read_range(self.files, descriptor, header.size_bytes, position)
+        def read() -> bytes:
+            descriptor = self.descriptors.get(segment.path).descriptor
+            return read_range(self.files, descriptor, header.size_bytes, position)
+
         try:
-            marker = decode_marker(data, header)
+            return self.producers.replay(header, read, self.now_ms)
         except CorruptBatch as error:
             raise CorruptLog(Path(segment.path), position, str(error)) from None
-        return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
 
     def _drop(self, segments: list[Segment], place: int) -> None:
         for segment in segments[place:]:
@@ -553,11 +539,8 @@ class _Loading:
             )
             if end == 0:
                 continue
-            handle = self.descriptors.get(segment.path)
             with suppress(CorruptLog):
-                for at, header in walk(
-                    self.files, handle.descriptor, segment.path, 0, end, verify=False
-                ):
+                for at, header in self.segment_files.walk(segment, 0, end, chunk_bytes=SCAN_BYTES):
                     if header.base_offset >= start and header.producer_id >= 0:
                         aborted = self._remember(header, segment, at)
                         if aborted is not None:

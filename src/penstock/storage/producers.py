@@ -9,7 +9,7 @@ Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from penstock.base.settings import LONG_MAX
@@ -31,7 +31,13 @@ from penstock.records.idempotence import (
     remembered,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
-from penstock.records.transactions import UNGUARDED, AbortedTransaction, Guard, Marker
+from penstock.records.transactions import (
+    UNGUARDED,
+    AbortedTransaction,
+    Guard,
+    Marker,
+    decode_marker,
+)
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, HAS_TRANSACTIONS
 from penstock.storage.formats.snapshot import SnapshotEntry
 from penstock.storage.transactions import OpenTransactions
@@ -175,6 +181,22 @@ class ProducerStates:
         return undo, None if marker.commit else AbortedTransaction(
             producer_id, first, offset, stable
         )
+
+    def replay(
+        self, header: BatchHeader, read: Callable[[], bytes], seen_ms: int
+    ) -> AbortedTransaction | None:
+        """Record a stored batch, which `read` returns; return the transaction that it aborts.
+
+        Raises:
+            CorruptBatch: the batch is a damaged marker.
+        """
+        if header.producer_id < 0:
+            return None
+        if header.base_sequence >= 0:
+            self.append(header, header.base_offset, seen_ms)
+        elif header.is_control:
+            return self.decide(decode_marker(read(), header), header.base_offset, seen_ms)[1]
+        return None
 
     def undo(self, undo: Undo) -> None:
         """Restore the state before an append; appends are undone newest first."""

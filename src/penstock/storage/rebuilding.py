@@ -17,9 +17,9 @@ import os
 
 from penstock.base.files import Files
 from penstock.base.settings import LONG_MAX
-from penstock.storage.damage import Survey
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, RecoveryPoint
 from penstock.storage.log.state import LogState
+from penstock.storage.log.walk import Survey
 from penstock.storage.names import LOG, SNAPSHOT, offset_name, parse_offset_name
 from penstock.storage.segment import Segment
 

@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -41,6 +41,7 @@ from penstock.storage.formats.journal_entry import encode_key
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
 from penstock.storage.loading import load_log
+from penstock.storage.log.walk import RELATIVE_OFFSET_MAX
 from penstock.storage.names import directory_name
 from penstock.storage.producers import ProducerStates, Undo
 from penstock.storage.reading import Written
@@ -53,8 +54,6 @@ from penstock.storage.transactions import aborted_flags, index_written
 from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner
 
 logger = logging.getLogger(__name__)
-
-_RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +215,7 @@ class LogState:
         segment = self.segments[-1]
         last_base = headers[-1].base_offset if stamped else base_offset + len(headers)
         reach = last_base + headers[-1].last_offset_delta - segment.base_offset
-        if reach > _RELATIVE_OFFSET_MAX or (
+        if reach > RELATIVE_OFFSET_MAX or (
             segment.end_position
             and (
                 self.roll_due
@@ -390,7 +389,7 @@ class LogState:
             base_offset = item.base_offset
             for header in item.headers:
                 base_offset = header.base_offset if item.stamped else base_offset
-                segment.add(header, base_offset, _RELATIVE_OFFSET_MAX if full else interval_bytes)
+                segment.add(header, base_offset, RELATIVE_OFFSET_MAX if full else interval_bytes)
                 base_offset += header.last_offset_delta + 1
             item.headers = []
             item.undo = None
