@@ -26,9 +26,9 @@ from penstock.storage import (
 from penstock.storage.checkpointing import Checkpointer, Plan
 from penstock.storage.committing import Committer, Group
 from penstock.storage.compaction import cleaner, swapping
+from penstock.storage.compaction.choosing import PassPlan
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.compaction.rewriting import CleanedSegment
-from penstock.storage.compaction.values import PassPlan
 from penstock.storage.config import LogConfig
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.formats.index import Entry, SparseIndex
@@ -43,11 +43,11 @@ from penstock.storage.journal import Journal, JournalFile
 from penstock.storage.log.replica import LogReplica
 from penstock.storage.log.state import LogState
 from penstock.storage.names import LOG, SWAP, offset_name
+from penstock.storage.rolling import kept_here
 from penstock.storage.segment import Segment
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import Direct, SegmentWriter
 from penstock.storage.store import LogStore
-from penstock.storage.tiering.retention import kept_here
 from sim.storage.exploring import Result, explore
 from sim.storage.scenarios import SCENARIOS
 

@@ -22,7 +22,7 @@ from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
 from penstock.storage import LogConfig, PartitionLog, StorageError
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 from sim.disk import Disk
 from sim.storage.archive import ROOT as ARCHIVE
 from sim.storage.archive import Archive

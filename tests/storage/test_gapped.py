@@ -14,7 +14,7 @@ from penstock.storage import LogConfig, ReplicaOverlap
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.inspection.findings import BatchVerifier
 from penstock.storage.inspection.stores import verify_store
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 from tests.records.reference import Batch, Record, encode
 from tests.storage.batches import Harness, offsets, read_all, stamped
 

@@ -23,7 +23,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base.files import Files, replace_file, sync_directory, write_all
-from penstock.storage.changes import Changes
 from penstock.storage.checkpoint_files import write_checkpoint
 from penstock.storage.errors import StorageError, StorageFailed, disk_full
 from penstock.storage.formats.checkpoint import (
@@ -34,7 +33,7 @@ from penstock.storage.formats.checkpoint import (
 from penstock.storage.formats.epochs import encode_epochs
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.journal import Journal
-from penstock.storage.log.state import LogState, StoreParts
+from penstock.storage.log.state import Changes, LogState, StoreParts
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
@@ -56,7 +55,7 @@ class Plan(NamedTuple):
     """Work of step 2, decided on the owner's thread."""
 
     sequence: int
-    changes: Changes[LogState]
+    changes: Changes
     points: list[tuple[LogState, RecoveryPoint]]
     saved: list[tuple[Segment, tuple[int, int, int]]]
     paths: list[str]

@@ -60,9 +60,8 @@ from penstock.storage.names import (
 )
 from penstock.storage.producers import ProducerStates
 from penstock.storage.replaying import LogReplay
-from penstock.storage.segment import Segment, segment_place
+from penstock.storage.segment import Segment, aborted_flags, segment_place
 from penstock.storage.segment_files import SegmentFiles
-from penstock.storage.transactions import aborted_flags
 
 logger = logging.getLogger(__name__)
 
@@ -207,18 +206,9 @@ class _Loading:
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
         return Loaded(
-            segments,
-            epochs,
-            epochs_dirty,
-            self.producers,
-            self.due,
-            start,
-            end,
-            max(end, self.durable),
-            damage,
-            self.changed,
-            self.has_holes,
-        )
+            segments, epochs, epochs_dirty, self.producers, self.due, start, end,
+            max(end, self.durable), damage, self.changed, self.has_holes,
+        )  # fmt: skip
 
     def _list(self) -> list[Segment]:
         """Return the segments of the directory by base offset; at least one."""
@@ -348,15 +338,8 @@ class _Loading:
         expected = max(expected, self.cut_end)
         if expected < self.durable:
             last = segments[-1]
-            return (
-                segments,
-                expected,
-                CorruptLog(
-                    Path(last.path),
-                    last.written_bytes,
-                    f"the log ends at offset {expected}, {self.durable} was durable",
-                ),
-            )
+            reason = f"the log ends at offset {expected}, {self.durable} was durable"
+            return segments, expected, CorruptLog(Path(last.path), last.written_bytes, reason)
         return segments, expected, None
 
     def _limit(self, segments: list[Segment], place: int) -> int:
@@ -448,14 +431,18 @@ class _Loading:
 
     def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
         """Return the header of the synced batch that begins at an offset, or None."""
-        point = self.recovery_point
-        end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
-        saved = self.segment_files.saved_index(segment)
+        end, saved = self._synced_end(segment), self.segment_files.saved_index(segment)
         start = 0 if saved is None else saved.by_offset(offset).position
         for _, header in self.segment_files.walk(segment, start, end, chunk_bytes=SCAN_BYTES):
             if header.last_offset >= offset:
                 return header if header.base_offset == offset else None
         return None
+
+    def _synced_end(self, segment: Segment) -> int:
+        """Return the position up to which a segment at or below the recovery point was synced."""
+        point = self.recovery_point
+        last = segment.base_offset == point.segment_base
+        return point.position if last else segment.written_bytes
 
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int
@@ -532,11 +519,7 @@ class _Loading:
                 break
             if place + 1 < len(segments) and segments[place + 1].base_offset <= start:
                 continue
-            end = (
-                point.position
-                if segment.base_offset == point.segment_base
-                else (segment.written_bytes)
-            )
+            end = self._synced_end(segment)
             if end == 0:
                 continue
             with suppress(CorruptLog):

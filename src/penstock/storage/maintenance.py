@@ -39,8 +39,7 @@ from penstock.storage.limits import (
 from penstock.storage.log.partition_log import PartitionLog
 from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
-from penstock.storage.rolling import expired_count, segment_facts
-from penstock.storage.tiering.retention import kept_here
+from penstock.storage.rolling import expired_count, kept_here, segment_facts
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from penstock.records import BatchHeader
 from penstock.storage.errors import CorruptLog
+from penstock.storage.formats.checkpoint import ABORTED_SHIFT
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.transaction_index import TransactionIndex, checksum
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
@@ -132,3 +133,12 @@ def segment_place(segments: Sequence[Segment], offset: int) -> int:
 
 def not_loaded(segment: Segment) -> CorruptLog:
     return CorruptLog(Path(segment.path), segment.written_bytes, "written to before it was loaded")
+
+
+def aborted_flags(segments: Iterable[Segment]) -> int:
+    """Return a recovery point's flags for the segments' indexes of aborted transactions."""
+    checksums = 0
+    for segment in segments:
+        if segment.transactions is None or segment.transactions.entries:
+            checksums ^= segment.aborted
+    return checksums << ABORTED_SHIFT

@@ -25,7 +25,6 @@ from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.storage import metrics
 from penstock.storage.appended import AppendQueue, TailCache
-from penstock.storage.changes import Changes
 from penstock.storage.checkpoint_files import keep_damaged, read_checkpoint, set_aside
 from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.committing import Committer, OnDurable
@@ -53,7 +52,7 @@ from penstock.storage.formats.partition_metadata import encode_partition_metadat
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INDEX_CACHE_BYTES
 from penstock.storage.log.partition_log import PartitionLog
-from penstock.storage.log.state import LogState, StoreCalls, StoreParts
+from penstock.storage.log.state import Changes, LogState, StoreCalls, StoreParts
 from penstock.storage.maintenance import LogMaintenance
 from penstock.storage.names import (
     CHECKPOINT_FILE,
@@ -65,8 +64,7 @@ from penstock.storage.names import (
     parse_directory_name,
     stray_directory_name,
 )
-from penstock.storage.rebuilding import continue_log, last_whole
-from penstock.storage.recovery import Directories, read_journal
+from penstock.storage.recovery import Directories, continue_log, last_whole, read_journal
 from penstock.storage.replaying import LogReplay, Replays
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import SegmentWriter
@@ -125,7 +123,7 @@ class LogStore:
 
         `replicated` returns whether other replicas hold a partition's acknowledged batches, so that
         a possible loss is reported in `lost` and handled by the owner; None if unknown. Of other
-        logs every whole batch is kept; see `rebuilding`.
+        logs every whole batch is kept; see `recovery`.
 
         Raises:
             StoreLocked: another process has the directory open.
@@ -539,7 +537,7 @@ class LogStore:
     def _in_doubt(
         self, log: LogState, replay: LogReplay | None, replays: Replays, *, unknown: bool
     ) -> LogReplay | None:
-        """Return the replay of a log that may lack acknowledged batches; see `rebuilding`."""
+        """Return the replay of a log that may lack acknowledged batches; see `recovery`."""
         if self._replicated(log.topic_partition) and not unknown:
             return replay
         replay = replay or replays.nothing()

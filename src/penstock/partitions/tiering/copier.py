@@ -31,7 +31,7 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.partitions.tiering.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
 from penstock.partitions.tiering.errors import CopyTruncated
 from penstock.partitions.tiering.limits import STEPS_PER_LOOK_MAX
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock

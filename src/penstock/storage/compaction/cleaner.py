@@ -18,18 +18,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
+from penstock.base.system import Clock
+from penstock.objects.rate_limit import TokenBucket
 from penstock.storage.checkpointing import Checkpointer
-from penstock.storage.compaction.choosing import Cleanable
+from penstock.storage.compaction.choosing import Cleanable, Cleaned, PassPlan, Source
 from penstock.storage.compaction.offsets import CleanOffsets
 from penstock.storage.compaction.swapping import decide, discard, put_in_place, release
-from penstock.storage.compaction.throttle import Throttle
-from penstock.storage.compaction.values import Cleaned, PassPlan, Source
 from penstock.storage.errors import (
     CompactionStopped,
     CorruptLog,
@@ -49,6 +49,33 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RemoveLater = Callable[[Collection[str], int], None]
+
+_BURST_SECONDS: Final = 0.1
+"""Burst, in seconds of the rate."""
+
+
+class Throttle:
+    """Rate limit for several threads; a lost update lets a little more through."""
+
+    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
+        self._clock = clock
+        self._bucket: TokenBucket | None = None
+        if bytes_per_second < LONG_MAX:
+            now = clock.monotonic()
+            self._bucket = TokenBucket(bytes_per_second, now=now, burst_seconds=_BURST_SECONDS)
+
+    def spend(self, wait: Callable[[float], bool], size_bytes: int) -> None:
+        """Wait until `size_bytes` may be read or written.
+
+        `wait` pauses for the given seconds; it returns true, at once, when the pass must stop.
+
+        Raises:
+            CompactionStopped: the pass must stop.
+        """
+        bucket = self._bucket
+        pause = 0.0 if bucket is None else bucket.take(self._clock.monotonic(), size_bytes)
+        if wait(pause):
+            raise CompactionStopped("the compaction pass was stopped")
 
 
 class _Slot:

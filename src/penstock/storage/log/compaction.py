@@ -15,8 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from penstock.base.settings import LONG_MAX
-from penstock.storage.compaction.choosing import Cleanable, Closed, cleanable
-from penstock.storage.compaction.values import Live
+from penstock.storage.compaction.choosing import Cleanable, Closed, Live, cleanable
 from penstock.storage.formats.checkpoint import HAS_HOLES
 from penstock.storage.log.state import LogState
 from penstock.storage.names import LOG, offset_name
@@ -138,8 +137,7 @@ class Compaction:
 
     def _drop_tail(self, offset: int) -> None:
         """Evict appends below an offset from the tail, so that readers use the compacted files."""
-        state = self._state
-        tail, tails = state.tail, state.parts.tails
+        tail, tails = self._state.tail, self._state.parts.tails
         while len(tail) and tail.written and (first := tail.first_offset) is not None:
             if first >= offset:
                 return

@@ -48,20 +48,18 @@ class Repair:
 
     def report(self, error: DamagedRecords) -> None:
         """Report damage that a read found, once."""
-        state = self._state
         damage = error.damage
         key = damage.segment_base, damage.position
         if key not in self._reported and len(self._reported) < DAMAGES_MAX:
             self._reported[key] = damage
-            state.parts.counters.damaged_ranges += 1
-            logger.error("%s is damaged: %s", state.topic_partition, error)
+            self._state.parts.counters.damaged_ranges += 1
+            logger.error("%s is damaged: %s", self._state.topic_partition, error)
 
     @property
     def damages(self) -> list[str]:
         """Descriptions of the damage that is not repaired."""
-        state = self._state
         reported = [str(DamagedRecords(damage)) for damage in self._reported.values()]
-        return reported if state.damage is None else [str(state.damage), *reported]
+        return reported if self._state.damage is None else [str(self._state.damage), *reported]
 
     def replace(self, damage: Damage, batches: Buffer) -> bool:
         """Replace a damaged range with batches of another replica; durable when this returns.
@@ -141,10 +139,9 @@ class Repair:
 
     def _set_aside(self, segment: Segment, position: int, data: bytes) -> None:
         """Save the damaged bytes in a `.quarantined` file for analysis."""
-        state = self._state
         name = offset_name(segment.base_offset, f".damaged-{position}{QUARANTINED}")
-        path = os.path.join(state.directory, name)
-        write_file(state.parts.segment_files.files, path, data, sync=True)
+        path = os.path.join(self._state.directory, name)
+        write_file(self._state.parts.segment_files.files, path, data, sync=True)
 
     def end_at_damage(self) -> None:
         """Truncate a replica whose end is lost to its last intact batch; raises StorageError."""

@@ -112,7 +112,7 @@ class PartitionLog:
 
     @property
     def segment_count(self) -> int:
-        self.load()
+        self.state.load()
         return len(self.state.segments)
 
     def load(self) -> None:
@@ -151,7 +151,7 @@ class PartitionLog:
         state = self.state
         queue = state.queue
         if not state.loaded:
-            self.load()
+            state.load()
         if (
             state.closed is not None
             or state.fence is not None
@@ -322,17 +322,16 @@ class PartitionLog:
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch not above `epoch` and its end offset; (-1, -1) if unknown."""
-        state = self.state
-        self.load()
-        return state.epochs.end_offset_for(epoch, state.log_end_offset)
+        self.state.load()
+        return self.state.epochs.end_offset_for(epoch, self.state.log_end_offset)
 
     def latest_epoch_at(self, offset: int) -> int:
-        self.load()
+        self.state.load()
         return self.state.epochs.epoch_at(offset)
 
     def set_leader_epoch(self, epoch: int) -> None:
         state = self.state
-        self.load()
+        self.state.load()
         if epoch <= state.leader_epoch and state.epochs.latest >= 0:
             return
         state.leader_epoch = epoch
@@ -354,7 +353,7 @@ class PartitionLog:
             PenstockError: the fence, if set.
         """
         state = self.state
-        self.load()
+        self.state.load()
         if state.fence is not None:
             raise state.fence
         if before_offset == -1:
@@ -371,7 +370,7 @@ class PartitionLog:
         return state.log_start_offset
 
     def producers(self) -> list[ProducerState]:
-        self.load()
+        self.state.load()
         return self.state.producer_states.describe()
 
 

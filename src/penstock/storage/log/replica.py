@@ -171,9 +171,8 @@ class LogReplica:
     @property
     def lost(self) -> str | None:
         """Reason why the replica may lack synced batches, or None; see `LogStore.lost`."""
-        state = self._state
-        if state.damage is not None:
-            return str(state.damage)
+        if self._state.damage is not None:
+            return str(self._state.damage)
         return "synced batches may be lost" if self.standing.lost else None
 
     def note_loss(self) -> None:
@@ -286,9 +285,8 @@ class LogReplica:
 
     def producers_below(self, offset: int) -> bytes:
         """Return the newest producers' batches below an offset, encoded as `.batches`, or b""."""
-        state = self._state
-        state.load()
-        _, batches = state.producer_states.snapshot()
+        self._state.load()
+        _, batches = self._state.producer_states.snapshot()
         below = [
             batch
             if batch.current_txn_first_offset < offset
@@ -429,20 +427,15 @@ class LogReplica:
 
     def _perform_cut(self, before: Before, segment: Segment, end: int, position: int) -> None:
         state = self._state
-        base = segment.base_offset
+        base, files = segment.base_offset, state.parts.segment_files
         self._release([old for old in before.segments if old.base_offset >= base])
-        parts = state.parts
         cut_files(
-            parts.segment_files.files,
-            state.directory,
-            segment_base=segment.base_offset,
-            position=position,
-            end_offset=end,
-            forget=parts.segment_files.descriptors.forget,
-        )
+            files.files, state.directory, segment_base=base, position=position, end_offset=end,
+            forget=files.descriptors.forget,
+        )  # fmt: skip
         segment.saved_offsets = segment.saved_times = 0
         state.parts.changes.of(state).add(segment)
-        self._changed_files(state.recovery_point.cut(end, segment.base_offset, position))
+        self._changed_files(state.recovery_point.cut(end, base, position))
 
     def _perform_start(self, before: Before, segment: Segment, producers: bytes) -> None:
         state = self._state

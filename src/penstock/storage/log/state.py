@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -27,7 +27,6 @@ from penstock.records.appends import AppendResult, placed
 from penstock.records.transactions import AbortedTransaction, decode_marker
 from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
 from penstock.storage.batch_validation import stamp_times
-from penstock.storage.changes import Changes
 from penstock.storage.config import LogConfig
 from penstock.storage.counters import Counters
 from penstock.storage.epochs import EpochHistory
@@ -47,13 +46,38 @@ from penstock.storage.producers import ProducerStates, Undo
 from penstock.storage.reading import Written
 from penstock.storage.replaying import LogReplay
 from penstock.storage.rolling import should_roll
-from penstock.storage.segment import Segment, segment_place
+from penstock.storage.segment import Segment, aborted_flags, segment_place
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.settings import StorageSettings
-from penstock.storage.transactions import aborted_flags, index_written
 from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner
 
 logger = logging.getLogger(__name__)
+
+
+class Changes:
+    """Changed segments by log, and directories with new files, for the next checkpoint to sync."""
+
+    def __init__(self) -> None:
+        self.logs: dict[LogState, set[Segment]] = {}
+        self.directories: set[str] = set()
+
+    def of(self, log: LogState) -> set[Segment]:
+        """Return the set of changed segments of a log, and count the log as changed."""
+        return self.logs.setdefault(log, set())
+
+    def take(self) -> Changes:
+        taken = Changes()
+        taken.logs, self.logs = self.logs, taken.logs
+        taken.directories, self.directories = self.directories, taken.directories
+        return taken
+
+    def give_back(self, taken: Changes) -> None:
+        for log, segments in taken.logs.items():
+            self.of(log).update(segments)
+        self.directories |= taken.directories
+
+    def forget(self, log: LogState, segments: Iterable[Segment]) -> None:
+        self.logs.get(log, set()).difference_update(segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +91,7 @@ class StoreParts:
     segment_files: SegmentFiles
     queue: AppendQueue[LogState]
     tails: TailCache[LogState]
-    changes: Changes[LogState]
+    changes: Changes
     counters: Counters
 
 
@@ -397,12 +421,21 @@ class LogState:
             if item.lease is not None:
                 leased = place
         if self.unindexed:
-            end, files = items[-1].next_offset, parts.segment_files
-            self.unindexed = index_written(files, self.segments, self.unindexed, end)
+            self._index_aborted(items[-1].next_offset)
         self.unwritten_bytes -= written_bytes
         self.queue.unwritten_bytes -= written_bytes
         parts.counters.written_bytes += written_bytes
         self._drop_leased(items, leased)
+
+    def _index_aborted(self, written_offset: int) -> None:
+        """Index aborts whose markers are in a file now; raises CorruptLog."""
+        for place, transaction in enumerate(self.unindexed):
+            if transaction.last_offset >= written_offset:
+                self.unindexed = self.unindexed[place:]
+                return
+            segment = self.segments[segment_place(self.segments, transaction.last_offset)]
+            self.parts.segment_files.transactions_of(segment).add(transaction)
+        self.unindexed = []
 
     def _drop_leased(self, items: list[Appended[LogState]], leased: int) -> None:
         tail, tails = self.tail, self.parts.tails

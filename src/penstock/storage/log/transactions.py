@@ -9,6 +9,8 @@ Source: Kafka's `UnifiedLog` (`appendAsLeader` for the coordinator, `collectAbor
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 from penstock.records import decode_header
 from penstock.records.appends import AppendResult
 from penstock.records.transactions import AbortedTransaction, Marker, encode_marker
@@ -16,7 +18,6 @@ from penstock.storage.errors import CorruptLog
 from penstock.storage.loading import mend_transactions
 from penstock.storage.log.state import LogState
 from penstock.storage.segment import segment_place
-from penstock.storage.transactions import aborted_in
 
 
 class Transactions:
@@ -53,15 +54,33 @@ class Transactions:
         Raises:
             CorruptLog: the transaction indexes are damaged.
         """
-        state = self._state
-        state.load()
-        files = state.parts.segment_files
-        for _ in state.segments:
+        self._state.load()
+        for _ in self._state.segments:
             try:
-                return aborted_in(files, state.segments, state.unindexed, start, end)
+                return self._find(start, end)
             except CorruptLog as error:
                 self._mend(start, error)
-        return aborted_in(files, state.segments, state.unindexed, start, end)
+        return self._find(start, end)
+
+    def _find(self, start: int, end: int) -> list[AbortedTransaction]:
+        state, found = self._state, list[AbortedTransaction]()
+        for segment in state.segments[segment_place(state.segments, start) :]:
+            index = segment.transactions
+            if index is None:
+                index = state.parts.segment_files.transactions_of(segment)
+            if index.entries:
+                some, complete = index.find(start, end)
+                found += some
+                if complete:
+                    break
+        else:
+            found += [
+                txn
+                for txn in state.unindexed
+                if txn.last_offset >= start and txn.first_offset < end
+            ]
+        found.sort(key=attrgetter("first_offset"))
+        return found
 
     def _mend(self, start: int, damage: CorruptLog) -> None:
         state = self._state
