@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from penstock.base import files as base_files
-from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
+from penstock.base.files import Buffer, Files, Name, read_range, write_all
 from penstock.objects.directory import DirectoryStore
 from penstock.storage import (
     checkpointing,
@@ -97,9 +97,9 @@ def _nothing(*arguments: Any, **options: Any) -> None:
 # Order and syncs
 
 
-def _checkpoint_first(files: Files, path: str, plan: Plan) -> None:
-    replace_file(files, path, plan.checkpoint)
-    _PERFORM(files, path, plan)
+def _checkpoint_first(files: Files, root: str, plan: Plan) -> None:
+    checkpointing.write_checkpoint(files, root, plan.checkpoint)
+    _PERFORM(files, root, plan)
 
 
 _PERFORM = checkpointing.perform
@@ -246,8 +246,10 @@ def _trusted_index(self: SegmentFiles, segment: Segment, **cut: int) -> SparseIn
     return SparseIndex(segment.base_offset, offsets, times)
 
 
-def _trusted_entry(self: SegmentFiles, segment: Segment, entry: Entry) -> Any:
-    return self.walk(segment, entry.position)
+def _trusted_entry(
+    self: SegmentFiles, segment: Segment, entry: Entry, *, verify: bool = False
+) -> Any:
+    return self.walk(segment, entry.position, verify=verify)
 
 
 def _load_all_epochs(
