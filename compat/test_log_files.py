@@ -64,7 +64,7 @@ def test_the_files_of_a_log_with_transactions_are_kafkas(tmp_path: Path) -> None
         place.put(number % 4, 1 + number % 3)
         if number % 3:
             place.end((number + 1) % 4, commit=number % 2 == 0)
-    aborted = place.log.aborted(0, place.log.log_end_offset)
+    aborted = place.log.transactions.aborted(0, place.log.log_end_offset)
     producers, end = place.log.producers(), place.log.log_end_offset
     size_bytes = len(read_all(place.log))
     place.harness.store.close()
@@ -105,7 +105,7 @@ def test_the_files_of_a_log_with_transactions_are_kafkas(tmp_path: Path) -> None
         data = memoryview(bytearray(sent(b"value", producer_id=number)))
         harness.log().append(data, now_ms=harness.clock.ms, guard=UNGUARDED)
         marker = Marker(number, 0, 5 + number, commit)
-        harness.log().append_marker(marker, now_ms=harness.clock.ms)
+        harness.log().transactions.append_marker(marker, now_ms=harness.clock.ms)
     harness.commit()
     harness.store.close()
     rows = dumped(tmp_path / "records/orders-0/00000000000000000000.log", deep=True)

@@ -28,7 +28,7 @@ from penstock.diskless.partition import DisklessPartition
 from penstock.partitions.local import LocalPartition
 from penstock.partitions.replicated import ReplicatedPartition
 from penstock.records import decode_header
-from penstock.storage.replica import ReplicaLog
+from penstock.storage.log.replica import LogReplica
 
 ANSWERS: Final = frozenset({
     "AddOffsetsToTxn", "AddPartitionsToTxn", "EndTxn", "InitProducerId", "Produce",
@@ -75,7 +75,7 @@ def plant(reached: Callable[[str], None]) -> None:
     GroupOffsets.stage_offsets = _stages(GroupOffsets.stage_offsets, reached)  # type: ignore[method-assign]
     RequestContext.reply = _replies(RequestContext.reply, reached)  # type: ignore[method-assign]
     Markers._report = _tells(Markers._report, reached)  # type: ignore[method-assign]
-    ReplicaLog.append_replica = _copies(ReplicaLog.append_replica, reached)  # type: ignore[method-assign]
+    LogReplica.append = _copies(LogReplica.append, reached)  # type: ignore[method-assign]
     for log in LOGS:
         log.append = _appends(log.append, reached)  # type: ignore[method-assign]
         log.write_marker = _marks(log.write_marker, reached)  # type: ignore[method-assign]
@@ -135,12 +135,13 @@ def _tells(tell: Any, reached: Callable[[str], None]) -> Any:
 
 def _copies(copy: Any, reached: Callable[[str], None]) -> Any:
     @wraps(copy)
-    def copies(log: Any, batches: memoryview, **named: Any) -> int:
-        end: int = copy(log, batches, **named)
+    def copies(replica: Any, batches: memoryview, **named: Any) -> int:
+        end: int = copy(replica, batches, **named)
         header = decode_header(batches)
         if header.is_transactional:
             kind = "marker" if header.is_control else "data"
-            reached(f"copied {kind} {log.topic_partition.partition}")
+            partition = replica._state.topic_partition.partition
+            reached(f"copied {kind} {partition}")
         return end
 
     return copies

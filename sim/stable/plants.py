@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from penstock.base.settings import LONG_MAX
 from penstock.partitions.replica_state import ReplicaState
-from penstock.storage.transactions import OpenTransactions
+from penstock.storage.producers import OpenTransactions
 from sim.stable.world import Kinds
 
 

@@ -18,8 +18,7 @@ from penstock.partitions.replica_state import ReplicaState
 from penstock.records import BatchHeader
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage.producers import ProducerStates, Undo
-from penstock.storage.transactions import OpenTransactions
+from penstock.storage.producers import OpenTransactions, ProducerStates, Undo
 
 PRODUCERS: Final = 3
 STEPS: Final = 120

@@ -124,8 +124,8 @@ def compare(harness: Harness, found: Found, allowed: Mapping[int, Allowed]) -> N
 def _go_on(harness: Harness, partition: int, before: Log, bounds: Bounds) -> None:
     log = harness.store.partitions[TopicPartition(TOPIC, partition)]
     if bounds.policy == "group":
-        log.promise(max(before.promised, LATER))
-        log.append_replica(stamped(2, before.end, LATER, fill=255), now_ms=1)
+        log.replica.promise(max(before.promised, LATER))
+        log.replica.append(stamped(2, before.end, LATER, fill=255), now_ms=1)
     else:
         log.set_leader_epoch(LATER)
         log.append(memoryview(bytearray(batch(2, fill=255))), now_ms=1)

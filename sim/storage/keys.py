@@ -54,8 +54,8 @@ def compact(store: LogStore, where: TopicPartition, now_ms: int) -> None:
     """
     log = store.partitions[where]
     before = view_of(read_all(log, max_bytes=1 << 20))
-    log.roll()
-    store._parts.changes.of(log)
+    log.state.roll()
+    store._parts.changes.of(log.state)
     store.checkpoint()
     store.housekeeping(now_ms)
     if store.uncleanable:

@@ -11,7 +11,7 @@ from tests.storage.transactions import check as check_transactions
 from tests.storage.transactions import history_of
 
 from penstock.records import BatchHeader, split_batches
-from penstock.storage import ReplicaLog
+from penstock.storage import PartitionLog
 from penstock.storage.names import TXN_INDEX
 
 PRODUCER = 7
@@ -59,7 +59,7 @@ def require(holds: bool, what: str) -> None:
         raise Violation(what)
 
 
-def look(log: ReplicaLog, *, closely: bool = True) -> Log:
+def look(log: PartitionLog, *, closely: bool = True) -> Log:
     """What a log holds. All its ways to the same batches must agree, looked at `closely`.
 
     Raises:
@@ -68,9 +68,9 @@ def look(log: ReplicaLog, *, closely: bool = True) -> Log:
     where = log.topic_partition
     end = log.log_end_offset
     log.load()
-    require(log.damage is None, f"{where} is damaged: {log.damage}")
+    require(log.state.damage is None, f"{where} is damaged: {log.state.damage}")
     require(
-        end == log.log_end_offset or log._parts.settings.log_flush_policy != "group",
+        end == log.log_end_offset or log.state.parts.settings.log_flush_policy != "group",
         f"{where} ended at {end} before it was loaded, and at {log.log_end_offset} then",
     )
     start, end = log.log_start_offset, log.log_end_offset
@@ -87,7 +87,7 @@ def look(log: ReplicaLog, *, closely: bool = True) -> Log:
             f"{where} has epoch {epoch} at {header.base_offset}, its batch has"
             f" {header.partition_leader_epoch}",
         )
-    begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
+    begun = [epoch for epoch, offset in log.state.epochs.entries if offset < end and epoch]
     stored = sorted({header.partition_leader_epoch for header in headers} - {0})
     require(begun == stored, f"{where} knows epochs {begun}, its batches have {stored}")
     if closely:
@@ -96,14 +96,14 @@ def look(log: ReplicaLog, *, closely: bool = True) -> Log:
         _look_at_times(log, headers)
     if closely and any(header.is_transactional for header in headers):
         check_transactions(log, history_of(log))
-    known = [entry for segment in log.segments for entry in _aborted(segment, end)]
+    known = [entry for segment in log.state.segments for entry in _aborted(segment, end)]
     require(not known, f"{where}: {TXN_INDEX} has {known}, which is beyond the end {end}")
-    seen = Log(log.topic_id, tuple(batches), start, log.promised, log.limbo)
+    seen = Log(log.topic_id, tuple(batches), start, log.replica.promised, log.replica.limbo)
     require(seen.end == end, f"{where} ends at {end}, its batches at {seen.end}")
     return seen
 
 
-def _read_by_offset(log: ReplicaLog, header: BatchHeader, start: int, end: int) -> None:
+def _read_by_offset(log: PartitionLog, header: BatchHeader, start: int, end: int) -> None:
     for offset in {max(header.base_offset, start), header.last_offset}:
         read = log.read(offset, max_bytes=1, end_offset=end)
         found = split_batches(bytes(read.buffers[0]))[0] if read.buffers else None
@@ -120,11 +120,11 @@ def _aborted(segment: object, end: int) -> list[object]:
     return [one for place in range(len(index)) if (one := index.at(place)).last_offset >= end]
 
 
-def _look_at_times(log: ReplicaLog, headers: Sequence[BatchHeader]) -> None:
+def _look_at_times(log: PartitionLog, headers: Sequence[BatchHeader]) -> None:
     """A walk to a time must not begin behind the first batch that has it."""
-    files, interval_bytes = log._parts.segment_files, log.config.index_interval_bytes
-    for place, segment in enumerate(log.segments):
-        later = log.segments[place + 1 :]
+    files, interval_bytes = log.state.parts.segment_files, log.config.index_interval_bytes
+    for place, segment in enumerate(log.state.segments):
+        later = log.state.segments[place + 1 :]
         end = later[0].base_offset if later else log.log_end_offset
         mine = [header for header in headers if segment.base_offset <= header.base_offset < end]
         if not segment.written_bytes or not mine:
@@ -146,7 +146,7 @@ def _look_at_times(log: ReplicaLog, headers: Sequence[BatchHeader]) -> None:
             )
 
 
-def look_at_producers(log: ReplicaLog, held: Sequence[Log]) -> None:
+def look_at_producers(log: PartitionLog, held: Sequence[Log]) -> None:
     """The sequence that a log remembers must be that of its batches, of all that it ever had."""
     seen = max(
         [

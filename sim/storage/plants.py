@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from penstock.base import files as base_files
-from penstock.base.files import Buffer, Files, Name, read_range, replace_file, write_all
+from penstock.base.files import Buffer, Files, Name, read_range, write_all
 from penstock.objects.directory import DirectoryStore
 from penstock.storage import (
     checkpointing,
@@ -20,16 +20,16 @@ from penstock.storage import (
     maintenance,
     recovery,
     replaying,
-    segment,
     segment_writing,
     store,
 )
+from penstock.storage.checkpoint_files import write_checkpoint
 from penstock.storage.checkpointing import Checkpointer, Plan
 from penstock.storage.committing import Committer, Group
 from penstock.storage.compaction import cleaner, swapping
+from penstock.storage.compaction.choosing import PassPlan
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.compaction.rewriting import CleanedSegment
-from penstock.storage.compaction.values import PassPlan
 from penstock.storage.config import LogConfig
 from penstock.storage.epoch_loading import load_epochs
 from penstock.storage.formats.index import Entry, SparseIndex
@@ -41,14 +41,14 @@ from penstock.storage.formats.journal_entry import (
 )
 from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionIndex
 from penstock.storage.journal import Journal, JournalFile
+from penstock.storage.log.replica import LogReplica
+from penstock.storage.log.state import LogState
 from penstock.storage.names import LOG, SWAP, offset_name
-from penstock.storage.partition import PartitionLog
-from penstock.storage.replica import ReplicaLog
+from penstock.storage.rolling import kept_here
 from penstock.storage.segment import Segment
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import Direct, SegmentWriter
 from penstock.storage.store import LogStore
-from penstock.storage.tiering.retention import kept_here
 from sim.storage.exploring import Result, explore
 from sim.storage.scenarios import SCENARIOS
 
@@ -98,9 +98,9 @@ def _nothing(*arguments: Any, **options: Any) -> None:
 # Order and syncs
 
 
-def _checkpoint_first(files: Files, path: str, plan: Plan) -> None:
-    replace_file(files, path, plan.checkpoint)
-    _PERFORM(files, path, plan)
+def _checkpoint_first(files: Files, root: str, plan: Plan) -> None:
+    write_checkpoint(files, root, plan.checkpoint)
+    _PERFORM(files, root, plan)
 
 
 _PERFORM = checkpointing.perform
@@ -180,12 +180,12 @@ def _kept_by_size_alone(config: LogConfig, committed_offset: int, tiered_offset:
 # Truncation
 
 
-def _cut_at_once(self: ReplicaLog, end: int) -> None:
+def _cut_at_once(self: LogReplica, end: int) -> None:
     _CUT(self, end)
-    self._queue.pending[-1].perform()  # type: ignore[attr-defined]
+    self._state.queue.pending[-1].perform()  # type: ignore[attr-defined]
 
 
-_CUT = ReplicaLog._cut
+_CUT = LogReplica._cut
 
 
 def _cut_transactions_unsynced(files: Files, path: str, end_offset: int) -> None:
@@ -224,8 +224,11 @@ def _skip_cuts(self: replaying._Writing, segment_base: int, position: int, end: 
     self.flush()
 
 
-def _walk_unverified(*arguments: Any, verify: bool, **options: Any) -> Any:
-    return segment.walk(*arguments, verify=False, **options)
+def _walk_unverified(self: SegmentFiles, *arguments: Any, **options: Any) -> Any:
+    return _WALK(self, *arguments, **{**options, "verify": False})
+
+
+_WALK = SegmentFiles.walk
 
 
 def _newest_snapshot(self: loading._Loading, segments: list[Segment]) -> None:
@@ -244,8 +247,10 @@ def _trusted_index(self: SegmentFiles, segment: Segment, **cut: int) -> SparseIn
     return SparseIndex(segment.base_offset, offsets, times)
 
 
-def _trusted_entry(self: SegmentFiles, segment: Segment, entry: Entry) -> Any:
-    return self.headers_from(segment, entry.position)
+def _trusted_entry(
+    self: SegmentFiles, segment: Segment, entry: Entry, *, verify: bool = False
+) -> Any:
+    return self.walk(segment, entry.position, verify=verify)
 
 
 def _load_all_epochs(
@@ -349,7 +354,7 @@ PLANTS = {
     "torn-tail-accepted": Plant(
         what="batches beyond the durable mark are taken without their checksums",
         scenario="policy os",
-        patches=[(loading, "walk", _walk_unverified)],
+        patches=[(SegmentFiles, "walk", _walk_unverified)],
     ),
     "replay-appends": Plant(
         what="a replay writes at a file's end: a second one writes it again",
@@ -359,7 +364,7 @@ PLANTS = {
     "cut-before-journal": Plant(
         what="a truncation cuts files before the journal has it",
         scenario="truncate",
-        patches=[(ReplicaLog, "_cut", _cut_at_once)],
+        patches=[(LogReplica, "_cut", _cut_at_once)],
     ),
     "cut-not-replayed": Plant(
         what="a truncation that the journal has is not done again after a crash",
@@ -420,7 +425,7 @@ PLANTS = {
         what="a checkpoint frees the journal of a promise that it does not have",
         scenario="promise",
         patches=[
-            (ReplicaLog, "current_recovery_point", PartitionLog.current_recovery_point),
+            (LogState, "current_recovery_point", LogState._written_point),
         ],
     ),
     "later-snapshot-trusted": Plant(

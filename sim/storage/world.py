@@ -20,9 +20,9 @@ from penstock.base.ids import TopicPartition
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage import LogConfig, ReplicaLog, StorageError
+from penstock.storage import LogConfig, PartitionLog, StorageError
 from penstock.storage.formats.snapshot import BATCHES_VERSION, SnapshotEntry, encode_snapshot
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 from sim.disk import Disk
 from sim.storage.archive import ROOT as ARCHIVE
 from sim.storage.archive import Archive
@@ -127,7 +127,7 @@ class World:
             if log is None or log != Log(log.topic_id):
                 self.acknowledged.setdefault(partition, []).append((self.disk.count, note))
 
-    def log(self, partition: int) -> ReplicaLog:
+    def log(self, partition: int) -> PartitionLog:
         return self.harness.store.partitions[TopicPartition(TOPIC, partition)]
 
     # -- steps -------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class World:
                               **known))
             )  # fmt: skip
             end += count
-        log.append_replica(memoryview(b"".join(run)), now_ms=self.clock.ms)
+        log.replica.append(memoryview(b"".join(run)), now_ms=self.clock.ms)
         for appended in run:
             held = held._replace(batches=(*held.batches, appended))
             self.note(partition, held)
@@ -180,7 +180,7 @@ class World:
     def _stamp(self) -> int:
         return self.clock.ms + (-self._fill if self.falling else self._fill)
 
-    def _batch(self, count: int, size: int, producer: bool, log: ReplicaLog) -> memoryview:
+    def _batch(self, count: int, size: int, producer: bool, log: PartitionLog) -> memoryview:
         self._fill += 1
         known = {}
         if producer:
@@ -216,7 +216,9 @@ class World:
     ) -> None:
         held = self.now(partition)
         log = self.log(partition)
-        placed = log.append_marker(Marker(producer_id, 0, 1, commits), now_ms=self.clock.ms)
+        placed = log.transactions.append_marker(
+            Marker(producer_id, 0, 1, commits), now_ms=self.clock.ms
+        )
         if placed.duplicate:
             return
         read = log.read(placed.base_offset, max_bytes=1, end_offset=1 << 62, appended=True)
@@ -242,7 +244,7 @@ class World:
     def compact(self, partition: int) -> None:
         """All that may be compacted; what each of the segments leaves is noted when it is there."""
         self.roll(partition)
-        self.harness.store._parts.changes.of(self.log(partition))
+        self.harness.store._parts.changes.of(self.log(partition).state)
         self.checkpoint()
         cleaner = self.harness.store._cleaner
         worker, ended = cleaner._slots[0].worker, list[object]()
@@ -271,7 +273,7 @@ class World:
         held = self.now(partition)
         kept = tuple(batch for batch in held.batches if next_offset(batch) <= offset)
         calls = self.disk.count
-        end = self.log(partition).truncate(offset, floor=0)
+        end = self.log(partition).replica.truncate(offset, floor=0)
         held = held._replace(batches=kept)
         if held.end != end:
             raise AssertionError(f"cut to {end}, not {held.end}")
@@ -287,7 +289,7 @@ class World:
             entry = SnapshotEntry(PRODUCER, 0, start - 1, start - 1, 0, self.clock.ms)
             data = encode_snapshot([entry], BATCHES_VERSION)
         calls = self.disk.count
-        self.log(partition).start_at(start, producers=data, floor=0)
+        self.log(partition).replica.start_at(start, producers=data, floor=0)
         carried = start - 1 if told else -1
         self.note(partition, held._replace(batches=(), start=start, carried=carried), calls)
         if commit:
@@ -296,14 +298,14 @@ class World:
     def promise(self, partition: int, step: int = 1, *, commit: bool = True) -> None:
         held = self.now(partition)
         held = held._replace(promised=held.promised + step)
-        self.log(partition).promise(held.promised)
+        self.log(partition).replica.promise(held.promised)
         self.note(partition, held)
         if commit:
             self.commit()
 
     def limbo(self, partition: int, epoch: int, *, commit: bool = True) -> None:
         held = self.now(partition)._replace(limbo=epoch)
-        self.log(partition).set_limbo(epoch)
+        self.log(partition).replica.set_limbo(epoch)
         self.note(partition, held)
         if commit:
             self.commit()
@@ -324,7 +326,7 @@ class World:
         for partition, notes in self.notes.items():
             held = notes[-1].log
             if held is not None and (start := self.log(partition).log_start_offset) > held.start:
-                tiered = self.log(partition).tiered_offset
+                tiered = self.log(partition).state.tiered_offset
                 if self.archived and start > tiered:
                     raise Violation(f"{partition} begins at {start}, the archive ends at {tiered}")
                 self.note(partition, held._replace(start=start), calls)
@@ -335,9 +337,9 @@ class World:
         The row that says so is the control plane's; here it is a note.
         """
         log = self.log(partition)
-        for segment in log.closed_segments(log.tiered_offset):
+        for segment in log.tiering.closed_segments(log.state.tiered_offset):
             copy = SegmentCopy(
-                log.files, segment.path, position=0, end=segment.size_bytes,
+                log.tiering.files, segment.path, position=0, end=segment.size_bytes,
                 base_offset=segment.base_offset, next_offset=segment.next_offset,
                 interval_bytes=CONFIG.index_interval_bytes,
             )  # fmt: skip
@@ -349,7 +351,7 @@ class World:
             self.archive = self.archive or Archive(self.disk)
             self.archive.store(key, pieces)
             self.archived.append((self.disk.count, str(ARCHIVE / key), b"".join(pieces)))
-            log.tiered_offset = segment.next_offset
+            log.state.tiered_offset = segment.next_offset
 
     def archive_at(self, calls: int) -> dict[str, bytes]:
         """Objects that were there after so many calls, by their paths."""
@@ -378,11 +380,11 @@ class World:
 
     def write(self, partition: int) -> None:
         self.now(partition)
-        self.log(partition).write_segments()
+        self.log(partition).state.write_segments()
 
     def roll(self, partition: int) -> None:
         self.now(partition)
-        self.log(partition).roll()
+        self.log(partition).state.roll()
 
     def restart(self, *, clean: bool) -> None:
         """Stop and start; what was committed is there."""

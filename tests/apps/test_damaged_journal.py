@@ -15,7 +15,7 @@ from penstock.apps.configuration import Given, configure
 from penstock.apps.wiring import opened, start
 from penstock.base.ids import TopicPartition
 from penstock.broker.server import BrokerServer
-from penstock.storage import CorruptLog, ReplicaLog
+from penstock.storage import CorruptLog, PartitionLog
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
 from tests.broker.test_lost_copies import is_whole
 from tests.broker.test_replicated import Cluster, everything, until
@@ -77,7 +77,7 @@ def damage_checkpoints(directory: Path) -> None:
         path.write_bytes(path.read_bytes()[:-1])
 
 
-def offsets_of(log: ReplicaLog) -> set[int]:
+def offsets_of(log: PartitionLog) -> set[int]:
     """The offsets of records that can be read."""
     found: set[int] = set()
     for offset in range(log.log_start_offset, log.durable_offset):

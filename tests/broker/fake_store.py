@@ -25,6 +25,7 @@ from penstock.storage.values import OffsetAndTimestamp
 
 class FakeLog:
     def __init__(self, where: TopicPartition, topic_id: UUID, leader_epoch: int) -> None:
+        self.state = self.transactions = self.replica = self
         self.topic_partition = where
         self.topic_id = topic_id
         self.leader_epoch = leader_epoch
@@ -140,12 +141,12 @@ class FakeStore:
         grown = [log for log in self.partitions.values() if log.durable_offset < log.log_end_offset]
         for log in grown:
             log.durable_offset = log.log_end_offset
-            log.owner.became_durable(log.durable_offset)
+            log.state.owner.became_durable(log.durable_offset)
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(None)
         if grown:
-            self.on_advance([log.owner for log in grown])
+            self.on_advance([log.state.owner for log in grown])
 
     def housekeeping(self, now_ms: int) -> None:
         return

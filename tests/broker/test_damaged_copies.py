@@ -47,10 +47,10 @@ def store_of(cluster: Cluster, node_id: int):  # type: ignore[no-untyped-def]
 def in_files_alone(cluster: Cluster, node_id: int) -> bool:
     """Whether all is written; then memory is emptied."""
     log = cluster.log(node_id).log
-    if log.tail.written < len(log.tail):
+    if log.state.tail.written < len(log.state.tail):
         return False
-    while len(log.tail):
-        log._parts.tails.drop(log.tail.pop_oldest())
+    while len(log.state.tail):
+        log.state.parts.tails.drop(log.state.tail.pop_oldest())
     return True
 
 
@@ -98,7 +98,7 @@ async def test_a_leader_is_mended_while_it_is_read(cluster: Cluster) -> None:
         assert path.read_bytes() == good
     set_aside = [entry for entry in path.parent.iterdir() if entry.name.endswith(QUARANTINED)]
     assert set_aside
-    counters = cluster.log(leader).log._parts.counters
+    counters = cluster.log(leader).log.state.parts.counters
     assert counters.damaged_ranges >= 10
     assert counters.mended_bytes > 0
 
@@ -168,9 +168,9 @@ async def test_without_another_replica_the_range_alone_is_refused(cluster: Clust
     log = next(
         log for where, log in store_of(cluster, leader).partitions.items() if where.topic == "alone"
     )
-    await until(lambda: log.tail.written == len(log.tail))
-    while len(log.tail):
-        log._parts.tails.drop(log.tail.pop_oldest())
+    await until(lambda: log.state.tail.written == len(log.state.tail))
+    while len(log.state.tail):
+        log.state.parts.tails.drop(log.state.tail.pop_oldest())
     path = cluster.root / str(leader) / "alone-0" / f"{0:020d}.log"
     flip(path, path.stat().st_size // 2)
     client, told = cluster.clients[leader], {}

@@ -160,7 +160,7 @@ class Cluster:
             log = self.log(node_id, topic)
         except IndexError:
             return False
-        return log.log.promised >= 0 and not log.copy.trouble
+        return log.log.replica.promised >= 0 and not log.copy.trouble
 
     def leader(self, topic: str = "t") -> int:
         """Return the actual leader; 0 without one."""
@@ -284,7 +284,7 @@ async def test_all_replicas_get_what_is_acknowledged(cluster: Cluster) -> None:
     for node_id in (1, 2, 3):
         log = cluster.log(node_id)
         await until(partial(has, log, 20))
-        assert log.log.epochs.entries == cluster.log(leader).log.epochs.entries
+        assert log.log.state.epochs.entries == cluster.log(leader).log.state.epochs.entries
         assert everything(log) == read
     image = cluster.brokers[leader].cluster.image
     await until(lambda: len(image.topics["t"].partitions[0].isr) > 0)

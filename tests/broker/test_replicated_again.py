@@ -96,7 +96,7 @@ async def test_all_that_is_acknowledged_is_in_all_copies(cluster: AgainCluster, 
     assert await cluster.produce(b"replicated") == 20
     await cluster.is_read(21)
     partition = cluster.brokers[cluster.leader()].partitions.with_log("t", 0)
-    assert partition.log.epochs.entries[0] == (1, 0)
+    assert partition.log.state.epochs.entries[0] == (1, 0)
     assert partition.end_offset_for_epoch(0) == (0, 20), "consumers read it as of epoch 0"
     assert all(
         [everything(cluster.log(1)).count(b"value %d\0" % number) == 1 for number in range(20)]

@@ -88,7 +88,7 @@ async def test_copies_that_were_compacted_another_way_agree(
         for copy in copies:
             await until(partial(has, copy, end))
         assert {copy.log.log_end_offset for copy in copies} == {end}
-        chains = [dict(copy.log.epochs.entries) for copy in copies]
+        chains = [dict(copy.log.state.epochs.entries) for copy in copies]
         for chain in chains:
             assert all(
                 chain[epoch] == start for epoch, start in chains[0].items() if epoch in chain
@@ -135,7 +135,7 @@ async def test_a_wiped_copy_of_a_compacted_topic_gets_the_newest_of_every_key(
         await put(40)
         for node_id in (1, 2, 3):
             await until(partial(compacted, node_id))
-            assert cluster.log(node_id).log.has_holes
+            assert cluster.log(node_id).log.state.has_holes
         gone = next(node_id for node_id in (1, 2, 3) if node_id != cluster.leader())
         await cluster.stop(gone)
         shutil.rmtree(tmp_path / str(gone))

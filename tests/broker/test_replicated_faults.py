@@ -152,8 +152,8 @@ async def test_a_copy_that_ends_below_the_leader_s_log_begins_where_that_does(
     await cluster.start(other)
     await until(lambda: lies(cluster.log(other), 5, 7))
     log = cluster.log(other).log
-    assert log.epochs.entries == cluster.log(leader).log.epochs.entries
-    await until(lambda: log.limbo == -1)
+    assert log.state.epochs.entries == cluster.log(leader).log.state.epochs.entries
+    await until(lambda: log.replica.limbo == -1)
     # It counts: with it and one more, all goes on, and producers are known as before.
     await cluster.stop(third)
     await cluster.produce(b"with two again")
@@ -434,9 +434,9 @@ async def test_a_copy_that_was_away_for_more_epochs_than_a_claim_knows(
     await cluster.start(other)
     await until(lambda: has(cluster.log(other), 6))
     assert everything(cluster.log(other)) == everything(cluster.log(await cluster.led()))
-    entries = cluster.log(other).log.epochs.entries
+    entries = cluster.log(other).log.state.epochs.entries
     assert len(entries) >= 6
-    assert entries == cluster.log(await cluster.led()).log.epochs.entries
+    assert entries == cluster.log(await cluster.led()).log.state.epochs.entries
 
 
 async def lead_anew(cluster: Cluster, node_id: int) -> None:

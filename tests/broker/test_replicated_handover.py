@@ -251,7 +251,7 @@ async def test_a_leader_that_is_fenced_by_a_claim_that_was_dropped_leads_again(
     await until(lambda: has(log, 1))
     await replication.links.close()
     replication.claim([log.key])
-    await until(lambda: log.log.promised > log.copy.core.epoch)
+    await until(lambda: log.log.replica.promised > log.copy.core.epoch)
     await three.stop(other)
     await three.start(other)
     await until(lambda: has(three.log(other), 1))

@@ -60,9 +60,9 @@ def archived(brokers: dict[int, Broker]) -> LocalPartition | None:
     """Return the leader's partition once closed segments are archived and mostly deleted."""
     leader = leader_of(brokers)
     copy = copy_on(brokers[leader]) if leader else None
-    if copy is None or copy.tiers is None or not copy.log.loaded:
+    if copy is None or copy.tiers is None or not copy.log.state.loaded:
         return None
-    closed = copy.log.segments[-1].base_offset
+    closed = copy.log.state.segments[-1].base_offset
     done = copy.tiers.tiered_end == closed and copy.log.log_start_offset > closed // 2
     return copy if done else None
 
@@ -72,7 +72,7 @@ def is_like(broker: Broker, leader: LocalPartition) -> bool:
     copy = copy_on(broker)
     return (
         copy is not None
-        and copy.log.loaded
+        and copy.log.state.loaded
         and copy.log.log_start_offset >= leader.log.log_start_offset
         and copy.log.durable_offset == leader.log.durable_offset
     )
@@ -102,7 +102,7 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     wait_for(lambda: is_like(brokers[wiped], leader))
     copy = copy_on(brokers[wiped])
     assert copy is not None
-    assert copy.log.segments[0].base_offset >= leader.log.log_start_offset > RECORDS // 2
+    assert copy.log.state.segments[0].base_offset >= leader.log.log_start_offset > RECORDS // 2
     assert copy.log.size_bytes <= leader.log.size_bytes < 200_000
 
     # It leads, from the archive's start, and goes on where the rows end.
@@ -119,5 +119,5 @@ def test_a_new_replica_copies_what_is_not_in_the_archive_alone(brokers: dict[int
     make_lead(brokers, [outside, wiped, first])
     copy = copy_on(brokers[outside])
     assert copy is not None
-    assert copy.log.segments[0].base_offset > RECORDS
+    assert copy.log.state.segments[0].base_offset > RECORDS
     assert consumed(brokers[outside], 2 * RECORDS) == sent

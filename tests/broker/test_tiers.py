@@ -153,7 +153,7 @@ def archived(broker: Broker) -> LocalPartition:
     def done() -> bool:
         tiers = partition.tiers
         assert tiers is not None
-        closed = partition.log.segments[-1].base_offset
+        closed = partition.log.state.segments[-1].base_offset
         return tiers.tiered_end == closed and partition.log.log_start_offset > closed // 2
 
     wait_for(done)

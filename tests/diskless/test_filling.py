@@ -18,7 +18,7 @@ from penstock.diskless.migration.limits import GET_ATTEMPTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches
-from penstock.storage import LogConfig, LogStore, ReplicaLog, StorageError, StorageSettings
+from penstock.storage import LogConfig, LogStore, PartitionLog, StorageError, StorageSettings
 from tests.diskless.consolidation.bed import KEY, TOPIC, Bed, Sent, produced
 from tests.diskless.consolidation.conftest import furnished
 from tests.diskless.world import SeededRandomness
@@ -69,7 +69,7 @@ class Place:
         )
 
     @property
-    def log(self) -> ReplicaLog:
+    def log(self) -> PartitionLog:
         return self.logs.partitions[WHERE]
 
     def filling(self, **settings: int) -> TopicFilling:
@@ -150,11 +150,15 @@ async def test_passes_continue_and_the_end_is_durable(
     await place.write(1)
     assert 0 < await filled.catch_up() < filled.copied_bytes
     assert await filled.catch_up() == 0
-    assert place.log.promised == -1
+    assert place.log.replica.promised == -1
     await filled.finish()
     place.logs.close()
     place.open()
-    assert (place.log.promised, place.log.limbo, place.log.lost) == (EPOCH, -1, None)
+    assert (place.log.replica.promised, place.log.replica.limbo, place.log.replica.lost) == (
+        EPOCH,
+        -1,
+        None,
+    )
     assert place.offsets() == list(range(0, 22, 2))
 
 
@@ -194,7 +198,7 @@ async def test_of_what_is_deleted_whole_the_end_is_left(place: Place) -> None:
 async def test_an_empty_partition_has_an_empty_log(place: Place) -> None:
     await place.filling().finish()
     assert (place.log.log_start_offset, place.log.log_end_offset) == (0, 0)
-    assert place.log.promised == EPOCH
+    assert place.log.replica.promised == EPOCH
 
 
 async def test_objects_that_go_meanwhile_are_in_segments_then(place: Place) -> None:

@@ -17,7 +17,7 @@ from penstock.diskless.settings import DisklessSettings
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker
-from penstock.storage import LogConfig, LogStore, ReplicaLog, StorageSettings, TransactionalLog
+from penstock.storage import LogConfig, LogStore, PartitionLog, StorageSettings
 from tests.diskless.world import World
 from tests.storage.batches import FakeClock, batch, stamped
 
@@ -33,13 +33,13 @@ async def logs(tmp_path: Path) -> AsyncIterator[LogStore]:
     store.close()
 
 
-def log_of(logs: LogStore, count: int = 0) -> ReplicaLog:
+def log_of(logs: LogStore, count: int = 0) -> PartitionLog:
     log = logs.create(TopicPartition("t", 0), topic_id=TOPIC, leader_epoch=0)
     append(logs, log, count)
     return log
 
 
-def append(logs: LogStore, log: TransactionalLog, count: int, size: int = 1000) -> None:
+def append(logs: LogStore, log: PartitionLog, count: int, size: int = 1000) -> None:
     """So many durable batches of two records."""
     for n in range(count):
         log.append(batch(2, size=size, fill=n), now_ms=1_000)
@@ -50,14 +50,14 @@ def append(logs: LogStore, log: TransactionalLog, count: int, size: int = 1000) 
 class Copied(NamedTuple):
     """A log whose durable records are all committed."""
 
-    log: TransactionalLog
+    log: PartitionLog
 
     @property
     def high_watermark(self) -> int:
         return self.log.durable_offset
 
 
-def copy_of(world: World, *logs: TransactionalLog, **settings: int) -> TopicCopy:
+def copy_of(world: World, *logs: PartitionLog, **settings: int) -> TopicCopy:
     return TopicCopy(
         TOPIC,
         [Copied(log) for log in logs],
@@ -147,9 +147,9 @@ async def test_holes_of_a_compacted_log_become_batches_without_records(logs: Log
     world, log = World(), log_of(logs, 1)
     far = 2**32
     for offset in (4, 8, far):
-        log.append_replica(stamped(2, offset, 0), now_ms=1)
+        log.replica.append(stamped(2, offset, 0), now_ms=1)
     logs.commit_pending()
-    log.truncate(far, floor=0)
+    log.replica.truncate(far, floor=0)
     logs.commit_pending()
     assert log.durable_offset == log.log_end_offset == far
     copy = copy_of(world, log)
@@ -167,7 +167,7 @@ async def test_transactions_go_along(logs: LogStore) -> None:
         sent = batch(producer_id=producer_id, epoch=0, sequence=0, attributes=TRANSACTIONAL_FLAG)
         log.append(sent, now_ms=1_000, guard=UNGUARDED)
     for producer_id, commit in ((4, False), (5, True), (7, True)):
-        log.append_marker(Marker(producer_id, 1, 9, commit, 2), now_ms=1_000)
+        log.transactions.append_marker(Marker(producer_id, 1, 9, commit, 2), now_ms=1_000)
     logs.commit_pending()
     copy = copy_of(world, log)
     await copy.catch_up()
@@ -198,13 +198,13 @@ async def test_leases_are_renewed_while_the_copy_lasts(logs: LogStore) -> None:
 
 async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
     log = log_of(logs, 3)
-    log.fence = MigrationRefused("not now")
+    log.state.fence = MigrationRefused("not now")
     with pytest.raises(MigrationRefused, match="not now"):
         append(logs, log, 1)
     with pytest.raises(MigrationRefused, match="not now"):
         log.delete_records(2)
     assert log.read(0, max_bytes=1 << 20, end_offset=6).next_offset == 6
-    log.fence = None
+    log.state.fence = None
     append(logs, log, 1)
     assert log.delete_records(2) == 2
 
@@ -212,11 +212,11 @@ async def test_fenced_log_takes_nothing_and_is_read(logs: LogStore) -> None:
 async def test_retention_waits_for_the_fence(logs: LogStore) -> None:
     log = log_of(logs, 60)
     now_ms = FakeClock().now_ms()
-    log.fence = MigrationRefused("not now")
+    log.state.fence = MigrationRefused("not now")
     for n in range(1, 5):
         logs.housekeeping(now_ms + n * 10)
     assert log.log_start_offset == 0
-    log.fence = None
+    log.state.fence = None
     for n in range(5, 9):
         logs.housekeeping(now_ms + n * 10)
     assert log.log_start_offset > 0

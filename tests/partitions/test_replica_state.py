@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.partitions.replica_state import ReplicaState
-from penstock.storage.transactions import OpenTransactions
+from penstock.storage.producers import OpenTransactions
 
 
 def marks(state: ReplicaState) -> tuple[int, int]:

@@ -231,7 +231,8 @@ class Cluster:
         """
         name = self.dice.choice(NODES)
         whole = all(
-            node.log.log.promised >= 0 > node.log.log.limbo and not node.log.copy.silent
+            node.log.log.replica.promised >= 0 > node.log.log.replica.limbo
+            and not node.log.copy.silent
             for node in self.nodes.values()
         )
         await self.nodes.pop(name).die()

@@ -15,7 +15,6 @@ from penstock.storage import (
     LogStore,
     PartitionLog,
     Read,
-    ReplicaLog,
     StorageError,
     StorageSettings,
 )
@@ -140,7 +139,7 @@ class Harness:
         abandon(self.store)
         self.store = self._open()
 
-    def log(self, partition: int = 0, topic: str = WHERE.topic) -> ReplicaLog:
+    def log(self, partition: int = 0, topic: str = WHERE.topic) -> PartitionLog:
         where = TopicPartition(topic, partition)
         found = self.store.partitions.get(where)
         if found is None:

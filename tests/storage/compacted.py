@@ -23,15 +23,15 @@ def compact(root: Path, where: TopicPartition, rewrite: Rewrite) -> list[int]:
     )
     log = store.partitions[where]
     log.load()
-    start, end, epochs = log.log_start_offset, log.log_end_offset, log.epochs.entries
+    start, end, epochs = log.log_start_offset, log.log_end_offset, log.state.epochs.entries
     data, at, left = read_all(log, max_bytes=1 << 30), 0, []
     for header in split_batches(data):
         batch = rewrite(header, data[at : at + header.size_bytes])
         left += [] if batch is None else [batch]
         at += header.size_bytes
-    producers = log.producers_below(start)
-    log.start_at(start, producers=producers, floor=0)
-    log.append_replica(memoryview(bytearray(b"".join(left))), now_ms=1, epochs=epochs)
+    producers = log.replica.producers_below(start)
+    log.replica.start_at(start, producers=producers, floor=0)
+    log.replica.append(memoryview(bytearray(b"".join(left))), now_ms=1, epochs=epochs)
     assert log.log_end_offset == end, "the newest batch stays"
     store.commit_pending()
     assert log.durable_offset == end

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage import LogConfig, ReplicaLog, StorageError
+from penstock.storage import LogConfig, PartitionLog, StorageError
 from tests.storage.batches import Harness, batch, stamped
 
 PARTITIONS = 3
@@ -63,25 +63,25 @@ class Replica:
         value = {
             "append": dice.randint(1, 5),
             "cut": dice.randint(max(log.log_start_offset, end - 10), end),
-            "promise": log.promised + dice.randint(0, 1),
+            "promise": log.replica.promised + dice.randint(0, 1),
         }[kind]
         self.number += 1
         print(f"+ {self.number} {kind} {value} {fill}", flush=True)
         if kind == "append":
             size = dice.choice([40, 500, 30_000])
-            epoch = max(log.promised, log.leader_epoch)
-            log.append_replica(stamped(value, end, epoch, fill=fill, size=size), now_ms=1)
+            epoch = max(log.replica.promised, log.leader_epoch)
+            log.replica.append(stamped(value, end, epoch, fill=fill, size=size), now_ms=1)
         elif kind == "cut":
-            log.truncate(value, floor=0)
+            log.replica.truncate(value, floor=0)
         else:
-            log.promise(value)
+            log.replica.promise(value)
 
 
-def step_of_transaction(log: ReplicaLog, dice: random.Random) -> None:
+def step_of_transaction(log: PartitionLog, dice: random.Random) -> None:
     """A batch of a producer, or the end of its transaction."""
     producer_id = dice.randrange(5)
     if dice.random() < 0.4:
-        log.append_marker(Marker(producer_id, 0, 0, dice.random() < 0.5), now_ms=1)
+        log.transactions.append_marker(Marker(producer_id, 0, 0, dice.random() < 0.5), now_ms=1)
         return
     last = {producer.producer_id: producer.last_sequence for producer in log.producers()}
     data = batch(

@@ -65,7 +65,7 @@ def test_replaying_over_existing_bytes_changes_nothing(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     for number in range(5):
         harness.put(batch(2, fill=number))
-    harness.log().write_segments()
+    harness.log().state.write_segments()
     expected = read_all(harness.log())
     abandon(harness.store)
     checkpoint = (tmp_path / "partitions.checkpoint").read_bytes()
@@ -109,7 +109,7 @@ def test_a_segment_torn_at_every_byte_is_restored_from_the_journal(tmp_path: Pat
     harness.store.checkpoint()
     harness.put(batch(3, fill=2))
     expected = read_all(harness.log())
-    harness.log().write_segments()
+    harness.log().state.write_segments()
     abandon(harness.store)
     name = "orders-0/00000000000000000000.log"
     whole = (source / name).read_bytes()
@@ -195,8 +195,8 @@ def test_rot_below_the_mark_is_reported_and_nothing_is_cut(tmp_path: Path) -> No
     assert offsets(bytes(whole_ones.buffers[0])) == [(0, 2), (2, 4)]
     with pytest.raises(CorruptLog, match="synced"):
         log.read(4, max_bytes=10, end_offset=99)
-    assert log.damage is not None
-    assert (log.damage.path, log.damage.position) == (path, 250)
+    assert log.state.damage is not None
+    assert (log.state.damage.path, log.state.damage.position) == (path, 250)
     # It goes on behind what is lost, and gives no offset twice.
     for base_offset in (6, 8):
         assert again.put(batch(2)) == base_offset
@@ -322,7 +322,7 @@ def test_rolled_segments_survive_a_crash_at_any_time(tmp_path: Path) -> None:
         if number in (3, 4, 8):
             harness.store.checkpoint()
         if number in (2, 6):
-            harness.log().write_segments()
+            harness.log().state.write_segments()
         harness.crash()
         assert offsets(read_all(harness.log())) == [(2 * n, 2 * n + 2) for n in range(number + 1)]
     with pytest.raises(OffsetOutOfRange):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.records import HEADER_BYTES, Codec, split_batches, stamp_identity
 from penstock.records.columnar import encode_batches
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage import CorruptLog, LogConfig, ReplicaLog
+from penstock.storage import CorruptLog, LogConfig, PartitionLog
 from tests.storage.batches import Harness, read_all
 
 CONFIG = LogConfig(retention_ms=-1, segment_bytes=2_000, index_interval_bytes=300)
@@ -38,14 +38,17 @@ class Truth(NamedTuple):
         return split_batches(self.batches[base])[0].next_offset
 
 
-def truth_of(log: ReplicaLog) -> Truth:
+def truth_of(log: PartitionLog) -> Truth:
     data, batches, at = read_all(log), {}, 0
     for header in split_batches(data):
         batches[header.base_offset] = data[at : at + header.size_bytes]
         at += header.size_bytes
     end = log.durable_offset
-    aborted = [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in log.aborted(0, end)]
-    return Truth(batches, aborted, list(log.epochs.entries), end)
+    aborted = [
+        (txn.producer_id, txn.first_offset, txn.last_offset)
+        for txn in log.transactions.aborted(0, end)
+    ]
+    return Truth(batches, aborted, list(log.state.epochs.entries), end)
 
 
 def records(count: int, number: int) -> memoryview:
@@ -75,7 +78,9 @@ def write(directory: Path) -> tuple[Harness, Truth]:
             sequence += 2
         elif number % 6 == 4:
             commits = number % 12 == 4
-            log.append_marker(Marker(PRODUCER, 0, 1, commits), now_ms=1_000 + number * SECONDS_MS)
+            log.transactions.append_marker(
+                Marker(PRODUCER, 0, 1, commits), now_ms=1_000 + number * SECONDS_MS
+            )
         else:
             log.append(records(1 + number % 3, number), now_ms=1)
         assert harness.commit() is None
@@ -85,7 +90,7 @@ def write(directory: Path) -> tuple[Harness, Truth]:
     return harness, truth_of(log)
 
 
-def check(log: ReplicaLog, truth: Truth) -> set[int]:
+def check(log: PartitionLog, truth: Truth) -> set[int]:
     """Check that every readable batch is as written; return the unreadable offsets, which are
     whole batches."""
     refused: set[int] = set()
@@ -190,13 +195,13 @@ def choose(root: Path, suffix: str, dice: random.Random) -> Path:
     return dice.choice(found)
 
 
-def others_hold(log: ReplicaLog, truth: Truth) -> None:
+def others_hold(log: PartitionLog, truth: Truth) -> None:
     """Check data derived from records: aborted transactions, epochs, timestamps, the producer."""
     for offset in range(truth.end):
         epoch = max(epoch for epoch, start in truth.epochs if start <= offset)
         assert log.latest_epoch_at(offset) == epoch
     for start in range(0, truth.end, 3):
-        aborted = log.aborted(start, truth.end)
+        aborted = log.transactions.aborted(start, truth.end)
         found = {(txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted}
         assert found == {txn for txn in truth.aborted if txn[2] >= start}
     for data in truth.batches.values():
@@ -246,7 +251,7 @@ def damaged_while_open(root: Path, suffix: str, blow: Blow, seed: int) -> None:
         if dice.random() < 0.5:
             harness.store._parts.segment_files.descriptors.close()
         struck = choose(root, suffix, dice)
-        newest = struck.name == Path(log.segments[-1].path).name
+        newest = struck.name == Path(log.state.segments[-1].path).name
         blow.strike(struck)
         refused = check(log, truth)
         if suffix != ".log":

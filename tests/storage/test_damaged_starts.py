@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.records import split_batches
-from penstock.storage import CorruptLog, LogConfig, ReplicaLog
+from penstock.storage import CorruptLog, LogConfig, PartitionLog
 from penstock.storage.formats.journal_entry import ALIGNMENT_BYTES, MAGIC
 from penstock.storage.inspection.findings import BatchVerifier
 from penstock.storage.inspection.stores import verify_store
@@ -43,7 +43,7 @@ class Written(NamedTuple):
             path.write_bytes(data)
 
 
-def batches_of(log: ReplicaLog) -> dict[int, bytes]:
+def batches_of(log: PartitionLog) -> dict[int, bytes]:
     data, at, found = read_all(log), 0, {}
     for header in split_batches(data):
         found[header.base_offset] = data[at : at + header.size_bytes]
@@ -72,7 +72,7 @@ def write(root: Path, *, clean: bool) -> Written:
         harness.store.close()
     else:
         for log in logs:
-            log.write_segments()
+            log.state.write_segments()
         abandon(harness.store)
     paths = [path for path in sorted(root.rglob("*")) if path.is_file() and path.name != ".lock"]
     files = {str(path.relative_to(root)): path.read_bytes() for path in paths}
@@ -89,7 +89,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return write(tmp_path_factory.mktemp("closed"), clean=True)
 
 
-def refused(log: ReplicaLog, batches: dict[int, bytes], end: int, start: int) -> set[int]:
+def refused(log: PartitionLog, batches: dict[int, bytes], end: int, start: int) -> set[int]:
     """The base offsets of batches that cannot be read; what can be read is what was written."""
     missing: set[int] = set()
     for base, data in batches.items():

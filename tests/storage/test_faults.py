@@ -84,7 +84,7 @@ def test_a_lone_append_of_policy_os_is_refused_whole_and_may_be_repeated(
         harness.append(batch(3, size=200, producer_id=5, epoch=0, sequence=2))
         files.room = room
         assert isinstance(harness.commit(), DiskFull)
-        assert (log.log_end_offset, log.durable_offset, log.unwritten_bytes) == (2, 2, 0)
+        assert (log.log_end_offset, log.durable_offset, log.state.unwritten_bytes) == (2, 2, 0)
     files.room = None
     assert harness.put(batch(3, size=200, producer_id=5, epoch=0, sequence=2)) == 2
     assert harness.put(batch()) == 5
@@ -358,7 +358,7 @@ async def test_with_threads(tmp_path: Path, policy: str) -> None:
     advanced: list[int] = []
     harness.store.on_advance = lambda owners: advanced.append(len(owners))
     for partition in range(4):
-        harness.log(partition).owner = Owner([])
+        harness.log(partition).state.owner = Owner([])
     for number in range(30):
         waiting = []
         for partition in range(4):

@@ -14,7 +14,7 @@ from penstock.storage import LogConfig, ReplicaOverlap
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.inspection.findings import BatchVerifier
 from penstock.storage.inspection.stores import verify_store
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 from tests.records.reference import Batch, Record, encode
 from tests.storage.batches import Harness, offsets, read_all, stamped
 
@@ -24,13 +24,13 @@ ROLLING = LogConfig(segment_bytes=400, index_interval_bytes=60, retention_ms=-1)
 
 def replicate(harness: Harness, *batches: memoryview | bytes) -> int:
     """Append as a replica and commit; returns the new end."""
-    end = harness.log().append_replica(memoryview(b"".join(batches)), now_ms=harness.clock.ms)
+    end = harness.log().replica.append(memoryview(b"".join(batches)), now_ms=harness.clock.ms)
     assert harness.commit() is None
     return end
 
 
 def write(harness: Harness) -> None:
-    harness.log().write_segments()
+    harness.log().state.write_segments()
 
 
 def stay(harness: Harness) -> None:
@@ -80,7 +80,9 @@ def test_every_offset_leads_to_the_next_batch(
             base, end = offsets(b"".join(read.buffers))[0]
             assert (base, end) == ENDS[following]
             assert read.next_offset >= end
-        assert log.boundary(offset) == min(offset, ENDS[following][0]) or offset in range(21, 30)
+        assert log.replica.boundary(offset) == min(offset, ENDS[following][0]) or offset in range(
+            21, 30
+        )
     assert read_all(log, max_bytes=300) == b"".join(HOLED)
     for start, end in ((0, 301), (10, 20), (9, 41), (50, 250)):
         found = log.extents(start, end)
@@ -92,7 +94,7 @@ def test_every_offset_leads_to_the_next_batch(
             for extent in found
         )
         assert offsets(data) == held, (start, end)
-    assert log.has_holes
+    assert log.state.has_holes
     verifier = verified(harness)
     assert (verifier.findings, verifier.batches) == ([], len(HOLED))
     assert {note.kind for note in verifier.notes} == {"offsets"}
@@ -113,12 +115,12 @@ def test_no_segment_spans_more_offsets_than_its_index_can_hold(
     ]
     begun = [
         segment.base_offset
-        for segment in log.segments
+        for segment in log.state.segments
         if segment.written_bytes or segment.end_position
     ]
     assert begun == [0, *[FAR * n + low for n in range(1, 4) for low in (0, 2**31)]]
     assert len(log.extents(0, 2**62)) == 7
-    assert log.truncate(2 * FAR - 5, floor=0) == 2 * FAR - 5
+    assert log.replica.truncate(2 * FAR - 5, floor=0) == 2 * FAR - 5
     assert harness.commit() is None
     assert replicate(harness, stamped(1, 2 * FAR - 5, 2)) == 2 * FAR - 4
     way(harness)
@@ -134,7 +136,7 @@ def test_epochs_begin_at_the_offsets_of_the_leaders_chain(
     harness = Harness(tmp_path)
     log = harness.log()
     chain = ((1, 0), (2, 10), (4, 40), (6, 200), (9, 200))
-    log.append_replica(memoryview(b"".join(HOLED)), now_ms=1, epochs=chain)
+    log.replica.append(memoryview(b"".join(HOLED)), now_ms=1, epochs=chain)
     assert harness.commit() is None
     way(harness)
     if way is Harness.crash:  # what is left of them says it
@@ -142,7 +144,7 @@ def test_epochs_begin_at_the_offsets_of_the_leaders_chain(
         return
     log = harness.log()
     log.load()
-    assert log.epochs.entries == [(1, 0), (2, 30), (4, 40), (9, 200)]
+    assert log.state.epochs.entries == [(1, 0), (2, 30), (4, 40), (9, 200)]
     assert log.end_offset_for_epoch(4) == (4, 200)
 
 
@@ -155,7 +157,7 @@ def test_a_log_cut_within_a_gap_is_readable_to_its_end(
     replicate(harness, *HOLED)
     way(harness)
     within = next((base for base, end in ENDS if base < cut < end and base != 21), cut)
-    assert harness.log().truncate(cut, floor=0) == within
+    assert harness.log().replica.truncate(cut, floor=0) == within
     assert harness.commit() is None
     left = [span for span in ENDS if span[1] <= within]
     for _ in range(2):
@@ -167,7 +169,7 @@ def test_a_log_cut_within_a_gap_is_readable_to_its_end(
         assert read == left + ([(end, within)] if end < within else [])
         way(harness)
     harness.log().load()
-    epoch = harness.log().epochs.latest
+    epoch = harness.log().state.epochs.latest
     assert replicate(harness, stamped(2, within + 4, epoch + 1)) == within + 6
     way(harness)
     there = [
@@ -182,8 +184,8 @@ def test_a_log_cut_within_a_gap_is_readable_to_its_end(
 def test_a_cut_takes_back_queued_appends(tmp_path: Path) -> None:
     for cut, end in ((301, 301), (150, 102), (102, 102), (60, 45), (44, 44), (0, 0)):
         harness = Harness(tmp_path / str(cut))
-        harness.log().append_replica(memoryview(b"".join(HOLED)), now_ms=1)
-        assert harness.log().truncate(cut, floor=0) == end
+        harness.log().replica.append(memoryview(b"".join(HOLED)), now_ms=1)
+        assert harness.log().replica.truncate(cut, floor=0) == end
         assert harness.commit() is None
         assert offsets(read_all(harness.log())) == [span for span in ENDS if span[1] <= end]
         assert replicate(harness, stamped(1, 400, 9)) == 401
@@ -203,7 +205,7 @@ def test_an_empty_batch_below_the_end_is_shortened(tmp_path: Path) -> None:
         stamped(5, 10, 1, kept=0, producer_id=3),
     ):
         with pytest.raises(ReplicaOverlap):
-            harness.log().append_replica(memoryview(data), now_ms=1)
+            harness.log().replica.append(memoryview(data), now_ms=1)
     harness.store.close()
 
 
@@ -257,8 +259,8 @@ def test_offsets_of_a_log_that_was_never_compacted_are_lost(tmp_path: Path) -> N
     harness = Harness(tmp_path, config=ROLLING)
     for number in range(12):
         harness.put(stamped(1, 0, 0, size=120, fill=number))
-    bases = [segment.base_offset for segment in harness.log().segments]
-    assert not harness.log().has_holes
+    bases = [segment.base_offset for segment in harness.log().state.segments]
+    assert not harness.log().state.has_holes
     harness.store.close()
     for file in tmp_path.rglob(f"{bases[1]:020}.*"):
         file.unlink()
@@ -273,7 +275,7 @@ def test_offsets_of_a_log_that_was_never_compacted_are_lost(tmp_path: Path) -> N
 def test_an_append_behind_a_gap_keeps_its_offsets(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     replicate(harness, *HOLED)
-    assert harness.log().truncate(250, floor=0) == 250
+    assert harness.log().replica.truncate(250, floor=0) == 250
     assert harness.commit() is None
     harness.log().set_leader_epoch(12)
     assert [harness.put(stamped(3, 0, 0, fill=n)) for n in range(2)] == [250, 253]
@@ -288,15 +290,15 @@ def test_archived_segments_have_every_offset(tmp_path: Path) -> None:
     harness = Harness(tmp_path, config=ROLLING)
     replicate(harness, *HOLED)
     log = harness.log()
-    log.write_segments()
-    closed = log.closed_segments(0)
+    log.state.write_segments()
+    closed = log.tiering.closed_segments(0)
     assert [(segment.base_offset, segment.next_offset) for segment in closed] == [
         (0, 41),
         (41, 300),
     ]
     for segment in closed:
         copy = SegmentCopy(
-            log.files,
+            log.tiering.files,
             segment.path,
             position=0,
             end=segment.size_bytes,

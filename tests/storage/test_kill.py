@@ -91,11 +91,11 @@ class Replica:
             position += header.size_bytes
         start = log.log_start_offset
         assert any(
-            (left(held, start), promised) == (left(tuple(batches), start), log.promised)
+            (left(held, start), promised) == (left(tuple(batches), start), log.replica.promised)
             for states in self.states[self.acknowledged :]
             for held, promised in states
         )
-        self.batches, self.promised = tuple(batches), log.promised
+        self.batches, self.promised = tuple(batches), log.replica.promised
         self.forget()
 
 

@@ -59,7 +59,7 @@ def test_append_and_read(tmp_path: Path) -> None:
     verify_crc(everything, decode_header(everything), 0)
     harness.reopen()
     log = harness.log()
-    assert (log.log_end_offset, log.durable_offset, log.loaded) == (5, 5, False)
+    assert (log.log_end_offset, log.durable_offset, log.state.loaded) == (5, 5, False)
     assert read_all(log) == everything
     assert harness.put(batch()) == 5
     harness.store.close()
@@ -219,22 +219,22 @@ def test_segments_roll_by_size_time_index_and_epoch(tmp_path: Path) -> None:
     for _ in range(7):
         by_size.put(batch())
     log = by_size.log()
-    assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
+    assert [segment.base_offset for segment in log.state.segments] == [0, 3, 6]
     assert offsets(read_all(log)) == [(n, n + 1) for n in range(7)]
     by_size.store.close()
 
     by_time = Harness(tmp_path / "time", config=LogConfig(segment_ms=100))
     for timestamp in (1000, 1100, 1101, 1150, 1202):
         by_time.put(batch(timestamp=timestamp))
-    assert [segment.base_offset for segment in by_time.log().segments] == [0, 2, 4]
+    assert [segment.base_offset for segment in by_time.log().state.segments] == [0, 2, 4]
     by_time.store.close()
 
     config = LogConfig(segment_index_bytes=16, index_interval_bytes=1)
     by_index = Harness(tmp_path / "index", config=config)
     for _ in range(7):
         by_index.put(batch())
-        by_index.log().write_segments()
-    assert [segment.base_offset for segment in by_index.log().segments] == [0, 3, 6]
+        by_index.log().state.write_segments()
+    assert [segment.base_offset for segment in by_index.log().state.segments] == [0, 3, 6]
     by_index.store.close()
 
     by_epoch = Harness(tmp_path / "epoch")
@@ -245,7 +245,7 @@ def test_segments_roll_by_size_time_index_and_epoch(tmp_path: Path) -> None:
     log.set_leader_epoch(4)
     by_epoch.put(batch())
     by_epoch.put(batch())
-    assert [segment.base_offset for segment in log.segments] == [0, 1]
+    assert [segment.base_offset for segment in log.state.segments] == [0, 1]
     for way in (by_epoch.crash, by_epoch.reopen):
         assert log.end_offset_for_epoch(1) == (1, 1)
         assert log.end_offset_for_epoch(4) == (4, 3)
@@ -406,7 +406,7 @@ def test_an_owner_is_notified_of_a_new_start_and_epoch(tmp_path: Path) -> None:
     harness.put(batch(4))
     seen: list[object] = []
     log = harness.log()
-    log.owner = Owner(seen)
+    log.state.owner = Owner(seen)
     log.delete_records(2)
     log.set_leader_epoch(log.leader_epoch)
     log.set_leader_epoch(log.leader_epoch + 1)
@@ -422,7 +422,7 @@ def test_commits_call_back_in_order_and_report_advanced_owners(tmp_path: Path) -
     harness.append(batch(), 0)
     owners = [Owner(seen), Owner(seen)]
     for partition, owner in enumerate(owners):
-        harness.log(partition).owner = owner
+        harness.log(partition).state.owner = owner
     harness.store.on_advance = lambda risen: seen.append(
         [owners.index(cast("Owner", owner)) for owner in risen]
     )

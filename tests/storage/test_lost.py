@@ -27,15 +27,15 @@ def write(directory: Path) -> list[int]:
     each entry."""
     harness = Harness(directory, replicated=everything)
     harness.log(0)
-    harness.log(1).promise(2)
+    harness.log(1).replica.promise(2)
     assert harness.commit() is None
     harness.store.checkpoint()
     for number in range(ENTRIES):
         log = harness.log(0)
         if number == 3:
-            log.truncate(2, floor=0)
+            log.replica.truncate(2, floor=0)
         else:
-            log.append_replica(stamped(2, log.log_end_offset, 1, fill=number), now_ms=1)
+            log.replica.append(stamped(2, log.log_end_offset, 1, fill=number), now_ms=1)
         assert harness.commit() is None
     abandon(harness.store)
     # The first batch is in the segment by now: a copy, whatever became of its entry.
@@ -63,17 +63,17 @@ def test_any_log_of_the_store_may_be_concerned(tmp_path: Path, number: int, at: 
     for way in (harness.crash, harness.reopen, harness.crash):
         assert set(harness.store.lost) == {WHERE, OTHER}
         assert "may be lost" in harness.store.lost[WHERE]
-        assert (harness.log(0).log_end_offset, harness.log(1).promised) == (end, 2)
+        assert (harness.log(0).log_end_offset, harness.log(1).replica.promised) == (end, 2)
         way()
-    harness.log(0).set_limbo(4)
-    harness.log(0).append_replica(stamped(2, end, 5), now_ms=1)
+    harness.log(0).replica.set_limbo(4)
+    harness.log(0).replica.append(stamped(2, end, 5), now_ms=1)
     assert harness.commit() is None
     for way in (harness.crash, harness.reopen, harness.crash):
         assert set(harness.store.lost) == {OTHER}
-        assert (harness.log(0).limbo, harness.log(1).limbo) == (4, -1)
+        assert (harness.log(0).replica.limbo, harness.log(1).replica.limbo) == (4, -1)
         assert offsets(read_all(harness.log(0)))[-1] == (end, end + 2)
         way()
-    harness.log(1).set_limbo(-1)
+    harness.log(1).replica.set_limbo(-1)
     assert harness.commit() is None
     harness.crash()
     assert not harness.store.lost
@@ -102,7 +102,7 @@ def test_a_torn_end_is_no_loss(tmp_path: Path) -> None:
 def test_damage_in_a_log_is_reported_of_replicated_ones(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     for partition in range(2):
-        harness.log(partition).append_replica(stamped(2, 0, 1), now_ms=1)
+        harness.log(partition).replica.append(stamped(2, 0, 1), now_ms=1)
     assert harness.commit() is None
     harness.store.close()
     for partition in range(2):
@@ -124,7 +124,7 @@ def test_power_lost_while_a_loss_is_dealt_with(tmp_path: Path) -> None:
     harness = Harness(root, files=files, replicated=everything)
     assert set(harness.store.lost) == {WHERE, OTHER}
     for partition in range(2):
-        harness.log(partition).set_limbo(4)
+        harness.log(partition).replica.set_limbo(4)
     assert harness.commit() is None
     harness.store.checkpoint()
     abandon(harness.store)
@@ -136,7 +136,7 @@ def test_power_lost_while_a_loss_is_dealt_with(tmp_path: Path) -> None:
         disk.after_power_loss(dice if count % 3 else None).put(directory)
         again = Harness(directory, clock=FakeClock(), replicated=everything)
         for where in (WHERE, OTHER):
-            known = where in again.store.lost or again.store.partitions[where].limbo == 4
+            known = where in again.store.lost or again.store.partitions[where].replica.limbo == 4
             assert known, f"{where}: power lost after call {count}"
         again.store.close()
         shutil.rmtree(directory)

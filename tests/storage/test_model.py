@@ -127,7 +127,7 @@ class LogMachine(RuleBasedStateMachine):
             stamp(data, 0, base, len(data) - 12, epoch + risen * (place > 0))
             run += bytes(data)
             self.accepted[partition].append(Stored(base, base + count, bytes(data)[17:], last))
-        assert log.append_replica(memoryview(run), now_ms=1) == self.end(partition)
+        assert log.replica.append(memoryview(run), now_ms=1) == self.end(partition)
 
     @precondition(lambda self: self.policy == "group")
     @rule(partition=st.integers(0, 1), share=st.floats(0, 1))
@@ -139,18 +139,18 @@ class LogMachine(RuleBasedStateMachine):
         end = kept[-1].next_offset if kept else 0
         if end < start:
             with pytest.raises(BugError):
-                log.truncate(offset, floor=0)
+                log.replica.truncate(offset, floor=0)
             return
-        assert log.truncate(offset, floor=end) == end
+        assert log.replica.truncate(offset, floor=end) == end
         self.accepted[partition] = kept
 
     @precondition(lambda self: self.policy == "group")
     @rule(partition=st.integers(0, 1), step=st.integers(0, 2), limbo=st.integers(-1, 5))
     def promise(self, partition: int, step: int, limbo: int) -> None:
         log = self.harness.log(partition)
-        log.promise(log.promised + step)
-        log.set_limbo(limbo)
-        self.standings[partition] = (log.promised, limbo)
+        log.replica.promise(log.replica.promised + step)
+        log.replica.set_limbo(limbo)
+        self.standings[partition] = (log.replica.promised, limbo)
 
     @rule()
     def commit(self) -> None:
@@ -193,7 +193,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(partition=st.integers(0, 1))
     def write_segments(self, partition: int) -> None:
         if self.policy != "os":
-            self.harness.log(partition).write_segments()
+            self.harness.log(partition).state.write_segments()
 
     @rule(partition=st.integers(0, 1))
     def new_epoch(self, partition: int) -> None:
@@ -229,10 +229,10 @@ class LogMachine(RuleBasedStateMachine):
             # While a cut waits, what will be cut can be read no more.
             both = zip(durable, accepted, strict=False)
             readable = [append for append, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
-            assert log.damage is None
+            assert log.state.damage is None
             assert log.durable_offset == (readable[-1].next_offset if readable else 0)
             assert log.log_end_offset == self.end(partition)
-            assert (log.promised, log.limbo) == self.standings[partition]
+            assert (log.replica.promised, log.replica.limbo) == self.standings[partition]
             assert log.log_start_offset >= self.starts[partition]
             self.starts[partition] = log.log_start_offset
             data = read_all(log, max_bytes=700)

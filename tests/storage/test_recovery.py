@@ -48,12 +48,12 @@ def test_no_segment_is_touched_until_its_log_is_needed(tmp_path: Path) -> None:
         for partition, data in enumerate(held):
             log = harness.log(partition)
             end = offsets(data)[-1][1]
-            assert (log.loaded, log.log_end_offset, log.durable_offset) == (False, end, end)
+            assert (log.state.loaded, log.log_end_offset, log.durable_offset) == (False, end, end)
             assert (log.leader_epoch, log.size_bytes) == (0, len(data))
         assert read_all(harness.log(3)) == held[3]
         harness.put(batch(1), 4)
         held[4] = read_all(harness.log(4))
-        assert sum(log.loaded for log in harness.store.partitions.values()) == 2
+        assert sum(log.state.loaded for log in harness.store.partitions.values()) == 2
         harness.crash()
         assert [read_all(harness.log(partition)) for partition in range(LOGS)] == held
         abandon(harness.store)
@@ -67,7 +67,9 @@ def test_a_checkpoint_waits_for_all_logs_and_frees_the_journal(tmp_path: Path) -
     before = store._parts.counters.checkpoints
     harness.clock.ms += 100_000
     for calls in range(3):
-        assert sum(log.loaded for log in store.partitions.values()) == calls * REPLAYED_LOGS_MAX
+        assert (
+            sum(log.state.loaded for log in store.partitions.values()) == calls * REPLAYED_LOGS_MAX
+        )
         assert store._parts.counters.checkpoints == before
         store.housekeeping(harness.clock.ms)
     assert store._parts.counters.checkpoints == before + 1
@@ -84,7 +86,7 @@ def test_a_full_journal_waits_for_none(tmp_path: Path) -> None:
     for number in range(6):
         harness.put(batch(1, size=900_000, fill=number), number % 2)
     assert harness.store._journal.file_count <= 4
-    assert all(log.loaded for log in harness.store.partitions.values())
+    assert all(log.state.loaded for log in harness.store.partitions.values())
     harness.crash()
     assert [read_all(harness.log(partition)) for partition in range(2, LOGS)] == held[2:]
     assert read_all(harness.log(1), max_bytes=1 << 20).startswith(held[1])
@@ -167,7 +169,7 @@ def test_open_transactions_are_known_at_once(tmp_path: Path, clean: bool, checkp
         log = harness.store.partitions[WHERE]
         assert log.producer_states.transactions.first_unstable_offset == 2
         other = harness.log(1)
-        assert not other.loaded
+        assert not other.state.loaded
         assert other.producer_states.transactions.first_unstable_offset == LONG_MAX
     harness.store.close()
 

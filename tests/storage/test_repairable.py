@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.base.files import MACHINE_FILES, Files
-from penstock.storage import LogConfig, ReplicaLog
+from penstock.storage import LogConfig, PartitionLog
 from penstock.storage.damage import Damage, DamagedRecords
 from penstock.storage.names import QUARANTINED
 from tests.faulty_files import FaultyFiles
@@ -24,7 +24,7 @@ def written(root: Path) -> dict[int, bytes]:
     for number in range(BATCHES):
         epoch = 1 + number // 11
         one = stamped(2, harness.log().log_end_offset, epoch, fill=number, size=100)
-        harness.log().append_replica(one, now_ms=1)
+        harness.log().replica.append(one, now_ms=1)
         assert harness.commit() is None
     data = read_all(harness.log())
     harness.store.close()
@@ -36,14 +36,14 @@ def opened(root: Path, files: Files = MACHINE_FILES) -> Harness:
     return Harness(root, config=CONFIG, files=files)
 
 
-def found(log: ReplicaLog) -> Damage:
+def found(log: PartitionLog) -> Damage:
     """Return the first damage."""
     damage = log.damage_in(0, log.durable_offset)
     assert damage is not None
     return damage
 
 
-def mend_all(log: ReplicaLog, batches: dict[int, bytes]) -> None:
+def mend_all(log: PartitionLog, batches: dict[int, bytes]) -> None:
     """Repair until nothing is damaged, with a few batches at a time."""
     for _ in range(BATCHES):
         damage = log.damage_in(0, log.durable_offset)

@@ -31,7 +31,7 @@ def joined(*batches: memoryview) -> memoryview:
 
 def replicate(harness: Harness, data: memoryview, partition: int = 0) -> int:
     """Append as a replica and commit; returns the new end."""
-    end = harness.log(partition).append_replica(data, now_ms=harness.clock.ms)
+    end = harness.log(partition).replica.append(data, now_ms=harness.clock.ms)
     assert harness.commit() is None
     return end
 
@@ -60,7 +60,7 @@ def test_a_run_is_one_item_of_the_journal_and_one_sync(tmp_path: Path) -> None:
     run = joined(*[stamped(2, 2 * n, 1, fill=n) for n in range(50)])
     before = files.syncs
     for partition in range(20):
-        assert harness.log(partition).append_replica(run, now_ms=1) == 100
+        assert harness.log(partition).replica.append(run, now_ms=1) == 100
     assert len(harness.store._parts.queue.pending) == 20
     assert harness.commit() is None
     assert files.syncs == before + 1
@@ -76,8 +76,8 @@ def test_each_epoch_begins_a_segment(tmp_path: Path) -> None:
     for _ in range(2):
         log = harness.log()
         log.load()
-        assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
-        assert log.epochs.entries[-3:] == [(1, 0), (4, 3), (6, 6)]
+        assert [segment.base_offset for segment in log.state.segments] == [0, 3, 6]
+        assert log.state.epochs.entries[-3:] == [(1, 0), (4, 3), (6, 6)]
         assert log.end_offset_for_epoch(5) == (4, 6)
         harness.crash()
     harness.store.close()
@@ -102,13 +102,13 @@ def test_appends_that_do_not_follow_are_rejected_whole(tmp_path: Path) -> None:
         (joined(stamped(1, 4, 5), stamped(1, 5, 5)[:40]), CorruptBatch),
         (memoryview(b""), InvalidRecord),
     ]
-    before = log.epochs.entries, log.leader_epoch
+    before = log.state.epochs.entries, log.leader_epoch
     for data, error in cases:
         with pytest.raises(error):
-            log.append_replica(data, now_ms=1)
-        assert (log.log_end_offset, log.epochs.entries, log.leader_epoch) == (4, *before)
+            log.replica.append(data, now_ms=1)
+        assert (log.log_end_offset, log.state.epochs.entries, log.leader_epoch) == (4, *before)
     with pytest.raises(ReplicaOverlap) as caught:
-        log.append_replica(stamped(1, 3, 5), now_ms=1)
+        log.replica.append(stamped(1, 3, 5), now_ms=1)
     assert (caught.value.expected, caught.value.found) == (4, 3)
     assert replicate(harness, stamped(1, 4, 5)) == 5
     harness.store.close()
@@ -120,7 +120,7 @@ def test_an_epoch_without_a_record_does_not_refuse_older_ones(tmp_path: Path) ->
     log = harness.log()
     log.set_leader_epoch(7)
     assert replicate(harness, stamped(2, 0, 2)) == 2
-    assert log.epochs.entries == [(2, 0)]
+    assert log.state.epochs.entries == [(2, 0)]
     harness.crash()
     assert harness.log().end_offset_for_epoch(2) == (2, 2)
     harness.store.close()
@@ -143,11 +143,11 @@ def test_a_replica_needs_a_store_that_syncs_and_room(tmp_path: Path) -> None:
     for policy in ("interval", "os"):
         harness = Harness(tmp_path / policy, log_flush_policy=policy)
         with pytest.raises(BugError, match=r"log\.flush\.policy"):
-            harness.log().append_replica(stamped(1, 0, 0), now_ms=1)
+            harness.log().replica.append(stamped(1, 0, 0), now_ms=1)
         harness.store.close()
     harness = Harness(tmp_path / "group", pending_bytes_max=1 << 20)
     with pytest.raises(AppendBacklog):
-        harness.log().append_replica(stamped(1, 0, 0, size=2 << 20), now_ms=1)
+        harness.log().replica.append(stamped(1, 0, 0, size=2 << 20), now_ms=1)
     harness.store.close()
 
 
@@ -176,7 +176,7 @@ def nothing(harness: Harness) -> None:
 
 BEFORE: list[Callable[[Harness], object]] = [
     nothing,
-    lambda harness: harness.log().write_segments(),
+    lambda harness: harness.log().state.write_segments(),
     lambda harness: harness.store.checkpoint(),
     Harness.reopen,
     Harness.crash,
@@ -206,7 +206,7 @@ def test_a_cut_at_any_offset(tmp_path: Path, before: int, after: int) -> None:
         BEFORE[before](harness)
         end = min(offset - offset % 2, 18)
         log = harness.log()
-        assert log.truncate(offset, floor=end) == end
+        assert log.replica.truncate(offset, floor=end) == end
         assert (log.log_end_offset, log.durable_offset) == (end, end)
         assert harness.commit() is None
         AFTER[after](harness)
@@ -233,13 +233,13 @@ def test_a_cut_never_goes_below_the_floor_or_the_start(tmp_path: Path) -> None:
     log = harness.log()
     for offset, floor in ((5, 6), (6, 8), (7, 7), (17, 17)):
         with pytest.raises(BugError, match="below its committed offset"):
-            log.truncate(offset, floor=floor)
-    assert log.truncate(99, floor=18) == 18
+            log.replica.truncate(offset, floor=floor)
+    assert log.replica.truncate(99, floor=18) == 18
     log.delete_records(9)
     with pytest.raises(BugError, match="start 9"):
-        log.truncate(8, floor=0)
+        log.replica.truncate(8, floor=0)
     assert content(harness)[-1] == (16, 18)
-    assert log.truncate(10, floor=9) == 10
+    assert log.replica.truncate(10, floor=9) == 10
     assert harness.commit() is None
     harness.crash()
     assert (harness.log().log_start_offset, harness.log().log_end_offset) == (9, 10)
@@ -251,19 +251,19 @@ def test_queued_appends_are_taken_back_without_a_row(tmp_path: Path) -> None:
     log = harness.log()
     run = joined(stamped(2, 6, 1), stamped(2, 8, 1), stamped(2, 10, 1, producer_id=8, epoch=0,
                  sequence=0))  # fmt: skip
-    log.append_replica(run, now_ms=1)
-    log.append_replica(stamped(1, 12, 4), now_ms=1)
-    assert log.truncate(9, floor=6) == 8
+    log.replica.append(run, now_ms=1)
+    log.replica.append(stamped(1, 12, 4), now_ms=1)
+    assert log.replica.truncate(9, floor=6) == 8
     assert log.log_end_offset == 8
     assert [item.size_bytes for item in harness.store._parts.queue.pending] == [len(run) // 3]
     assert [producer.producer_id for producer in log.producers()] == [7]
-    log.append_replica(stamped(5, 8, 5), now_ms=1)
+    log.replica.append(stamped(5, 8, 5), now_ms=1)
     assert harness.commit() is None
     expected = [(0, 2), (2, 4), (4, 6), (6, 8), (8, 13)]
     assert content(harness) == expected
     harness.crash()
     assert content(harness) == expected
-    assert harness.log().epochs.entries[-2:] == [(1, 0), (5, 8)]
+    assert harness.log().state.epochs.entries[-2:] == [(1, 0), (5, 8)]
     harness.store.close()
 
 
@@ -273,14 +273,14 @@ def test_cuts_and_appends_of_one_turn_share_a_sync(tmp_path: Path) -> None:
     for partition in range(1, 5):
         replicate(harness, stamped(8, 0, 1), partition)
     before = files.syncs
-    assert harness.log().truncate(7, floor=0) == 6
-    harness.log().append_replica(stamped(2, 6, 8), now_ms=1)
+    assert harness.log().replica.truncate(7, floor=0) == 6
+    harness.log().replica.append(stamped(2, 6, 8), now_ms=1)
     for partition in range(1, 5):
-        assert harness.log(partition).truncate(3, floor=0) == 0
-        harness.log(partition).append_replica(stamped(1, 0, 2), now_ms=1)
+        assert harness.log(partition).replica.truncate(3, floor=0) == 0
+        harness.log(partition).replica.append(stamped(1, 0, 2), now_ms=1)
     # Cut again while the first cut waits: only the second is in the journal.
-    assert harness.log().truncate(4, floor=0) == 4
-    harness.log().append_replica(stamped(1, 4, 8), now_ms=1)
+    assert harness.log().replica.truncate(4, floor=0) == 4
+    harness.log().replica.append(stamped(1, 4, 8), now_ms=1)
     assert harness.commit() is None
     assert files.syncs == before + 1
     for _ in range(2):
@@ -294,9 +294,9 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     files = FaultyFiles()
     harness = filled(tmp_path, files=files)
     log = harness.log()
-    whole, epochs = content(harness), log.epochs.entries
-    assert log.truncate(5, floor=0) == 4
-    log.append_replica(stamped(1, 4, 9, size=300_000), now_ms=1)
+    whole, epochs = content(harness), log.state.epochs.entries
+    assert log.replica.truncate(5, floor=0) == 4
+    log.replica.append(stamped(1, 4, 9, size=300_000), now_ms=1)
     harness.store.checkpoint()
     files.room = 100
     assert isinstance(harness.commit(), StorageError)
@@ -304,12 +304,12 @@ def test_a_cut_that_the_disk_has_no_room_for_is_taken_back(tmp_path: Path) -> No
     assert harness.store.failed is None
     assert (log.log_end_offset, log.durable_offset) == (18, 18)
     # The epoch that was begun stays, without a record, as it would without a cut.
-    assert (content(harness), log.epochs.entries) == (whole, [*epochs, (9, 18)])
+    assert (content(harness), log.state.epochs.entries) == (whole, [*epochs, (9, 18)])
     assert [producer.last_sequence for producer in log.producers()] == [17]
     assert replicate(harness, stamped(1, 18, 3)) == 19
     harness.crash()
     assert content(harness) == [*whole, (18, 19)]
-    assert harness.log().truncate(5, floor=0) == 4
+    assert harness.log().replica.truncate(5, floor=0) == 4
     assert harness.commit() is None
     harness.crash()
     assert content(harness) == whole[:2]
@@ -320,8 +320,8 @@ def test_a_checkpoint_during_a_cut_keeps_durable_bytes(tmp_path: Path) -> None:
     for end in (0, 4, 10):
         harness = filled(tmp_path / str(end))
         whole = content(harness)
-        harness.log().truncate(end, floor=0)
-        harness.log().append_replica(stamped(1, end, 9), now_ms=1)
+        harness.log().replica.truncate(end, floor=0)
+        harness.log().replica.append(stamped(1, end, 9), now_ms=1)
         harness.store.checkpoint()
         harness.crash()
         assert content(harness) == whole
@@ -333,7 +333,7 @@ def test_a_checkpoint_during_a_cut_keeps_durable_bytes(tmp_path: Path) -> None:
 def test_files_that_cannot_be_cut_stop_the_store_until_it_is_opened_again(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = filled(tmp_path, files=files)
-    harness.log().truncate(4, floor=0)
+    harness.log().replica.truncate(4, floor=0)
     files.fail = lambda name, path: 5 if name == "remove" else None
     error = harness.commit()
     assert error is not None
@@ -347,10 +347,10 @@ def test_files_that_cannot_be_cut_stop_the_store_until_it_is_opened_again(tmp_pa
 
 def test_a_deleted_log_forgets_its_cut(tmp_path: Path) -> None:
     harness = filled(tmp_path)
-    harness.log().truncate(4, floor=0)
+    harness.log().replica.truncate(4, floor=0)
     harness.store.delete(harness.log().topic_partition)
     assert harness.commit() is None
-    assert harness.log().append_replica(stamped(2, 0, 1), now_ms=1) == 2
+    assert harness.log().replica.append(stamped(2, 0, 1), now_ms=1) == 2
     assert harness.commit() is None
     assert content(harness) == [(0, 2)]
     harness.store.close()
@@ -358,9 +358,9 @@ def test_a_deleted_log_forgets_its_cut(tmp_path: Path) -> None:
 
 def test_replay_of_a_cut_is_idempotent_over_later_appends(tmp_path: Path) -> None:
     harness = filled(tmp_path)
-    harness.log().truncate(6, floor=0)
+    harness.log().replica.truncate(6, floor=0)
     replicate(harness, stamped(2, 6, 5))
-    harness.log().write_segments()
+    harness.log().state.write_segments()
     expected = read_all(harness.log())
     abandon(harness.store)
     checkpoint = (tmp_path / "partitions.checkpoint").read_bytes()
@@ -377,25 +377,25 @@ def test_replay_of_a_cut_is_idempotent_over_later_appends(tmp_path: Path) -> Non
 
 def standing(harness: Harness, partition: int = 0) -> tuple[int, int]:
     log = harness.log(partition)
-    return log.promised, log.limbo
+    return log.replica.promised, log.replica.limbo
 
 
 def test_promise_and_limbo_are_kept_without_any_record(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     assert standing(harness) == (-1, -1)
-    harness.log().promise(4)
-    harness.log().set_limbo(3)
+    harness.log().replica.promise(4)
+    harness.log().replica.set_limbo(3)
     assert standing(harness) == (4, 3)
     assert harness.commit() is None
-    harness.log().promise(9)
-    harness.log().set_limbo(-1)
+    harness.log().replica.promise(9)
+    harness.log().replica.set_limbo(-1)
     for way in (harness.crash, harness.reopen, harness.crash):
         way()
         assert standing(harness) == (4, 3)
-        assert not harness.log().loaded or harness.log().log_end_offset == 0
+        assert not harness.log().state.loaded or harness.log().log_end_offset == 0
     with pytest.raises(BugError, match="promised epoch 4, not 3"):
-        harness.log().promise(3)
-    harness.log().set_limbo(-1)
+        harness.log().replica.promise(3)
+    harness.log().replica.set_limbo(-1)
     assert harness.commit() is None
     harness.reopen()
     harness.reopen()
@@ -411,10 +411,10 @@ def test_only_a_new_promise_costs_a_sync(tmp_path: Path) -> None:
     for expected in (1, 0):
         before = files.syncs
         for log in logs:
-            log.promise(5)
-            log.promise(5)
+            log.replica.promise(5)
+            log.replica.promise(5)
         if expected:
-            logs[0].append_replica(stamped(1, 0, 5), now_ms=1)
+            logs[0].replica.append(stamped(1, 0, 5), now_ms=1)
         assert harness.commit() is None
         assert files.syncs == before + expected
     harness.crash()
@@ -424,8 +424,8 @@ def test_only_a_new_promise_costs_a_sync(tmp_path: Path) -> None:
 
 def test_the_journal_is_recycled_and_promises_stay(tmp_path: Path) -> None:
     harness = Harness(tmp_path, files=Unsynced(), journal_file_bytes=1 << 16, journal_files_max=2)
-    harness.log(1).promise(3)
-    harness.log(1).set_limbo(2)
+    harness.log(1).replica.promise(3)
+    harness.log(1).replica.set_limbo(2)
     for number in range(60):
         replicate(harness, stamped(1, number, 1, size=5000))
     assert harness.store._journal.file_count <= 3
@@ -438,14 +438,14 @@ def test_the_journal_is_recycled_and_promises_stay(tmp_path: Path) -> None:
 def test_a_promise_that_the_disk_has_no_room_for_was_not_given(tmp_path: Path) -> None:
     files = FaultyFiles()
     harness = Harness(tmp_path, files=files)
-    harness.log().promise(1)
-    harness.log().set_limbo(1)
+    harness.log().replica.promise(1)
+    harness.log().replica.set_limbo(1)
     harness.log(1)
     assert harness.commit() is None
     files.room = 10
-    harness.log().promise(2)
-    harness.log().set_limbo(-1)
-    harness.log().promise(5)
+    harness.log().replica.promise(2)
+    harness.log().replica.set_limbo(-1)
+    harness.log().replica.promise(5)
     harness.append(batch(size=300_000), 1)
     assert standing(harness) == (5, -1)
     assert isinstance(harness.commit(), StorageError)
@@ -460,10 +460,10 @@ def test_a_promise_that_the_disk_has_no_room_for_was_not_given(tmp_path: Path) -
 def test_a_checkpoint_has_nothing_of_a_promise_that_waits(tmp_path: Path) -> None:
     """Above all no limbo that ends before what ended it is durable."""
     harness = Harness(tmp_path)
-    harness.log().set_limbo(4)
+    harness.log().replica.set_limbo(4)
     assert harness.commit() is None
-    harness.log().append_replica(stamped(1, 0, 1), now_ms=1)
-    harness.log().set_limbo(-1)
+    harness.log().replica.append(stamped(1, 0, 1), now_ms=1)
+    harness.log().replica.set_limbo(-1)
     harness.store.checkpoint()
     harness.crash()
     assert (standing(harness), harness.log().log_end_offset) == ((-1, 4), 0)
@@ -472,10 +472,10 @@ def test_a_checkpoint_has_nothing_of_a_promise_that_waits(tmp_path: Path) -> Non
 
 def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> None:
     harness = filled(tmp_path)
-    harness.log().promise(3)
-    harness.log().truncate(5, floor=0)
-    harness.log().promise(4)
-    assert harness.log().truncate(3, floor=0) == 2
+    harness.log().replica.promise(3)
+    harness.log().replica.truncate(5, floor=0)
+    harness.log().replica.promise(4)
+    assert harness.log().replica.truncate(3, floor=0) == 2
     assert harness.commit() is None
     harness.reopen()
     assert (standing(harness), content(harness)) == ((4, -1), [(0, 2)])
@@ -483,9 +483,9 @@ def test_promises_are_kept_by_a_damaged_log_and_a_cut_one(tmp_path: Path) -> Non
     (tmp_path / "orders-0" / "00000000000000000000.log").write_bytes(b"")
     harness = Harness(tmp_path, config=ROLLING)
     harness.log().load()
-    assert harness.log().damage is not None
-    harness.log().promise(6)
-    harness.log().set_limbo(5)
+    assert harness.log().state.damage is not None
+    harness.log().replica.promise(6)
+    harness.log().replica.set_limbo(5)
     assert harness.commit() is None
     for way in (harness.crash, harness.reopen):
         way()
@@ -498,11 +498,11 @@ def test_an_index_has_no_entries_of_cut_batches(tmp_path: Path) -> None:
     for way in (Harness.reopen, Harness.crash, checkpoint_and_crash):
         harness = Harness(tmp_path / way.__name__, config=config)
         for number in range(20):
-            harness.log().append_replica(stamped(1, number, 1, size=90), now_ms=1)
+            harness.log().replica.append(stamped(1, number, 1, size=90), now_ms=1)
         assert harness.commit() is None
         harness.store.checkpoint()
-        harness.log().truncate(5, floor=0)
-        harness.log().append_replica(stamped(1, 5, 1, size=5000), now_ms=1)
+        harness.log().replica.truncate(5, floor=0)
+        harness.log().replica.append(stamped(1, 5, 1, size=5000), now_ms=1)
         assert harness.commit() is None
         for _ in range(2):
             whole = read_all(harness.log(), max_bytes=9000)
@@ -524,7 +524,7 @@ def test_snapshots_of_cut_offsets_are_removed(tmp_path: Path) -> None:
             replicate(harness, stamped(2, 2 * number, 1, **known))
         harness.store.checkpoint()
         for step in (4, 12):
-            assert harness.log().truncate(step, floor=0) == step
+            assert harness.log().replica.truncate(step, floor=0) == step
             assert harness.commit() is None
             way(harness)
             assert [producer.last_sequence for producer in harness.log().producers()] == [3]
@@ -537,7 +537,7 @@ def test_snapshots_of_cut_offsets_are_removed(tmp_path: Path) -> None:
 def test_retention_keeps_uncommitted_records(tmp_path: Path, expires: tuple[int, int]) -> None:
     harness = filled(tmp_path, log_retention_check_interval_ms=1)
     log = harness.log()
-    log.promise(3)
+    log.replica.promise(3)
     assert harness.commit() is None
     harness.config = replace(ROLLING, retention_ms=expires[0], retention_bytes=expires[1])
 
@@ -548,14 +548,14 @@ def test_retention_keeps_uncommitted_records(tmp_path: Path, expires: tuple[int,
             harness.store.checkpoint()
         return harness.log().log_start_offset
 
-    bases = [segment.base_offset for segment in log.segments]
+    bases = [segment.base_offset for segment in log.state.segments]
     for committed in (0, 5, 13, 17, 7):
-        log.committed_offset = committed
+        log.state.committed_offset = committed
         whole = max(base for base in bases if base <= max(committed, log.log_start_offset))
         assert start_after_upkeep() == whole
     harness.crash()
     assert start_after_upkeep() == 12, "the committed offset is unknown"
-    harness.log().committed_offset = 18
+    harness.log().state.committed_offset = 18
     assert start_after_upkeep() == 18
     harness.store.close()
 
@@ -565,22 +565,22 @@ def test_a_recreated_log_has_nothing_of_the_deleted_one(tmp_path: Path, checkpoi
     """The journal has entries and standing of the first log; the second one is killed."""
     harness = Harness(tmp_path)
     log = harness.log()
-    log.promise(7)
-    log.append_replica(stamped(5, 0, 7, fill=1), now_ms=1)
+    log.replica.promise(7)
+    log.replica.append(stamped(5, 0, 7, fill=1), now_ms=1)
     assert harness.commit() is None
     if checkpointed:
         harness.store.checkpoint()
-    log.append_replica(stamped(5, 5, 7, fill=2), now_ms=1)
+    log.replica.append(stamped(5, 5, 7, fill=2), now_ms=1)
     assert harness.commit() is None
-    log.truncate(5, floor=0)
+    log.replica.truncate(5, floor=0)
     assert harness.commit() is None
     harness.store.delete(log.topic_partition)
     log = harness.log()
-    assert (log.log_end_offset, log.promised) == (0, -1)
-    log.append_replica(stamped(2, 0, 1, fill=9), now_ms=1)
+    assert (log.log_end_offset, log.replica.promised) == (0, -1)
+    log.replica.append(stamped(2, 0, 1, fill=9), now_ms=1)
     assert harness.commit() is None
     before = read_all(log)
     abandon(harness.store)
     log = Harness(tmp_path).log()
-    assert (log.log_end_offset, log.promised, log.lost) == (2, -1, None)
+    assert (log.log_end_offset, log.replica.promised, log.replica.lost) == (2, -1, None)
     assert read_all(log) == before

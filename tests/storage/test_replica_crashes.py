@@ -126,10 +126,10 @@ class Script:
         replica, log = self.state[partition], self.harness.log(partition)
         if self.dice.random() < 0.5:
             replica = replica._replace(promised=replica.promised + self.dice.randint(0, 2))
-            log.promise(replica.promised)
+            log.replica.promise(replica.promised)
         else:
             replica = replica._replace(limbo=self.dice.randint(-1, 9))
-            log.set_limbo(replica.limbo)
+            log.replica.set_limbo(replica.limbo)
         self.put(partition, replica)
 
     def append(self) -> None:
@@ -149,7 +149,7 @@ class Script:
             end += count
         log = self.harness.log(partition)
         now_ms = self.harness.clock.ms
-        assert log.append_replica(memoryview(b"".join(run)), now_ms=now_ms) == end
+        assert log.replica.append(memoryview(b"".join(run)), now_ms=now_ms) == end
         self.put(partition, replica._replace(batches=(*replica.batches, *run), epoch=epoch))
 
     def cut(self) -> None:
@@ -160,7 +160,7 @@ class Script:
         left = replica._replace(batches=tuple(kept))
         if (next_offset(kept[-1]) if kept else 0) < replica.start:
             return
-        assert self.harness.log(partition).truncate(offset, floor=0) == left.end
+        assert self.harness.log(partition).replica.truncate(offset, floor=0) == left.end
         self.put(partition, left)
 
     def begin(self) -> None:
@@ -172,7 +172,7 @@ class Script:
         if sent := self.dice.choice([0, 5]):
             entry = SnapshotEntry(PRODUCER, 0, start - 1, start - 1, 0, self.harness.clock.ms)
             data = encode_snapshot([entry], BATCHES_VERSION)
-        self.harness.log(partition).start_at(start, producers=data, floor=0)
+        self.harness.log(partition).replica.start_at(start, producers=data, floor=0)
         self.put(
             partition,
             replica._replace(batches=(), start=start, carried=start - 1 if sent else -1),
@@ -205,7 +205,7 @@ class Script:
         self.harness.store.checkpoint()
 
     def write(self) -> None:
-        self.harness.log(self.dice.randrange(PARTITIONS)).write_segments()
+        self.harness.log(self.dice.randrange(PARTITIONS)).state.write_segments()
 
     def restart(self) -> None:
         self.commit()
@@ -220,7 +220,7 @@ def found(harness: Harness) -> State:
     state = []
     for partition in range(PARTITIONS):
         log = harness.log(partition)
-        assert log.damage is None
+        assert log.state.damage is None
         data = read_all(log, max_bytes=700)
         batches, position = list[bytes](), 0
         start, end = log.log_start_offset, log.log_end_offset
@@ -230,13 +230,13 @@ def found(harness: Harness) -> State:
             for offset in (max(header.base_offset, start), header.last_offset):
                 assert log.latest_epoch_at(offset) == header.partition_leader_epoch
         assert log.durable_offset == end
-        begun = [epoch for epoch, offset in log.epochs.entries if offset < end and epoch]
+        begun = [epoch for epoch, offset in log.state.epochs.entries if offset < end and epoch]
         assert begun == sorted({batch.partition_leader_epoch for batch in split_batches(data)})
         for offset in range(start, end):
             (buffer,) = log.read(offset, max_bytes=1, end_offset=end).buffers
             base, following = offsets(bytes(buffer))[0]
             assert base <= offset < following
-        replica = Replica(tuple(batches), start, log.promised, log.limbo)
+        replica = Replica(tuple(batches), start, log.replica.promised, log.replica.limbo)
         assert replica.end == end
         state.append(replica)
     return tuple(state)
@@ -270,8 +270,8 @@ def check(directory: Path, commits: list[Commit], count: int, dice: random.Rando
     assert found(harness) == state
     for partition, replica in enumerate(state):
         log = harness.log(partition)
-        log.promise(99)
-        log.append_replica(stamped(2, replica.end, 99, fill=255), now_ms=1)
+        log.replica.promise(99)
+        log.replica.append(stamped(2, replica.end, 99, fill=255), now_ms=1)
     assert harness.commit() is None
     harness.crash()
     for after, before in zip(found(harness), state, strict=True):

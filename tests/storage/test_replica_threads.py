@@ -49,7 +49,7 @@ class Replicas:
             self.batches[partition].append(data)
             end += count
         log = self.harness.log(partition)
-        assert log.append_replica(memoryview(run), now_ms=1) == end
+        assert log.replica.append(memoryview(run), now_ms=1) == end
 
     def cut(self) -> None:
         partition = self.dice.randrange(PARTITIONS)
@@ -62,11 +62,11 @@ class Replicas:
             if split_batches(batch)[0].next_offset <= offset
         ]
         self.batches[partition] = kept
-        assert log.truncate(offset, floor=0) == self.end(partition)
+        assert log.replica.truncate(offset, floor=0) == self.end(partition)
         self.epoch += 1
 
     def promise(self) -> None:
-        self.harness.log(self.dice.randrange(PARTITIONS)).promise(self.epoch)
+        self.harness.log(self.dice.randrange(PARTITIONS)).replica.promise(self.epoch)
 
     def commit(self) -> None:
         future: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
@@ -106,18 +106,18 @@ async def test_a_cut_of_appends_that_fail(tmp_path: Path) -> None:
     """The group that is with the thread finds no room: what was cut of it is gone either way."""
     replicas = Replicas(tmp_path, 0)
     harness, log = replicas.harness, replicas.harness.log()
-    log.append_replica(stamped(4, 0, 1), now_ms=1)
+    log.replica.append(stamped(4, 0, 1), now_ms=1)
     assert harness.commit() is None
     harness.store.attach(asyncio.get_running_loop().call_soon_threadsafe)
-    log.append_replica(stamped(2, 4, 1, size=300_000), now_ms=1)
+    log.replica.append(stamped(2, 4, 1, size=300_000), now_ms=1)
     replicas.files.room = 10
     replicas.commit()
-    assert log.truncate(5, floor=0) == 4
+    assert log.replica.truncate(5, floor=0) == 4
     replicas.files.room = None
     (answer,) = await asyncio.gather(*replicas.waiting)
     assert isinstance(answer, StorageError)
     assert (log.log_end_offset, log.durable_offset) == (4, 4)
-    assert log.append_replica(stamped(1, 4, 2), now_ms=1) == 5
+    assert log.replica.append(stamped(1, 4, 2), now_ms=1) == 5
     replicas.commit()
     assert await replicas.waiting[-1] is None
     harness.reopen()

@@ -28,7 +28,7 @@ def many_segments(directory: Path) -> Harness:
         harness.append(batch(1, timestamp=harness.clock.ms))
     assert harness.commit() is None
     harness.store.checkpoint()
-    assert len(harness.log().segments) == SEGMENTS
+    assert len(harness.log().state.segments) == SEGMENTS
     harness.clock.ms += 10_000
     return harness
 
@@ -37,13 +37,13 @@ def test_a_turn_lets_a_bounded_number_go(tmp_path: Path) -> None:
     harness = many_segments(tmp_path)
     log = harness.log()
     before, turns = SEGMENTS, 0
-    while len(log.segments) > 1:
+    while len(log.state.segments) > 1:
         harness.clock.ms += CHECK_MS
         harness.store.housekeeping(harness.clock.ms)
-        assert before - len(log.segments) <= HOUSEKEEPING_SEGMENTS_MAX
-        before, turns = len(log.segments), turns + 1
+        assert before - len(log.state.segments) <= HOUSEKEEPING_SEGMENTS_MAX
+        before, turns = len(log.state.segments), turns + 1
         assert turns < 10
-    assert log.log_start_offset == log.segments[0].base_offset
+    assert log.log_start_offset == log.state.segments[0].base_offset
     directory = tmp_path / "orders-0"
     assert len(list(directory.glob("*.log.deleted"))) >= SEGMENTS - 2
     for _ in range(50):
@@ -97,7 +97,7 @@ def test_files_are_renamed_on_another_thread_behind_the_points(tmp_path: Path) -
     seen.clear()
     harness.clock.ms += CHECK_MS
     harness.store.housekeeping(harness.clock.ms)
-    assert len(log.segments) == SEGMENTS - HOUSEKEEPING_SEGMENTS_MAX
+    assert len(log.state.segments) == SEGMENTS - HOUSEKEEPING_SEGMENTS_MAX
     start = log.log_start_offset
     assert offsets(read_all(log))[0][0] == start
     while ".deleted" not in {kind for kind, _ in seen}:
@@ -145,7 +145,7 @@ def closed_segments(directory: Path, batches: int = 400) -> Harness:
     for segment in range(3):
         for number in range(batches):
             harness.append(batch(1, timestamp=1_000 * segment + min(number, batches - 9)))
-        harness.log().roll()
+        harness.log().state.roll()
     harness.put(batch(1, timestamp=9_000))
     harness.reopen()
     harness.log().load()
@@ -158,14 +158,14 @@ def test_a_log_is_queued_once_and_expires_segments_once(
     monkeypatch.setattr(maintenance, "HOUSEKEEPING_SEGMENTS_MAX", 1)
     harness = closed_segments(tmp_path)
     log, upkeep = harness.log(), harness.store._maintenance
-    log.set_recovery_point(log.recovery_point._replace(segment_base=0))
+    log.state.set_recovery_point(log.state.recovery_point._replace(segment_base=0))
     upkeep._sweep[log.topic_partition] = None
     upkeep._sweep_some(5_500)
     assert list(upkeep._sweep) == [log.topic_partition]
     for _ in range(4):
         upkeep._sweep_some(5_500)
     assert log.log_start_offset == 400
-    assert [segment.base_offset for segment in log.segments] == [400, 800, 1200]
+    assert [segment.base_offset for segment in log.state.segments] == [400, 800, 1200]
     harness.store.close()
 
 
@@ -187,13 +187,13 @@ def test_the_highest_time_of_a_closed_segment_is_read_from_the_ends_of_its_index
     harness = closed_segments(tmp_path)
     log, files = harness.log(), harness.store._parts.segment_files
     counting = files.files = Counting()
-    for place, segment in enumerate(log.segments[:3]):
+    for place, segment in enumerate(log.state.segments[:3]):
         assert segment.max_timestamp == UNKNOWN
         assert files.newest_timestamp(segment, 100) == 1_000 * place + 391
         assert segment.index is None
     assert counting.count < 3 * 6_000
     files.files = MACHINE_FILES
-    for segment in log.segments[:3]:
+    for segment in log.state.segments[:3]:
         found = segment.max_timestamp
         files.index_of(segment, 100)
         assert segment.max_timestamp == found
@@ -220,7 +220,7 @@ def test_unverified_ends_of_indexes_are_not_used(tmp_path: Path, damage: str, su
                 "of others": data[:-entry] + data[-entry:-1] + bytes([data[-1] ^ 1]),
             }[damage]
         )
-    assert files.newest_timestamp(log.segments[1], 100) == 1_391
+    assert files.newest_timestamp(log.state.segments[1], 100) == 1_391
     harness.store.close()
 
 
@@ -230,10 +230,10 @@ def test_the_first_sweep_looks_at_a_bounded_number_of_segments(tmp_path: Path) -
     assert harness.commit() is None
     harness.reopen()
     logs = [harness.log(0), harness.log(1)]
-    assert not any(log.loaded for log in logs)
+    assert not any(log.state.loaded for log in logs)
     counting = harness.store._parts.segment_files.files = Counting()
     turns = 0
-    while len(logs[0].segments) != 1:
+    while len(logs[0].state.segments) != 1:
         counting.count = 0
         harness.clock.ms += CHECK_MS
         harness.store.housekeeping(harness.clock.ms)
@@ -241,7 +241,7 @@ def test_the_first_sweep_looks_at_a_bounded_number_of_segments(tmp_path: Path) -
         assert counting.count <= HOUSEKEEPING_SEGMENTS_MAX * 400
         assert turns < 20
     assert turns >= SEGMENTS // HOUSEKEEPING_SEGMENTS_MAX
-    assert logs[1].loaded
+    assert logs[1].state.loaded
     harness.store.close()
 
 
@@ -335,7 +335,7 @@ def test_bytes_of_a_deleted_partition_stay_until_the_group_is_written(tmp_path: 
         loop.take()
     assert answers == [None, None]
     assert lease.count < held
-    assert harness.store._parts.queue.unwritten_bytes == harness.log(1).unwritten_bytes
+    assert harness.store._parts.queue.unwritten_bytes == harness.log(1).state.unwritten_bytes
     assert read_all(harness.log(1)) != b""
     harness.store.close()
     harness.reopen()

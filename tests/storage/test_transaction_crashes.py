@@ -34,7 +34,7 @@ def run(place: Transactional, dice: random.Random) -> None:
             if step == "checkpoint":
                 place.harness.store.checkpoint()
             elif step == "write":
-                place.log.write_segments()
+                place.log.state.write_segments()
             elif step == "cut":
                 place.cut(max(0, place.log.log_end_offset - dice.randint(1, 9)))
             elif dice.random() < 0.5:

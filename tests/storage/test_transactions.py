@@ -111,18 +111,18 @@ def test_the_log_rejects_invalid_markers(tmp_path: Path) -> None:
         log.append(plain, now_ms=1)
     marker = Marker(3, 2, 5, commit=True)
     with pytest.raises(InvalidProducerEpoch):
-        log.append_marker(marker._replace(producer_epoch=1), now_ms=1)
-    assert log.append_marker(marker, now_ms=1).base_offset == 1
+        log.transactions.append_marker(marker._replace(producer_epoch=1), now_ms=1)
+    assert log.transactions.append_marker(marker, now_ms=1).base_offset == 1
     with pytest.raises(TransactionCoordinatorFenced):
-        log.append_marker(marker._replace(coordinator_epoch=4), now_ms=1)
+        log.transactions.append_marker(marker._replace(coordinator_epoch=4), now_ms=1)
     assert log.append(plain, now_ms=1).base_offset == 2
     bumped = Marker(3, 3, 5, commit=False, transaction_version=2)
-    assert log.append_marker(bumped, now_ms=1).base_offset == 3
-    assert log.append_marker(bumped, now_ms=1).duplicate
+    assert log.transactions.append_marker(bumped, now_ms=1).base_offset == 3
+    assert log.transactions.append_marker(bumped, now_ms=1).duplicate
     with pytest.raises(InvalidProducerEpoch):
         log.append(batch(producer_id=3, epoch=2, sequence=2), now_ms=1)
     assert harness.commit() is None
-    assert log.aborted(0, 9) == []
+    assert log.transactions.aborted(0, 9) == []
     harness.store.close()
 
 
@@ -176,7 +176,7 @@ def test_a_replica_has_its_leaders_transaction_state(tmp_path: Path) -> None:
     for header in split_batches(data):
         start = sum(earlier.size_bytes for earlier in split_batches(data) if earlier < header)
         one = memoryview(data)[start : start + header.size_bytes]
-        follower.log.append_replica(one, now_ms=leader.harness.clock.ms)
+        follower.log.replica.append(one, now_ms=leader.harness.clock.ms)
     assert follower.harness.commit() is None
     follower.check()
     assert follower.log.producers() == leader.log.producers()
@@ -194,9 +194,9 @@ def test_a_restarted_log_receives_open_transactions(tmp_path: Path) -> None:
     leader.put(2)
     start = leader.put(3)
     leader.end(2, commit=True)
-    told = leader.log.producers_below(start)
+    told = leader.log.replica.producers_below(start)
     follower = Transactional(tmp_path / "follower")
-    follower.log.start_at(start, producers=told, floor=0)
+    follower.log.replica.start_at(start, producers=told, floor=0)
     assert follower.harness.commit() is None
     for _ in range(2):
         known = {
@@ -215,7 +215,7 @@ def test_a_control_batch_that_is_no_marker_is_not_taken_from_a_leader(tmp_path: 
     seal(data)
     stamp(memoryview(data), 0, 0, len(data) - 12, 1)
     with pytest.raises(CorruptBatch, match="no transaction marker"):
-        harness.log().append_replica(memoryview(data), now_ms=1)
+        harness.log().replica.append(memoryview(data), now_ms=1)
     assert harness.log().log_end_offset == 0
     abandon(harness.store)
 

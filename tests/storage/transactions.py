@@ -9,7 +9,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.records import split_batches
 from penstock.records.header import TRANSACTIONAL_FLAG
 from penstock.records.transactions import UNGUARDED, AbortedTransaction, Marker, decode_marker
-from penstock.storage import LogConfig, PartitionLog, ReplicaLog, TransactionalLog
+from penstock.storage import LogConfig, PartitionLog
 from tests.storage.batches import Harness, batch, read_all
 
 ROLLING = LogConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1)
@@ -57,7 +57,7 @@ class Transactional:
         self.history: list[Sent] = []
 
     @property
-    def log(self) -> ReplicaLog:
+    def log(self) -> PartitionLog:
         return self.harness.log()
 
     def put(self, producer_id: int, count: int = 1, *, commit: bool = True) -> int:
@@ -78,14 +78,16 @@ class Transactional:
 
     def end(self, producer_id: int, *, commit: bool, durable: bool = True) -> int:
         marker = Marker(producer_id, 0, 1, commit)
-        offset = self.log.append_marker(marker, now_ms=self.harness.clock.ms).base_offset
+        offset = self.log.transactions.append_marker(
+            marker, now_ms=self.harness.clock.ms
+        ).base_offset
         self.history.append(Sent(offset, offset + 1, producer_id, commit))
         if durable:
             assert self.harness.commit() is None
         return offset
 
     def cut(self, offset: int) -> None:
-        end = self.log.truncate(offset, floor=0)
+        end = self.log.replica.truncate(offset, floor=0)
         assert self.harness.commit() is None
         self.history = [batch for batch in self.history if batch.next_offset <= end]
 
@@ -113,7 +115,7 @@ def history_of(log: PartitionLog) -> list[Sent]:
     return history
 
 
-def check(log: TransactionalLog, history: list[Sent]) -> None:
+def check(log: PartitionLog, history: list[Sent]) -> None:
     """The log knows of its transactions what these batches and markers say."""
     log.load()
     known = {
@@ -128,4 +130,4 @@ def check(log: TransactionalLog, history: list[Sent]) -> None:
     begin, end = log.log_start_offset, log.log_end_offset
     for start in {begin, (2 * begin + end) // 3, (begin + end) // 2, max(end - 3, begin), end}:
         for upto in {start, start + 1, (start + end) // 2, end}:
-            assert log.aborted(start, upto) == aborted_in(history, start, upto)
+            assert log.transactions.aborted(start, upto) == aborted_in(history, start, upto)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.partitions import GroupCommits, Partition
     from penstock.partitions.tiering.service import TierService
     from penstock.replication.service import ReplicatedLog
-    from penstock.storage import LogStore, ReplicaLog
+    from penstock.storage import LogStore, PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class PartitionRegistry:
 
     # -- logs of topics that get replicas ----------------------------------------------------
 
-    async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[ReplicaLog]:
+    async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
         """Create empty logs for diskless partitions, replacing old ones; raises StorageError."""
         topic_partitions = [TopicPartition(topic.name, index) for index in indexes]
         for count, where in enumerate(topic_partitions, 1):
@@ -295,7 +295,7 @@ class PartitionRegistry:
             return owner
         return ReplicatedPartition(replicated, self._commits)
 
-    def _log(self, topic: Topic, row: PartitionRow) -> ReplicaLog:
+    def _log(self, topic: Topic, row: PartitionRow) -> PartitionLog:
         where = TopicPartition(topic.name, row.index)
         if self._filled.pop(where, True) is False:
             self._store.delete(where)  # an incomplete log must not become a replica

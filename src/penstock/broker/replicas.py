@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from penstock.control.epochs.values import PartitionChain
     from penstock.partitions import GroupCommits
     from penstock.security.peers import PeerSecret
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Replicas:
         if self._joined:  # else the broker could not start
             await self.replication.close()
 
-    def open(self, row: PartitionRow, log: ReplicaLog) -> ReplicatedLog:
+    def open(self, row: PartitionRow, log: PartitionLog) -> ReplicatedLog:
         """Take part in a partition with a log of this broker."""
         key = PartitionKey(log.topic_id.bytes, row.index)
         return self.replication.open(key, log, opened=row.leader_epoch)

@@ -32,7 +32,7 @@ from penstock.storage.errors import write_error
 if TYPE_CHECKING:
     from penstock.control import Broker, ControlPlane, MetadataImage
     from penstock.partitions import GroupCommits
-    from penstock.storage import LogStore, ReplicaLog
+    from penstock.storage import LogStore, PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -140,27 +140,27 @@ class DatabaseWatch:
         for start in range(0, len(copies), EPOCH_PARTITIONS_PER_CALL_MAX):
             keys = copies[start : start + EPOCH_PARTITIONS_PER_CALL_MAX]
             reserved = await self._control.highest_reserved(keys)
-            ahead = set_back({key: logs[key].promised for key in keys}, reserved)
+            ahead = set_back({key: logs[key].replica.promised for key in keys}, reserved)
             if ahead:
-                first = logs[ahead[0]]
+                first, epoch = logs[ahead[0]], logs[ahead[0]].replica.promised
                 raise DatabaseSetBack(
                     f"the control plane was set back: {len(ahead)} replicas here have promised"
                     f" epochs that it never reserved. The first is {first.topic_partition}: epoch"
-                    f" {first.promised}, reserved {reserved[ahead[0]].reserved}; restore the newest"
+                    f" {epoch}, reserved {reserved[ahead[0]].reserved}; restore the newest"
                     " copy of the database"
                 )
 
     async def _note_losses(self) -> None:
         durable: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
         for log in self._copies():
-            log.note_loss()
+            log.replica.note_loss()
         self._commits.flush_then(durable.set_result)
         error = await durable
         if error is not None:
             raise error
 
-    def _copies(self) -> Iterator[ReplicaLog]:
-        return (log for log in self._store.partitions.values() if log.promised >= 0)
+    def _copies(self) -> Iterator[PartitionLog]:
+        return (log for log in self._store.partitions.values() if log.replica.promised >= 0)
 
     # -- the file
 

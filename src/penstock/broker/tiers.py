@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.control.tiers.rules import REMOTE_CONFIG
-from penstock.storage.tiering.retention import AS_WHOLE
+from penstock.storage.rolling import AS_WHOLE
 
 if TYPE_CHECKING:
     from penstock.storage.config import LogConfig

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.records.extents import Extent
     from penstock.records.idempotence import ProducerState
     from penstock.records.transactions import AbortedTransaction, Guard, Marker
-    from penstock.storage import Lease, LogStore, ReplicaLog, StorageError
+    from penstock.storage import Lease, LogStore, PartitionLog, StorageError
     from penstock.storage.values import Later
 
     Appends = list[tuple[Done, AppendResult]]
@@ -58,13 +58,13 @@ class LocalPartition(ReplicaState):
 
     append_takes: ClassVar[str] = "the sync"
     everywhere: ClassVar[bool] = False
-    config = property(attrgetter("log.config"))
-    log_end_offset = property(attrgetter("log.log_end_offset"))
-    size_bytes = property(attrgetter("log.size_bytes"))
+    config = property(attrgetter("log.state.config"))
+    log_end_offset = property(attrgetter("log.state.log_end_offset"))
+    size_bytes = property(attrgetter("log.state.size_bytes"))
     segment_count = property(attrgetter("log.segment_count"))
     became_durable = ReplicaState.committed_to
 
-    def __init__(self, log: ReplicaLog, commits: GroupCommits) -> None:
+    def __init__(self, log: PartitionLog, commits: GroupCommits) -> None:
         super().__init__(log.durable_offset, log.producer_states.transactions)
         self.log = log
         self.topic_partition = log.topic_partition
@@ -75,7 +75,7 @@ class LocalPartition(ReplicaState):
         self.tiers: TieredPart | None = None
         """Part of the log in the archive, for a tiered topic."""
         self.log_moved()
-        log.owner = self
+        log.state.owner = self
 
     @property
     def look_up(self) -> LookUp | None:
@@ -117,7 +117,7 @@ class LocalPartition(ReplicaState):
             PenstockError: see `PartitionLog.append`.
         """
         log = self.log
-        config = log.config
+        config = log.state.config
         if acks == _ALL and config.min_insync_replicas > 1:
             self.check_in_sync()
         result = log.append(
@@ -141,20 +141,20 @@ class LocalPartition(ReplicaState):
 
         Raises:
             NotEnoughReplicas: fewer than `min.insync.replicas`.
-            PenstockError: see `TransactionalLog.append_marker`.
+            PenstockError: see `Transactions.append_marker`.
         """
         self.check_in_sync()
-        result = self.log.append_marker(marker, now_ms=now_ms)
+        result = self.log.transactions.append_marker(marker, now_ms=now_ms)
         self._commits.appends.append((done, result))
         self._commits.schedule()
 
     def aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
         if self.tiers is not None and start < self.log.log_start_offset:
             return self.tiers.aborted(start, end)
-        return self.log.aborted(start, end)
+        return self.log.transactions.aborted(start, end)
 
     async def all_aborted(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        return self.log.aborted(start, end)
+        return self.log.transactions.aborted(start, end)
 
     def check_in_sync(self) -> None:
         """Raise NotEnoughReplicas if `min.insync.replicas` demands more than one replica."""
@@ -166,11 +166,11 @@ class LocalPartition(ReplicaState):
 
     def fence(self, error: PenstockError) -> int:
         """Reject appends and deletions with an error until `unfence`; return the leader epoch."""
-        self.log.fence = error
+        self.log.state.fence = error
         return max(self.log.leader_epoch, 0)
 
     def unfence(self) -> None:
-        self.log.fence = None
+        self.log.state.fence = None
 
     def when_committed(self, done: Done) -> None:
         """Call `done` when everything appended so far is committed, or with an error."""
@@ -264,8 +264,8 @@ class LocalPartition(ReplicaState):
         The control plane is updated before the log; otherwise a crash would restore the records.
         """
         end = self.log.durable_offset
-        if self.log.fence is not None:
-            raise self.log.fence
+        if self.log.state.fence is not None:
+            raise self.log.state.fence
         if not -1 <= before_offset <= end:
             raise OffsetOutOfRange(self.topic_partition, before_offset, self.log_start_offset, end)
         before_offset = end if before_offset == -1 else before_offset

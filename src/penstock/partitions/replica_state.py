@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.storage.transactions import OpenTransactions
+    from penstock.storage.producers import OpenTransactions
 
 
 class ReplicaState:

@@ -135,7 +135,7 @@ class ReplicatedPartition(LocalPartition):
         Raises:
             NotLeading: this broker does not lead the partition now.
             TooFewReplicas: too few replicas can acknowledge.
-            PenstockError: see `TransactionalLog.append_marker`.
+            PenstockError: see `Transactions.append_marker`.
         """
         result = self.replicated.append(marker, now_ms=now_ms, acks=-1, done=done)
         if result is not None:
@@ -210,7 +210,7 @@ class ReplicatedPartition(LocalPartition):
             PenstockError: see `LocalPartition.read`.
         """
         mark = self.high_watermark
-        if self.log.durable_offset < offset <= mark or (offset > mark and not self.leads):
+        if self.log.state.durable_offset < offset <= mark or (offset > mark and not self.leads):
             return Read([], 0, offset)
         try:
             return super().read(
@@ -239,7 +239,7 @@ class ReplicatedPartition(LocalPartition):
         if leading is None or not leading.may_append(self.replicated.copy.core):
             raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
         first, *later = leading.core.chain[:2]
-        known = self.log.epochs.entries
+        known = self.log.state.epochs.entries
         if first.start == 0 <= epoch < first.epoch and (not known or epoch < known[0][0]):
             return epoch, later[0].start if later else self.log_end_offset
         return super().end_offset_for_epoch(epoch)

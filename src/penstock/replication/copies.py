@@ -54,7 +54,7 @@ from penstock.storage.damage import DamagedRecords
 from penstock.storage.reading import part_of
 
 if TYPE_CHECKING:
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
     from penstock.storage.values import Buffer
 
 logger = logging.getLogger(__name__)
@@ -71,23 +71,23 @@ Tell = Callable[[int, Said, "list[Buffer]", int], None]
 """Sends something to a broker: its id, what, batches and their bytes."""
 
 
-def disk_of(log: ReplicaLog) -> Disk:
+def disk_of(log: PartitionLog) -> Disk:
     """Return the state of a log that was just opened; nothing in it waits for a sync.
 
     A log whose end is lost ends where it is complete, and reports the loss.
     """
     log.load()
-    if log.damage is not None:
-        log.end_at_damage()
-        log.note_loss()
+    if log.state.damage is not None:
+        log.repair.end_at_damage()
+        log.replica.note_loss()
     return Disk(
-        promised=max(log.promised, 0),
+        promised=max(log.replica.promised, 0),
         base=log.log_start_offset,
         end=log.log_end_offset,
         history=tuple(
-            Link(*entry) for entry in log.epochs.entries if entry[1] < log.log_end_offset
+            Link(*entry) for entry in log.state.epochs.entries if entry[1] < log.log_end_offset
         ),
-        limbo=max(log.limbo, 0),
+        limbo=max(log.replica.limbo, 0),
     )
 
 
@@ -101,7 +101,7 @@ class Copy:
 
     def __init__(
         self,
-        log: ReplicaLog,
+        log: PartitionLog,
         *,
         new_life: Callable[[], int],
         tell: Tell,
@@ -125,7 +125,7 @@ class Copy:
         self._new_life = new_life
         self._speakers: dict[int, int] = {}
         self.core = self._former = Replica(new_life(), disk_of(log))
-        log.committed_offset = 0
+        log.state.committed_offset = 0
 
     @property
     def unsynced(self) -> bool:
@@ -170,9 +170,10 @@ class Copy:
         `opened` is an opened epoch of the partition. The first one is 0: it has no leader and no
         promises.
         """
-        if self.log.lost is not None:
-            return self.log.lost
-        return "it is new here, or its disk was lost" if opened > 0 > self.log.promised else None
+        replica = self.log.replica
+        if replica.lost is not None:
+            return replica.lost
+        return "it is new here, or its disk was lost" if opened > 0 > replica.promised else None
 
     def lose(self, *, reserved: int, opened: int) -> None:
         """Learn from the control plane in which epochs this copy may have promised and
@@ -298,18 +299,18 @@ class Copy:
     ) -> None:
         log = self.log
         if isinstance(effect, PersistPromise):
-            log.promise(effect.promised)
+            log.replica.promise(effect.promised)
         elif isinstance(effect, PersistLimbo):
-            log.set_limbo(effect.limbo or -1)
+            log.replica.set_limbo(effect.limbo or -1)
         elif isinstance(effect, TruncateTo):
             self._cut(effect.end)
         elif isinstance(effect, StartAt):
             logger.info(
                 "%s: this replica restarts empty at offset %d", log.topic_partition, effect.base
             )
-            log.start_at(effect.base, producers=bytes(data), floor=self.mark)
+            log.replica.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
-            log.move_start(effect.base)
+            log.state.move_start(effect.base)
 
     def _cut(self, end: int) -> None:
         """Cut what is not in the chain; where that was committed, it is not any more."""
@@ -319,7 +320,7 @@ class Copy:
                 " discarded them", self.log.topic_partition, end, self.mark,
             )  # fmt: skip
             self._move(end)
-        self.log.truncate(end, floor=self.mark)
+        self.log.replica.truncate(end, floor=self.mark)
 
     def _write(self, effect: Write, message: Append | None, data: memoryview, now_ms: int) -> None:
         if message is not None and effect.base > message.base:
@@ -329,9 +330,9 @@ class Copy:
                 f"{self.log.topic_partition}: batches from {effect.base} on were sent to a log that"
                 f" ends at {self.log.log_end_offset}"
             )
-        end = self.log.append_replica(data, now_ms=now_ms, epochs=self.core.chain)
+        end = self.log.replica.append(data, now_ms=now_ms, epochs=self.core.chain)
         if end != effect.next:
-            self.log.truncate(effect.base, floor=self.mark)
+            self.log.replica.truncate(effect.base, floor=self.mark)
             raise NotAsAnnounced(
                 f"{self.log.topic_partition}: batches to {end} were sent as those to {effect.next}"
             )
@@ -351,7 +352,7 @@ class Copy:
         return False
 
     def _move(self, mark: int) -> None:
-        self.mark = self.log.committed_offset = mark
+        self.mark = self.log.state.committed_offset = mark
         self.moved(mark)
 
     def _read(self, sender: int, asked: Read) -> None:
@@ -362,9 +363,9 @@ class Copy:
             return
         answer = ReadAnswer(asked.authority, asked.epoch, asked.base, asked.base)
         try:
-            start = self.log.boundary(self.log.log_start_offset)
+            start = self.log.replica.boundary(self.log.log_start_offset)
             if asked.base < start:
-                producers = self.log.producers_below(start)
+                producers = self.log.replica.producers_below(start)
                 answer = answer._replace(base=start, next=start)
                 self._tell(sender, answer, [producers], len(producers))
                 return

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.records.appends import AppendResult, Done
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
     from penstock.storage.values import Buffer
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class Leadership:
         "until_ms",
     )  # fmt: skip
 
-    def __init__(self, core: Epoch, log: ReplicaLog, shell: LeaderShell) -> None:
+    def __init__(self, core: Epoch, log: PartitionLog, shell: LeaderShell) -> None:
         self.core = core
         self._log = log
         self._shell = shell
@@ -156,9 +156,9 @@ class Leadership:
             return False
         if copy.authority != core.epoch or copy.epoch != core.epoch:
             return False
-        if log.log_end_offset != core.end:
+        if log.state.log_end_offset != core.end:
             return False
-        if log.leader_epoch != core.epoch:
+        if log.state.leader_epoch != core.epoch:
             log.set_leader_epoch(core.epoch)
         return True
 
@@ -318,7 +318,7 @@ class Leadership:
         """
         core, log, own = self.core, self._log, self._shell.broker_id
         if core.base != log.log_start_offset:
-            core.base, core.floor = log.log_start_offset, log.boundary(log.log_start_offset)
+            core.base, core.floor = log.log_start_offset, log.replica.boundary(log.log_start_offset)
         replicas = sorted(core.streams, key=lambda replica: replica != own)
         reached = [
             replica for replica in replicas if replica == own or self._shell.reaches(replica)
@@ -346,7 +346,7 @@ class Leadership:
     def _tell_start(self, replica: int, start: LogStart) -> None:
         """Send the log start offset; a copy that begins there also gets the producers below it."""
         anew = self.core.streams[replica].next < start.base
-        producers = self._log.producers_below(start.base) if anew else b""
+        producers = self._log.replica.producers_below(start.base) if anew else b""
         self.core.sent(replica, start)
         self._shell.tell(replica, start, (producers,), len(producers))
 

@@ -3,7 +3,7 @@
 Committed records at an offset are the same on every copy, so any broker that has them below a known
 high watermark may send them, leader or not. A follower asks its leader, a leader its
 followers in turn. One range is requested at a time; the answer is verified and replaces the damaged
-range (`RepairableLog.mend`). Reads of that range are rejected as retriable meanwhile.
+range (`PartitionLog.mend`). Reads of that range are rejected as retriable meanwhile.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -20,7 +20,7 @@ from penstock.replication.peer_format import AskCopy, CopyAnswer
 
 if TYPE_CHECKING:
     from penstock.replication.peer_format import Said
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
     from penstock.storage.damage import Damage
     from penstock.storage.values import Buffer
 
@@ -36,7 +36,7 @@ class Mending:
     __slots__ = ("_asked", "_asked_ms", "_damage", "_log", "_tell")
 
     def __init__(
-        self, log: ReplicaLog, tell: Callable[[int, Said, list[Buffer], int], None]
+        self, log: PartitionLog, tell: Callable[[int, Said, list[Buffer], int], None]
     ) -> None:
         self._log = log
         self._tell = tell

@@ -1,7 +1,7 @@
 """Format of the messages between brokers about replicated partitions, in frames of `wire/frames`.
 
 A frame's header has rows back to back, its payload the bytes that belong to rows, in order:
-batches, or the producers of a log start (`ReplicaLog.producers_below`). Integers are big endian.
+batches, or the producers of a log start (`LogReplica.producers_below`). Integers are big endian.
 A row begins with
 
     at  bytes  field

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.records.transactions import Guard
     from penstock.replication.links import Links
     from penstock.replication.replica import Replica, Sync
-    from penstock.storage import Lease, ReplicaLog, StorageError
+    from penstock.storage import Lease, PartitionLog, StorageError
     from penstock.storage.values import Buffer
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class ReplicatedLog:
 
     __slots__ = ("_service", "claiming", "copy", "key", "leading", "log", "owner")
 
-    def __init__(self, service: Replication, key: PartitionKey, log: ReplicaLog) -> None:
+    def __init__(self, service: Replication, key: PartitionKey, log: PartitionLog) -> None:
         self._service = service
         self.key = key
         self.log = log
@@ -104,20 +104,20 @@ class ReplicatedLog:
         leading = self.appendable()
         if acks == _ALL:
             self.check_reachable()
-        log = self.log
-        base = log.log_end_offset
+        log, state = self.log, self.log.state
+        base = state.log_end_offset
         if isinstance(appended, Marker):
-            result = log.append_marker(appended, now_ms=now_ms)
+            result = log.transactions.append_marker(appended, now_ms=now_ms)
         else:
             result = log.append(
                 appended, now_ms=now_ms, lease=lease, single=True, guard=guard, opening=opening
             )
-        if log.log_end_offset > base:
-            self.copy.wrote(leading.appended(base, log.log_end_offset))
+        if state.log_end_offset > base:
+            self.copy.wrote(leading.appended(base, state.log_end_offset))
         self._service.stir(self)
-        if acks != _ALL or log.log_end_offset <= leading.core.mark:
+        if acks != _ALL or state.log_end_offset <= leading.core.mark:
             return result
-        leading.answer_at(log.log_end_offset, done, result)
+        leading.answer_at(state.log_end_offset, done, result)
         return None
 
     def appendable(self) -> Leadership:
@@ -278,7 +278,7 @@ class Replication:
         self._life += 1
         return self._life
 
-    def open(self, key: PartitionKey, log: ReplicaLog, *, opened: int) -> ReplicatedLog:
+    def open(self, key: PartitionKey, log: PartitionLog, *, opened: int) -> ReplicatedLog:
         """Take part in a partition with this log; return the present part if it has the same log.
 
         `opened` is the open epoch by the image. A copy that may lack what it has promised or
@@ -292,7 +292,7 @@ class Replication:
         reason = known.copy.may_lack(opened)
         if reason is not None:
             logger.log(
-                logging.INFO if log.lost is None else logging.WARNING,
+                logging.INFO if log.replica.lost is None else logging.WARNING,
                 "%s: until this copy has all of its leader's log, what it lacks is not taken for"
                 " never acknowledged: %s", log.topic_partition, reason,
             )  # fmt: skip

@@ -18,11 +18,9 @@ from penstock.storage.errors import (
     StoreLocked,
     TopicIdMismatch,
 )
-from penstock.storage.partition import PartitionLog
-from penstock.storage.replica import ReplicaLog
+from penstock.storage.log.partition_log import PartitionLog
 from penstock.storage.settings import StorageSettings
 from penstock.storage.store import LogStore
-from penstock.storage.transactional import TransactionalLog
 from penstock.storage.values import (
     Lease,
     OffsetAndTimestamp,
@@ -46,12 +44,10 @@ __all__ = [
     "PartitionLog",
     "Read",
     "ReplicaEpochFell",
-    "ReplicaLog",
     "ReplicaOverlap",
     "StorageError",
     "StorageFailed",
     "StorageSettings",
     "StoreLocked",
     "TopicIdMismatch",
-    "TransactionalLog",
 ]

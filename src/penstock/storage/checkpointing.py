@@ -23,7 +23,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from penstock.base.files import Files, replace_file, sync_directory, write_all
-from penstock.storage.changes import Changes
 from penstock.storage.checkpoint_files import write_checkpoint
 from penstock.storage.errors import StorageError, StorageFailed, disk_full
 from penstock.storage.formats.checkpoint import (
@@ -34,6 +33,7 @@ from penstock.storage.formats.checkpoint import (
 from penstock.storage.formats.epochs import encode_epochs
 from penstock.storage.formats.snapshot import encoded_snapshots
 from penstock.storage.journal import Journal
+from penstock.storage.log.state import Changes, LogState, StoreParts
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
@@ -42,7 +42,6 @@ from penstock.storage.names import (
     offset_name,
     parse_offset_name,
 )
-from penstock.storage.partition import PartitionLog, StoreParts
 from penstock.storage.segment import Segment
 from penstock.storage.segment_writing import SegmentWriter
 from penstock.storage.worker import Worker
@@ -56,8 +55,8 @@ class Plan(NamedTuple):
     """Work of step 2, decided on the owner's thread."""
 
     sequence: int
-    changes: Changes[PartitionLog]
-    points: list[tuple[PartitionLog, RecoveryPoint]]
+    changes: Changes
+    points: list[tuple[LogState, RecoveryPoint]]
     saved: list[tuple[Segment, tuple[int, int, int]]]
     paths: list[str]
     appends: list[tuple[str, int, bytes]]
@@ -74,7 +73,7 @@ class Checkpointer:
         journal: Journal,
         segment_writer: SegmentWriter,
         worker: Worker,
-        logs: Callable[[], Iterable[PartitionLog]],
+        logs: Callable[[], Iterable[LogState]],
         sequence: int,
     ) -> None:
         self._clock = parts.clock
@@ -93,7 +92,7 @@ class Checkpointer:
         self._running = False
         self._again = False
         self._behind: list[tuple[Callable[[], object], Then]] = []
-        self.recovered: list[PartitionLog] = []
+        self.recovered: list[LogState] = []
         """Logs with journal entries from before the start that may not be loaded yet."""
         self.sequence = sequence
         self.last_ms = self._clock.now_ms()
@@ -219,7 +218,7 @@ class Checkpointer:
     def _plan(self, sequence: int) -> Plan:
         changes = self._changes.take()
         directories = changes.directories
-        points: list[tuple[PartitionLog, RecoveryPoint]] = []
+        points: list[tuple[LogState, RecoveryPoint]] = []
         saved: list[tuple[Segment, tuple[int, int, int]]] = []
         paths: list[str] = []
         appends: list[tuple[str, int, bytes]] = []
@@ -258,7 +257,7 @@ class Checkpointer:
         )
 
     def _plan_small_files(
-        self, log: PartitionLog, writes: list[tuple[str, bytes]], directories: set[str]
+        self, log: LogState, writes: list[tuple[str, bytes]], directories: set[str]
     ) -> None:
         """Plan snapshots and the epoch file as of the written bytes, without later appends."""
         if not log.loaded or log.damage is not None:
@@ -387,7 +386,7 @@ def remove_old_snapshots(files: Files, directory: str, keep: set[int]) -> None:
                 files.remove(os.path.join(directory, name))
 
 
-def kept_snapshots(log: PartitionLog) -> set[int]:
+def kept_snapshots(log: LogState) -> set[int]:
     """Return the offsets of the snapshots to keep, up to the log's recovery point."""
     newest = log.recovery_point.recovery_offset
     bases = {segment.base_offset for segment in log.segments}

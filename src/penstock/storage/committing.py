@@ -34,7 +34,7 @@ from penstock.storage.appended import Appended, Control
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INLINE_COMMIT_BYTES_MAX, SEGMENT_SYNCS_MAX
-from penstock.storage.partition import PartitionLog, StoreParts
+from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.segment_writing import (
     NOTHING,
     Direct,
@@ -54,7 +54,7 @@ OnDurable = Callable[[StorageError | None], None]
 class Group(NamedTuple):
     """Appends that become durable together, and the callbacks that wait for them."""
 
-    items: list[Appended[PartitionLog]]
+    items: list[Appended[LogState]]
     callbacks: list[OnDurable]
     size_bytes: int
     controls: bool
@@ -291,9 +291,9 @@ class Committer:
 
     def _perform_controls(
         self, group: Group
-    ) -> tuple[list[Appended[PartitionLog]], StorageError | None]:
+    ) -> tuple[list[Appended[LogState]], StorageError | None]:
         """Perform a group's controls, which affect earlier appends only; return its appends."""
-        appends: list[Appended[PartitionLog]] = []
+        appends: list[Appended[LogState]] = []
         for item in group.items:
             if not isinstance(item, Control):
                 appends.append(item)

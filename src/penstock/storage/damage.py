@@ -4,39 +4,29 @@ Every batch read from a segment is verified before it is returned: checksum, lea
 rising offsets, as the checksum covers neither of the last two. A wrong base offset contradicts the
 next batch.
 
-After a mismatch a survey starts at a position on which index and batch agree, and searches behind
-the damage for the next whole batch with valid offsets. The damage is then a range of bytes and of
-offsets, and only reads of that range fail. A truncated or missing file is a range without bytes:
-segments are contiguous, except where compaction removed batches.
+After a mismatch a survey (`log/walk.py`) searches behind the damage for the next whole batch with
+valid offsets. The damage is then a range of bytes and of offsets, and only reads of that range
+fail. A truncated or missing file is a range without bytes: segments are contiguous, except where
+compaction removed batches.
 
 Source: Kafka's `LogSegment.recover`, which truncates the segment instead.
 """
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 from typing import ClassVar, Final, NamedTuple
 
 from penstock.base.crc import crc32c
-from penstock.base.files import Files, read_range
-from penstock.base.settings import LONG_MAX
-from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
+from penstock.records import HEADER_BYTES
 from penstock.records.header import CHECKED_FROM, LENGTH_OVERHEAD_BYTES, MAGIC
 from penstock.storage.errors import CorruptLog
-from penstock.storage.segment import Segment
 from penstock.storage.values import Buffer
 
 _BATCH: Final = Struct(">qiibI2xi")
 """Base offset, length, leader epoch, magic, checksum and last offset delta."""
-RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-"""Maximum distance of an offset from its segment's base offset, as an index can store it."""
-_MAGIC_AT: Final = 16
 _LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD_BYTES
-_SEARCH_BYTES: Final = 1 << 20
-_FIRST_SEARCH_BYTES: Final = 64 << 10
 
 
 class Damage(NamedTuple):
@@ -88,150 +78,3 @@ def whole_batches(data: Buffer, epoch: int) -> tuple[int, int]:
             break
         position, following = after, base + delta + 1
     return position, following
-
-
-class Survey:
-    """Scan of one segment for intact batches and the damage between them.
-
-    The segment's offsets end at `end_offset`. With `gaps`, missing offsets count as compacted;
-    without, a batch behind damage must lead up to its successor.
-    """
-
-    def __init__(
-        self,
-        files: Files,
-        descriptor: int,
-        segment: Segment,
-        *,
-        end_offset: int,
-        epoch: int,
-        gaps: bool,
-    ) -> None:
-        self._files = files
-        self._descriptor = descriptor
-        self._segment = segment
-        self._end = segment.written_bytes
-        self._end_offset = end_offset
-        self._epoch = epoch
-        self._gaps = gaps
-
-    def batches(
-        self, position: int, expected: int
-    ) -> Iterator[tuple[int, BatchHeader | None, Damage | None]]:
-        """Yield intact batches with their positions, and the damage between them, from an intact
-        position at which `expected` or a higher offset begins."""
-        while position < self._end:
-            header, reason = self._look(position, expected)
-            if header is not None:
-                if header.base_offset > expected and not self._gaps:
-                    reason = f"a batch at offset {header.base_offset}, {expected} was due"
-                    missing = position, position, expected, header.base_offset
-                    yield position, None, self._damage(*missing, reason)
-                yield position, header, None
-                position += header.size_bytes
-                expected = header.next_offset
-                continue
-            found, following = self._behind(position, expected)
-            if following > expected:
-                yield position, None, self._damage(position, found, expected, following, reason)
-            position, expected = found, following
-        if expected < self._end_offset and not self._gaps:
-            reason = f"the file ends at offset {expected}, {self._end_offset} follows"
-            yield (
-                self._end,
-                None,
-                self._damage(self._end, self._end, expected, self._end_offset, reason),
-            )
-
-    def _damage(self, position: int, end: int, first: int, following: int, reason: str) -> Damage:
-        base = self._segment.base_offset
-        return Damage(self._segment.path, base, position, end, first, following, reason)
-
-    def _look(self, position: int, expected: int) -> tuple[BatchHeader | None, str]:
-        header, reason = self.at(position)
-        if header is None:
-            return None, reason
-        last = min(self._end_offset - 1, self._segment.base_offset + RELATIVE_OFFSET_MAX)
-        if not expected <= header.base_offset <= header.last_offset <= last:
-            return None, (
-                f"a batch has the offsets {header.base_offset} to {header.last_offset}, of"
-                f" {expected} to {self._end_offset - 1}"
-            )
-        if header.base_offset > expected:
-            # Either offsets are missing or the base offset is wrong: compare with the next batch.
-            after, _ = self.at(position + header.size_bytes)
-            if after is not None and after.base_offset < header.next_offset:
-                return None, f"a batch at offset {header.base_offset}, {expected} was due"
-        return header, ""
-
-    def _behind(self, position: int, expected: int) -> tuple[int, int]:
-        """Return the position and offset behind damage: at the end that its header states, if that
-        fits, so that record contents are not parsed as batches; otherwise by `_search`."""
-        try:
-            header = decode_header(self._read(HEADER_BYTES, position))
-        except CorruptBatch:
-            return self._search(position + 1, expected)
-        behind = position + header.size_bytes
-        following, _ = self._look(behind, expected)
-        if following is not None and self._leads_on(behind, following):
-            return behind, following.base_offset
-        whole, _ = self.at(position)
-        return self._search(position + 1 if whole is None else behind, expected)
-
-    def _leads_on(self, position: int, header: BatchHeader) -> bool:
-        """Return whether the next batch confirms this one's base offset, which has no checksum."""
-        behind = position + header.size_bytes
-        if self._gaps:
-            return True
-        if behind >= self._end:
-            return self._end_offset in (header.next_offset, LONG_MAX)
-        after, _ = self.at(behind)
-        return after is not None and after.base_offset == header.next_offset
-
-    def at(self, position: int) -> tuple[BatchHeader | None, str]:
-        """Return the whole batch at a position, checked on its own, or None and the reason."""
-        try:
-            header = decode_header(self._read(HEADER_BYTES, position))
-        except CorruptBatch as error:
-            return None, str(error)
-        try:
-            verify_crc(self._read(header.size_bytes, position), header)
-        except CorruptBatch:
-            return None, f"a batch of {header.size_bytes} bytes is cut, or has another checksum"
-        if header.partition_leader_epoch != self._epoch >= 0:
-            epoch = header.partition_leader_epoch
-            return None, f"a batch of leader epoch {epoch}, the segment's is {self._epoch}"
-        return header, ""
-
-    def _read(self, size_bytes: int, position: int) -> bytes:
-        """Return written bytes; none where the disk fails to read."""
-        size_bytes = min(size_bytes, self._end - position)
-        try:
-            return read_range(self._files, self._descriptor, max(0, size_bytes), position)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return b""
-
-    def _search(self, position: int, expected: int) -> tuple[int, int]:
-        """Return position and offset of the next intact batch, or the end of the segment."""
-        wanted = _FIRST_SEARCH_BYTES
-        while position < self._end:
-            data = self._read(wanted, position)
-            last = len(data) - HEADER_BYTES
-            at = data.find(b"\x02", _MAGIC_AT) - _MAGIC_AT
-            while 0 <= at <= last:
-                base, length, *_ = _BATCH.unpack_from(data, at)
-                if expected <= base < self._end_offset and length >= _LENGTH_MIN:
-                    header, _ = self._look(position + at, expected)
-                    if header is not None and self._leads_on(position + at, header):
-                        return position + at, header.base_offset
-                at = data.find(b"\x02", at + 1 + _MAGIC_AT) - _MAGIC_AT
-            if len(data) < HEADER_BYTES:
-                if position + wanted >= self._end:
-                    break
-                position += wanted  # skip bytes that the disk fails to read
-            else:
-                position += last + 1
-            wanted = _SEARCH_BYTES
-        return self._end, self._end_offset

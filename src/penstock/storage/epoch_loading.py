@@ -104,6 +104,6 @@ def _holds(files: SegmentFiles, segment: Segment, offset: int, interval_bytes: i
 def _batch(files: SegmentFiles, segment: Segment, *, behind: int = 0) -> BatchHeader | None:
     if segment.written_bytes:
         with suppress(CorruptLog):
-            for _, header in islice(files.headers_from(segment, 0), behind, behind + 1):
+            for _, header in islice(files.walk(segment, 0), behind, behind + 1):
                 return header
     return None

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from penstock.base.files import read_file, read_range, replace_file
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader, CorruptBatch
-from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.records.transactions import AbortedTransaction
 from penstock.storage.compaction.swapping import finish_swaps
 from penstock.storage.cutting import cut_transactions
 from penstock.storage.epoch_loading import load_epochs
@@ -47,7 +47,7 @@ from penstock.storage.formats.transaction_index import (
     TransactionIndex,
     checksum,
 )
-from penstock.storage.limits import RECOVERY_SCAN_BYTES
+from penstock.storage.limits import RECOVERY_SCAN_BYTES, SCAN_BYTES
 from penstock.storage.names import (
     DELETED,
     LOG,
@@ -60,9 +60,8 @@ from penstock.storage.names import (
 )
 from penstock.storage.producers import ProducerStates
 from penstock.storage.replaying import LogReplay
-from penstock.storage.segment import Segment, segment_place, walk
+from penstock.storage.segment import Segment, aborted_flags, segment_place
 from penstock.storage.segment_files import SegmentFiles
-from penstock.storage.transactions import aborted_flags
 
 logger = logging.getLogger(__name__)
 
@@ -207,18 +206,9 @@ class _Loading:
         if damage is not None:
             logger.error("%s is damaged: %s", self.directory, damage)
         return Loaded(
-            segments,
-            epochs,
-            epochs_dirty,
-            self.producers,
-            self.due,
-            start,
-            end,
-            max(end, self.durable),
-            damage,
-            self.changed,
-            self.has_holes,
-        )
+            segments, epochs, epochs_dirty, self.producers, self.due, start, end,
+            max(end, self.durable), damage, self.changed, self.has_holes,
+        )  # fmt: skip
 
     def _list(self) -> list[Segment]:
         """Return the segments of the directory by base offset; at least one."""
@@ -348,15 +338,8 @@ class _Loading:
         expected = max(expected, self.cut_end)
         if expected < self.durable:
             last = segments[-1]
-            return (
-                segments,
-                expected,
-                CorruptLog(
-                    Path(last.path),
-                    last.written_bytes,
-                    f"the log ends at offset {expected}, {self.durable} was durable",
-                ),
-            )
+            reason = f"the log ends at offset {expected}, {self.durable} was durable"
+            return segments, expected, CorruptLog(Path(last.path), last.written_bytes, reason)
         return segments, expected, None
 
     def _limit(self, segments: list[Segment], place: int) -> int:
@@ -378,16 +361,9 @@ class _Loading:
         if index is None:
             index = SparseIndex(segment.base_offset)
         self.segment_files.resume_index(segment, index, self.interval, end=position)
-        handle = self.descriptors.get(segment.path)
         try:
-            for at, header in walk(
-                self.files,
-                handle.descriptor,
-                segment.path,
-                position,
-                end,
-                verify=True,
-                chunk_bytes=RECOVERY_SCAN_BYTES,
+            for at, header in self.segment_files.walk(
+                segment, position, end, verify=True, chunk_bytes=RECOVERY_SCAN_BYTES
             ):
                 if header.base_offset >= limit:
                     self._cut(segment, at)
@@ -455,33 +431,30 @@ class _Loading:
 
     def _header_at(self, segment: Segment, offset: int) -> BatchHeader | None:
         """Return the header of the synced batch that begins at an offset, or None."""
-        point = self.recovery_point
-        end = point.position if segment.base_offset == point.segment_base else segment.written_bytes
-        saved = self.segment_files.saved_index(segment)
+        end, saved = self._synced_end(segment), self.segment_files.saved_index(segment)
         start = 0 if saved is None else saved.by_offset(offset).position
-        handle = self.descriptors.get(segment.path)
-        for _, header in walk(
-            self.files, handle.descriptor, segment.path, start, end, verify=False
-        ):
+        for _, header in self.segment_files.walk(segment, start, end, chunk_bytes=SCAN_BYTES):
             if header.last_offset >= offset:
                 return header if header.base_offset == offset else None
         return None
 
+    def _synced_end(self, segment: Segment) -> int:
+        """Return the position up to which a segment at or below the recovery point was synced."""
+        point = self.recovery_point
+        last = segment.base_offset == point.segment_base
+        return point.position if last else segment.written_bytes
+
     def _remember(
         self, header: BatchHeader, segment: Segment, position: int
     ) -> AbortedTransaction | None:
-        if header.base_sequence >= 0:
-            self.producers.append(header, header.base_offset, self.now_ms)
-            return None
-        if not header.is_control:
-            return None
-        descriptor = self.descriptors.get(segment.path).descriptor
-        data = read_range(self.files, descriptor, header.size_bytes, position)
+        def read() -> bytes:
+            descriptor = self.descriptors.get(segment.path).descriptor
+            return read_range(self.files, descriptor, header.size_bytes, position)
+
         try:
-            marker = decode_marker(data, header)
+            return self.producers.replay(header, read, self.now_ms)
         except CorruptBatch as error:
             raise CorruptLog(Path(segment.path), position, str(error)) from None
-        return self.producers.decide(marker, header.base_offset, self.now_ms)[1]
 
     def _drop(self, segments: list[Segment], place: int) -> None:
         for segment in segments[place:]:
@@ -546,18 +519,11 @@ class _Loading:
                 break
             if place + 1 < len(segments) and segments[place + 1].base_offset <= start:
                 continue
-            end = (
-                point.position
-                if segment.base_offset == point.segment_base
-                else (segment.written_bytes)
-            )
+            end = self._synced_end(segment)
             if end == 0:
                 continue
-            handle = self.descriptors.get(segment.path)
             with suppress(CorruptLog):
-                for at, header in walk(
-                    self.files, handle.descriptor, segment.path, 0, end, verify=False
-                ):
+                for at, header in self.segment_files.walk(segment, 0, end, chunk_bytes=SCAN_BYTES):
                     if header.base_offset >= start and header.producer_id >= 0:
                         aborted = self._remember(header, segment, at)
                         if aborted is not None:

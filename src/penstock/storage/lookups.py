@@ -54,7 +54,7 @@ def of_highest_timestamp(files: SegmentFiles, log: Written) -> OffsetAndTimestam
         newest = segment.max_timestamp
         found = _latest(log, files.walk_to_time(segment, newest, log.interval_bytes))
         if found is None or found[1].max_timestamp < newest:  # what has it is deleted, or empty
-            found = _latest(log, files.headers_from(segment, 0))
+            found = _latest(log, files.walk(segment, 0))
         if found is not None and (best is None or found[1].max_timestamp > best[0]):
             best = found[1].max_timestamp, segment, *found
     if best is None or best[0] < 0:

@@ -28,7 +28,6 @@ from penstock.storage.checkpointing import (
     kept_snapshots,
     remove_old_snapshots,
 )
-from penstock.storage.compaction.log import CompactedLog
 from penstock.storage.errors import StorageError, StorageFailed
 from penstock.storage.journal import Journal
 from penstock.storage.limits import (
@@ -37,10 +36,10 @@ from penstock.storage.limits import (
     HOUSEKEEPING_SEGMENTS_MAX,
     REPLAYED_LOGS_MAX,
 )
+from penstock.storage.log.partition_log import PartitionLog
+from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.names import DELETED, SEGMENT_SUFFIXES, is_deleted_directory
-from penstock.storage.partition import PartitionLog, StoreParts
-from penstock.storage.rolling import expired_count, segment_facts
-from penstock.storage.tiering.retention import kept_here
+from penstock.storage.rolling import expired_count, kept_here, segment_facts
 from penstock.storage.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class LogMaintenance:
         journal: Journal,
         checkpointer: Checkpointer,
         worker: Worker,
-        logs: Mapping[TopicPartition, CompactedLog],
+        logs: Mapping[TopicPartition, PartitionLog],
     ) -> None:
         self._root = parts.root
         self._settings = parts.settings
@@ -160,7 +159,7 @@ class LogMaintenance:
             logger.error("loading a log failed, retrying: %s", error)
             return False
 
-    def remove_log(self, log: PartitionLog, name: str, then: Callable[[], None]) -> None:
+    def remove_log(self, log: LogState, name: str, then: Callable[[], None]) -> None:
         """Rename the directory of an idle deleted log after the running checkpoint; call `then`."""
         while len(log.tail):
             log.tail.written = max(log.tail.written, 1)
@@ -169,9 +168,7 @@ class LogMaintenance:
         self._queue.unwritten_bytes -= log.unwritten_bytes
         self._changes.logs.pop(log, None)
         for segment in log.segments:
-            self._segment_files.indexes.forget(segment)
-            for suffix in SEGMENT_SUFFIXES:
-                self._segment_files.descriptors.forget(segment.sibling(suffix))
+            self._segment_files.forget(segment)
         target = os.path.join(self._root, name)
         delay_ms = log.config.file_delete_delay_ms
 
@@ -207,15 +204,16 @@ class LogMaintenance:
 
     def _sweep_some(self, now_ms: int) -> None:
         """Sweep a bounded number of logs and segments; the rest wait."""
-        victims: list[tuple[PartitionLog, int]] = []
+        victims: list[tuple[LogState, int]] = []
         left = HOUSEKEEPING_SEGMENTS_MAX
         for _ in range(min(len(self._sweep), HOUSEKEEPING_LOGS_MAX)):
             if left <= 0:
                 break
-            log = self._logs.get(self._sweep.popitem(last=False)[0])
-            if log is None or log.closed is not None or log.damage is not None:
+            hosted = self._logs.get(self._sweep.popitem(last=False)[0])
+            if hosted is None:
                 continue
-            if log.fence is not None:
+            log = hosted.state
+            if log.closed is not None or log.damage is not None or log.fence is not None:
                 continue
             if log.swapping:
                 self._sweep[log.topic_partition] = None
@@ -234,7 +232,7 @@ class LogMaintenance:
         if victims:
             self._drop_segments(victims, now_ms)
 
-    def _expire(self, log: PartitionLog, now_ms: int, most: int) -> int:
+    def _expire(self, log: LogState, now_ms: int, most: int) -> int:
         """Expire producers, roll an expired active segment; return how many segments to drop."""
         expiration_ms = self._settings.producer_id_expiration_ms
         log.producer_states.expire(now_ms, expiration_ms, self.kept_producers)
@@ -259,9 +257,9 @@ class LogMaintenance:
             log.roll()
         return min(count, len(log.segments) - 1)
 
-    def _drop_segments(self, victims: list[tuple[PartitionLog, int]], now_ms: int) -> None:
+    def _drop_segments(self, victims: list[tuple[LogState, int]], now_ms: int) -> None:
         """Move the logs' start offsets, save them, and then rename the files."""
-        covered: list[tuple[PartitionLog, int]] = []
+        covered: list[tuple[LogState, int]] = []
         for log, wanted in victims:
             bases = [segment.base_offset for segment in log.segments[:wanted]]
             count = sum([base < log.recovery_point.segment_base for base in bases])
@@ -277,7 +275,7 @@ class LogMaintenance:
         self._drops += [self._forget_segments(log, count) for log, count in covered]
         self._rename_dropped(now_ms)
 
-    def _forget_segments(self, log: PartitionLog, count: int) -> Dropped:
+    def _forget_segments(self, log: LogState, count: int) -> Dropped:
         """Detach a log's first segments; readers with open files continue."""
         paths = [
             segment.sibling(suffix)
@@ -285,9 +283,7 @@ class LogMaintenance:
             for suffix in SEGMENT_SUFFIXES
         ]
         for segment in log.segments[:count]:
-            self._segment_files.indexes.forget(segment)
-        for path in paths:
-            self._segment_files.descriptors.forget(path)
+            self._segment_files.forget(segment)
         self._changes.forget(log, log.segments[:count])
         del log.segments[:count]
         self._counters.removed_segments += count

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.base.metrics import Metric, Sample
 from penstock.storage.compaction.cleaner import LogCleaner
 from penstock.storage.journal import Journal
-from penstock.storage.partition import StoreParts
+from penstock.storage.log.state import StoreParts
 
 
 def _counter(name: str, doc: str) -> Metric:

@@ -1,15 +1,21 @@
-"""State of a partition's idempotent producers: a pure core.
+"""State of a partition's idempotent producers, and its open transactions: a pure core.
 
 The rules for one producer's next batch are in `records.idempotence`. A producer's state is an
 immutable value that each append replaces, so that restoring the old value undoes an append that did
 not become durable. The state includes the producer's transaction; `transactions` indexes open ones.
 
-Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager`; KIP-98, KIP-360, KIP-890.
+A transaction bounds reads at its first offset until its marker is committed, because only then its
+outcome may be read. So the last stable offset never falls, and the list of aborted transactions
+below it is complete.
+
+Source: Kafka's `ProducerAppendInfo` and `ProducerStateManager` (`ongoingTxns`, `unreplicatedTxns`);
+KIP-98, KIP-360, KIP-890.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections import deque
+from collections.abc import Callable, Container, Iterable
 from typing import Final
 
 from penstock.base.settings import LONG_MAX
@@ -31,13 +37,65 @@ from penstock.records.idempotence import (
     remembered,
 )
 from penstock.records.limits import PRODUCER_BATCHES_MAX
-from penstock.records.transactions import UNGUARDED, AbortedTransaction, Guard, Marker
+from penstock.records.transactions import (
+    UNGUARDED,
+    AbortedTransaction,
+    Guard,
+    Marker,
+    decode_marker,
+)
 from penstock.storage.formats.checkpoint import HAS_PRODUCERS, HAS_TRANSACTIONS
 from penstock.storage.formats.snapshot import SnapshotEntry
-from penstock.storage.transactions import OpenTransactions
 
 Undo = tuple[int, Producer | None]
 """Producer id, and its state before an append."""
+
+
+class OpenTransactions:
+    """First offsets of one log's transactions, each unique."""
+
+    __slots__ = ("_decided", "_open", "first_unstable_offset")
+
+    def __init__(self, first_offsets: Iterable[int] = ()) -> None:
+        self._open = dict.fromkeys(sorted(first_offsets))
+        self._decided: deque[tuple[int, int]] = deque()
+        """First offset and marker offset of transactions whose markers may be uncommitted, in
+        order."""
+        self.first_unstable_offset = next(iter(self._open), LONG_MAX)
+
+    def began(self, first_offset: int) -> None:
+        self._open[first_offset] = None
+        if self.first_unstable_offset == LONG_MAX:
+            self.first_unstable_offset = first_offset
+
+    def began_not(self, first_offset: int) -> None:
+        del self._open[first_offset]
+        self._find_first()
+
+    def decided(self, first_offset: int, marker_offset: int) -> int:
+        """Record the marker of a transaction; return the offset below which all are decided."""
+        del self._open[first_offset]
+        self._decided.append((first_offset, marker_offset))
+        return next(iter(self._open), marker_offset + 1)
+
+    def decided_not(self, first_offset: int) -> None:
+        self._decided.pop()
+        self._open = dict.fromkeys(sorted([first_offset, *self._open]))
+        self._find_first()
+
+    def committed_to(self, offset: int) -> None:
+        """Record that everything below an offset is committed, including markers."""
+        decided = self._decided
+        if decided and decided[0][1] < offset:
+            while decided and decided[0][1] < offset:
+                decided.popleft()
+            self._find_first()
+
+    def _find_first(self) -> None:
+        first = next(iter(self._open), LONG_MAX)
+        if self._decided:
+            first = min(first, min(self._decided)[0])
+        self.first_unstable_offset = first
 
 
 class ProducerStates:
@@ -175,6 +233,22 @@ class ProducerStates:
         return undo, None if marker.commit else AbortedTransaction(
             producer_id, first, offset, stable
         )
+
+    def replay(
+        self, header: BatchHeader, read: Callable[[], bytes], seen_ms: int
+    ) -> AbortedTransaction | None:
+        """Record a stored batch, which `read` returns; return the transaction that it aborts.
+
+        Raises:
+            CorruptBatch: the batch is a damaged marker.
+        """
+        if header.producer_id < 0:
+            return None
+        if header.base_sequence >= 0:
+            self.append(header, header.base_offset, seen_ms)
+        elif header.is_control:
+            return self.decide(decode_marker(read(), header), header.base_offset, seen_ms)[1]
+        return None
 
     def undo(self, undo: Undo) -> None:
         """Restore the state before an append; appends are undone newest first."""

@@ -63,7 +63,7 @@ class LogReplay:
         """End offset of the last cut, above the last batch's end if the log has a gap; 0 if it
         grew."""
         self.least_end = 0
-        """Offset below which nothing is cut off as torn; see `rebuilding`."""
+        """Offset below which nothing is cut off as torn; see `recovery`."""
         self.cut: Cut | None = None
         """Lowest cut since the log began; bytes below it never changed."""
         self.begun: Cut | None = None

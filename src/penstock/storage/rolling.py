@@ -1,14 +1,20 @@
 """Decisions of when to close a segment, and which segments retention removes: a pure core.
 
-Source: Kafka's `LogSegment.shouldRoll` and `UnifiedLog.deleteOldSegments`.
+For a tiered topic, `local.retention.ms` and `local.retention.bytes` replace the topic's retention,
+which applies to the archive; -2 means the same as the topic's. Segments stay until they are
+archived: the owner of the log sets the offset (`tiered_offset`).
+
+Source: Kafka's `LogSegment.shouldRoll`, `UnifiedLog.deleteOldSegments` and `deletableSegments`, and
+`LogConfig.localRetentionMs`; KIP-405.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from penstock.base.settings import LONG_MAX
@@ -17,6 +23,9 @@ from penstock.storage.config import LogConfig
 from penstock.storage.formats.index import OFFSET_ENTRY_BYTES
 from penstock.storage.segment import UNKNOWN, Segment
 from penstock.storage.segment_files import SegmentFiles
+
+AS_WHOLE: Final = -2
+"""Local retention equal to the topic's."""
 
 
 class Facts(NamedTuple):
@@ -108,3 +117,18 @@ def expired_count(
         surplus -= size
         count = place
     return count
+
+
+def kept_here(
+    config: LogConfig, committed_offset: int, tiered_offset: int
+) -> tuple[LogConfig, int]:
+    """Return the configuration for local retention, and the offset below which it applies."""
+    if not config.remote_storage_enable:
+        return config, committed_offset
+    local_ms, local_bytes = config.local_retention_ms, config.local_retention_bytes
+    kept = replace(
+        config,
+        retention_ms=config.retention_ms if local_ms == AS_WHOLE else local_ms,
+        retention_bytes=config.retention_bytes if local_bytes == AS_WHOLE else local_bytes,
+    )
+    return kept, min(committed_offset, tiered_offset)

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
-from penstock.base.files import Files, read_range
-from penstock.records import HEADER_BYTES, BatchHeader, CorruptBatch, decode_header, verify_crc
+from penstock.records import BatchHeader
 from penstock.storage.errors import CorruptLog
+from penstock.storage.formats.checkpoint import ABORTED_SHIFT
 from penstock.storage.formats.index import SparseIndex
 from penstock.storage.formats.transaction_index import TransactionIndex, checksum
-from penstock.storage.limits import SCAN_BYTES
 from penstock.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 
 _base_offset: Final = attrgetter("base_offset")
@@ -136,66 +135,10 @@ def not_loaded(segment: Segment) -> CorruptLog:
     return CorruptLog(Path(segment.path), segment.written_bytes, "written to before it was loaded")
 
 
-def walk(
-    files: Files,
-    descriptor: int,
-    path: str,
-    position: int,
-    end: int,
-    *,
-    verify: bool,
-    chunk_bytes: int = SCAN_BYTES,
-) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of the batches in [position, end).
-
-    Raises:
-        CorruptLog: bytes are not a batch, a batch reaches beyond `end` or begins below the end of
-            its predecessor or, with `verify`, has a wrong checksum.
-    """
-    chunk = memoryview(b"")
-    chunk_at, following = position, 0
-    while position < end:
-        offset = position - chunk_at
-        needed = HEADER_BYTES if len(chunk) - offset < HEADER_BYTES else 0
-        if needed == 0:
-            header = _header(chunk, offset, path, position, end)
-            size = header.batch_length + 12
-            if not verify or len(chunk) - offset >= size:
-                if verify:
-                    _verify(chunk, header, offset, path, position)
-                if header.base_offset < following:
-                    reason = f"base offset {header.base_offset}, expected {following} or more"
-                    raise CorruptLog(Path(path), position, reason)
-                following = header.next_offset
-                yield position, header
-                position += size
-                continue
-            needed = size
-        wanted = min(max(needed, chunk_bytes), end - position)
-        chunk = memoryview(read_range(files, descriptor, wanted, position))
-        chunk_at = position
-        if len(chunk) < min(needed, wanted) or wanted < HEADER_BYTES:
-            raise CorruptLog(
-                Path(path), position, f"{len(chunk)} bytes are left, which is no batch"
-            )
-
-
-def _header(chunk: memoryview, offset: int, path: str, position: int, end: int) -> BatchHeader:
-    try:
-        header = decode_header(chunk, offset)
-    except CorruptBatch as error:
-        raise CorruptLog(Path(path), position, str(error)) from None
-    if header.batch_length + 12 > end - position:
-        raise CorruptLog(
-            Path(path),
-            position,
-            f"a batch header states {header.size_bytes} bytes, the file has {end - position}",
-        )
-    return header
-
-
-def _verify(chunk: memoryview, header: BatchHeader, offset: int, path: str, position: int) -> None:
-    try:
-        verify_crc(chunk, header, offset)
-    except CorruptBatch as error:
-        raise CorruptLog(Path(path), position, str(error)) from None
+def aborted_flags(segments: Iterable[Segment]) -> int:
+    """Return a recovery point's flags for the segments' indexes of aborted transactions."""
+    checksums = 0
+    for segment in segments:
+        if segment.transactions is None or segment.transactions.entries:
+            checksums ^= segment.aborted
+    return checksums << ABORTED_SHIFT

@@ -24,7 +24,7 @@ from penstock.base.files import Files, read_file, read_range
 from penstock.base.settings import LONG_MAX
 from penstock.records import BatchHeader
 from penstock.storage.counters import Counters
-from penstock.storage.damage import RELATIVE_OFFSET_MAX, Damage, Survey, whole_batches
+from penstock.storage.damage import Damage, whole_batches
 from penstock.storage.descriptors import Descriptors
 from penstock.storage.errors import CorruptLog
 from penstock.storage.formats.index import (
@@ -35,8 +35,10 @@ from penstock.storage.formats.index import (
     TimeEntry,
 )
 from penstock.storage.formats.transaction_index import TransactionIndex, checksum
-from penstock.storage.names import INDEX, TIME_INDEX, TXN_INDEX
-from penstock.storage.segment import UNKNOWN, Segment, not_loaded, walk
+from penstock.storage.limits import SCAN_BYTES
+from penstock.storage.log.walk import RELATIVE_OFFSET_MAX, Survey, walk
+from penstock.storage.names import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, TXN_INDEX
+from penstock.storage.segment import UNKNOWN, Segment, not_loaded
 from penstock.storage.values import Read
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,12 @@ class SegmentFiles:
         self.files = files
         self.descriptors = Descriptors(files, open_files_max)
         self.indexes = IndexCache(index_cache_bytes)
+
+    def forget(self, segment: Segment) -> None:
+        """Close the files of a segment that is about to change or be removed."""
+        self.indexes.forget(segment)
+        for suffix in SEGMENT_SUFFIXES:
+            self.descriptors.forget(segment.sibling(suffix))
 
     # -- indexes -----------------------------------------------------------------------------
 
@@ -179,7 +187,7 @@ class SegmentFiles:
         self, segment: Segment, entry: Entry, *, verify: bool = False
     ) -> Iterator[tuple[int, BatchHeader]] | None:
         """Walk headers from an index entry; None if the entry matches no batch."""
-        batches = self.headers_from(segment, entry.position, verify=verify)
+        batches = self.walk(segment, entry.position, verify=verify)
         if entry.position == 0:
             return batches
         try:
@@ -227,10 +235,7 @@ class SegmentFiles:
         segment.written_bytes = position
         segment.bytes_since_entry = 0
         try:
-            descriptor = self.descriptor_of(segment)
-            for _, header in walk(
-                self.files, descriptor, segment.path, position, end, verify=False
-            ):
+            for _, header in self.walk(segment, position, end, chunk_bytes=SCAN_BYTES):
                 if header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
                     reason = f"a batch ends at offset {header.last_offset}"
                     raise CorruptLog(Path(segment.path), segment.written_bytes, reason)
@@ -288,23 +293,29 @@ class SegmentFiles:
         if segment.first_timestamp == UNKNOWN:
             segment.first_timestamp = -1
             with suppress(CorruptLog):
-                for _, header in self.headers_from(segment, 0):
+                for _, header in self.walk(segment, 0):
                     segment.first_timestamp = header.newest_timestamp
                     break
         return segment.first_timestamp
 
-    def headers_from(
-        self, segment: Segment, position: int, *, verify: bool = False
+    def walk(
+        self,
+        segment: Segment,
+        position: int,
+        end: int | None = None,
+        *,
+        verify: bool = False,
+        chunk_bytes: int = _LOOK_BYTES,
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Walk the headers of written bytes in small chunks."""
+        """Walk the batches of written bytes up to `end`, by default all; raises CorruptLog."""
         return walk(
             self.files,
             self.descriptor_of(segment),
             segment.path,
             position,
-            segment.written_bytes,
+            segment.written_bytes if end is None else end,
             verify=verify,
-            chunk_bytes=_LOOK_BYTES,
+            chunk_bytes=chunk_bytes,
         )
 
     def walk_to(
@@ -320,7 +331,7 @@ class SegmentFiles:
         batches = self._walk_from(segment, found, verify=verify)
         if batches is None:
             found = entry(self._made_anew(segment, interval_bytes))
-            batches = self.headers_from(segment, found.position, verify=verify)
+            batches = self.walk(segment, found.position, verify=verify)
         return batches
 
     def walk_to_time(
@@ -356,7 +367,7 @@ class SegmentFiles:
         if index.by_position(limit).position > start:
             batches = self.walk_to(segment, methodcaller("by_position", limit), interval_bytes)
         else:
-            batches = self.headers_from(segment, start)
+            batches = self.walk(segment, start)
         end, next_offset = start, -1
         for at, header in batches:
             after = at + header.batch_length + _LENGTH_OVERHEAD_BYTES

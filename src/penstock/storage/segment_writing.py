@@ -26,7 +26,7 @@ from penstock.storage.limits import (
     SEGMENT_WRITE_LOGS_MAX,
     SEGMENT_WRITE_SHARE,
 )
-from penstock.storage.partition import PartitionLog, StoreParts
+from penstock.storage.log.state import LogState, StoreParts
 from penstock.storage.segment import Segment
 from penstock.storage.values import Buffer
 from penstock.storage.worker import SideBySide, Worker
@@ -56,7 +56,7 @@ class Job(NamedTuple):
     """Runs that are written in one go."""
 
     runs: list[Run]
-    logs: list[tuple[PartitionLog, list[Appended[PartitionLog]]]]
+    logs: list[tuple[LogState, list[Appended[LogState]]]]
     size_bytes: int
 
 
@@ -78,15 +78,15 @@ class SegmentWriter:
         self._changes = parts.changes
         self._counters = parts.counters
         self._worker = worker
-        self._wanted: dict[PartitionLog, None] = {}
-        self._unwritten: dict[PartitionLog, None] = {}
+        self._wanted: dict[LogState, None] = {}
+        self._unwritten: dict[LogState, None] = {}
         self._busy = False
         self._when_idle: list[Callable[[StorageError | None], None]] = []
         self.error: StorageError | None = None
 
     def large_in(
-        self, items: list[Appended[PartitionLog]], size_bytes: int
-    ) -> list[Appended[PartitionLog]]:
+        self, items: list[Appended[LogState]], size_bytes: int
+    ) -> list[Appended[LogState]]:
         """Mark and return the appends, of `size_bytes` in all, to write before the journal."""
         least = self._settings.journal_append_bytes_max
         if size_bytes <= least:
@@ -103,7 +103,7 @@ class SegmentWriter:
                 large.append(item)
         return large
 
-    def open_for(self, large: list[Appended[PartitionLog]]) -> tuple[Direct, ...]:
+    def open_for(self, large: list[Appended[LogState]]) -> tuple[Direct, ...]:
         """Open and pin the segments of large appends; raises OSError."""
         found: list[Direct] = []
         try:
@@ -128,7 +128,7 @@ class SegmentWriter:
                     self._files.truncate(write.handle.descriptor, write.position)
             self._descriptors.unpin(write.handle)
 
-    def became_durable(self, items: list[Appended[PartitionLog]]) -> None:
+    def became_durable(self, items: list[Appended[LogState]]) -> None:
         """Account for appends that became durable; write those that are due."""
         queue, unwritten, wanted = self._queue, self._unwritten, self._wanted
         for item in items:
@@ -175,7 +175,7 @@ class SegmentWriter:
         self.run()
         self._report_idle()
 
-    def write_now(self, log: PartitionLog) -> None:
+    def write_now(self, log: LogState) -> None:
         """Write one log's durable appends before returning; raises StorageError."""
         if self._busy:
             self._worker.drain()
@@ -189,14 +189,14 @@ class SegmentWriter:
             raise storage_error(self._root, error) from error
         self.finish(job)
 
-    def forget(self, log: PartitionLog) -> None:
+    def forget(self, log: LogState) -> None:
         self._wanted.pop(log, None)
         self._unwritten.pop(log, None)
 
-    def plan(self, logs: list[PartitionLog], *, durable_only: bool = True) -> Job:
+    def plan(self, logs: list[LogState], *, durable_only: bool = True) -> Job:
         """Gather the unwritten appends of logs; open and create their files."""
         runs: list[Run] = []
-        parts: list[tuple[PartitionLog, list[Appended[PartitionLog]]]] = []
+        parts: list[tuple[LogState, list[Appended[LogState]]]] = []
         total = 0
         for log in logs:
             items = log.tail.unwritten()
@@ -212,9 +212,7 @@ class SegmentWriter:
             self._descriptors.pin(run.handle)
         return Job(runs, parts, total)
 
-    def _gather(
-        self, log: PartitionLog, items: list[Appended[PartitionLog]], runs: list[Run]
-    ) -> int:
+    def _gather(self, log: LogState, items: list[Appended[LogState]], runs: list[Run]) -> int:
         segment = None
         total = 0
         buffers: list[Buffer] = []
@@ -255,7 +253,7 @@ class SegmentWriter:
         self._counters.disk_full += 1
         logger.error("writing segments failed, retrying: %s", error)
 
-    def may_write_alone(self, item: Appended[PartitionLog]) -> bool:
+    def may_write_alone(self, item: Appended[LogState]) -> bool:
         """Return whether an append is the only unwritten one of its log, and its file is open."""
         tail = item.log.tail
         return (
@@ -265,7 +263,7 @@ class SegmentWriter:
             and item.log.closed is None
         )
 
-    def write_alone(self, item: Appended[PartitionLog]) -> None:
+    def write_alone(self, item: Appended[LogState]) -> None:
         """Write one append on the owner's thread, as a job of it alone would.
 
         Raises:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,6 @@ from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.storage import metrics
 from penstock.storage.appended import AppendQueue, TailCache
-from penstock.storage.changes import Changes
 from penstock.storage.checkpoint_files import keep_damaged, read_checkpoint, set_aside
 from penstock.storage.checkpointing import Checkpointer
 from penstock.storage.committing import Committer, OnDurable
@@ -52,6 +51,8 @@ from penstock.storage.formats.checkpoint import (
 from penstock.storage.formats.partition_metadata import encode_partition_metadata
 from penstock.storage.journal import Journal
 from penstock.storage.limits import INDEX_CACHE_BYTES
+from penstock.storage.log.partition_log import PartitionLog
+from penstock.storage.log.state import Changes, LogState, StoreCalls, StoreParts
 from penstock.storage.maintenance import LogMaintenance
 from penstock.storage.names import (
     CHECKPOINT_FILE,
@@ -63,11 +64,8 @@ from penstock.storage.names import (
     parse_directory_name,
     stray_directory_name,
 )
-from penstock.storage.partition import StoreParts
-from penstock.storage.rebuilding import continue_log, last_whole
-from penstock.storage.recovery import Directories, read_journal
+from penstock.storage.recovery import Directories, continue_log, last_whole, read_journal
 from penstock.storage.replaying import LogReplay, Replays
-from penstock.storage.replica import ReplicaLog
 from penstock.storage.segment_files import SegmentFiles
 from penstock.storage.segment_writing import SegmentWriter
 from penstock.storage.settings import StorageSettings
@@ -95,7 +93,7 @@ class LogStore:
         self._root = parts.root
         self._new_uuid = new_uuid
         self._lock = lock
-        self._logs: dict[TopicPartition, ReplicaLog] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: dict[TopicPartition, int] = {}
         """Number of the last checkpoint that may contain a log, until a later one completes."""
         self._removed: dict[TopicPartition, int] = {}
@@ -105,7 +103,7 @@ class LogStore:
         self._writer = Worker("penstock-journal")
         self._segment_worker = Worker("penstock-segments")
         self._syncer = Worker("penstock-checkpoint")
-        self.partitions: Mapping[TopicPartition, ReplicaLog] = MappingProxyType(self._logs)
+        self.partitions: Mapping[TopicPartition, PartitionLog] = MappingProxyType(self._logs)
         self._recovered_entries = 0
         self._clean_offsets = CleanOffsets(self._files, self._root, self._syncer.drain)
 
@@ -125,7 +123,7 @@ class LogStore:
 
         `replicated` returns whether other replicas hold a partition's acknowledged batches, so that
         a possible loss is reported in `lost` and handled by the owner; None if unknown. Of other
-        logs every whole batch is kept; see `rebuilding`.
+        logs every whole batch is kept; see `recovery`.
 
         Raises:
             StoreLocked: another process has the directory open.
@@ -188,7 +186,7 @@ class LogStore:
             self._checkpoint_cleanly()
         error = LogDeleted(f"the store {self._root} is closed")
         for log in self._logs.values():
-            log.closed = log.closed or error
+            log.state.closed = log.state.closed or error
         self._journal.close()
         self._parts.segment_files.descriptors.close()
         self._files.close(self._lock)
@@ -222,13 +220,15 @@ class LogStore:
         Reported after every restart until `set_limbo` is durable; damage in a log's own files is
         reported while it exists, once the log is loaded.
         """
-        lost = {where: log.lost for where, log in self._logs.items() if self._replicated(where)}
+        lost = {
+            where: log.replica.lost for where, log in self._logs.items() if self._replicated(where)
+        }
         return {where: reason for where, reason in lost.items() if reason is not None}
 
     @property
     def damages(self) -> Mapping[TopicPartition, list[str]]:
         """Unrepaired damage found in loaded logs."""
-        found = {where: log.damages for where, log in self._logs.items() if log.loaded}
+        found = {where: log.repair.damages for where, log in self._logs.items() if log.state.loaded}
         return {where: reasons for where, reasons in found.items() if reasons}
 
     @property
@@ -289,7 +289,7 @@ class LogStore:
 
     # -- partitions --------------------------------------------------------------------------
 
-    def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> ReplicaLog:
+    def create(self, tp: TopicPartition, *, topic_id: UUID, leader_epoch: int) -> PartitionLog:
         """Create the log of a partition, or return the existing one of this topic id.
 
         Nothing is synced: the root directory is synced before the first append becomes durable and
@@ -332,20 +332,13 @@ class LogStore:
             raise failure from error
         self._committer.root_synced = False
         log = self._add(tp, topic_id, RecoveryPoint(0, 0, 0, 0, 0, leader_epoch, 0))
-        self._parts.changes.of(log)
+        self._parts.changes.of(log.state)
         return log
 
-    def _add(self, tp: TopicPartition, topic_id: UUID, recovery_point: RecoveryPoint) -> ReplicaLog:
-        log = self._logs[tp] = ReplicaLog(
-            self._parts,
-            tp,
-            topic_id,
-            recovery_point,
-            write_segments=self._write_now,
-            save_recovery_points=self._save_recovery_points,
-            wait_idle=self._wait_idle,
-            lower_clean_offset=self._cleaner.lower_clean_offset,
-        )
+    def _add(
+        self, tp: TopicPartition, topic_id: UUID, recovery_point: RecoveryPoint
+    ) -> PartitionLog:
+        log = self._logs[tp] = PartitionLog(self._parts, self._calls, tp, topic_id, recovery_point)
         return log
 
     def delete(self, tp: TopicPartition) -> None:
@@ -359,8 +352,8 @@ class LogStore:
         log = self._logs.pop(tp, None)
         if log is None:
             return
-        log.closed = LogDeleted(f"{tp} was deleted")
-        self._parts.queue.forget(log)
+        log.state.closed = LogDeleted(f"{tp} was deleted")
+        self._parts.queue.forget(log.state)
         done = self._parts.counters.checkpoints
         while self._deleted and self._deleted[oldest := next(iter(self._deleted))] < done:
             del self._deleted[oldest]
@@ -370,12 +363,12 @@ class LogStore:
         remove = partial(self._remove, log)
         self._writer.submit(_nothing, lambda *_: self._segment_worker.submit(_nothing, remove))
 
-    def _remove(self, log: ReplicaLog, *_: object) -> None:
+    def _remove(self, log: PartitionLog, *_: object) -> None:
         tp = log.topic_partition
-        self._segment_writer.forget(log)
+        self._segment_writer.forget(log.state)
         name = deleted_directory_name(tp, self._new_uuid())
         then = partial(self._is_removed, tp)
-        self._cleaner.forget(log, partial(self._maintenance.remove_log, log, name, then))
+        self._cleaner.forget(log, partial(self._maintenance.remove_log, log.state, name, then))
 
     def _is_removed(self, tp: TopicPartition) -> None:
         self._committer.root_synced = False
@@ -468,7 +461,7 @@ class LogStore:
         self._segment_writer = SegmentWriter(parts, journal, self._segment_worker)
         self._committer = Committer(parts, journal, self._segment_writer, self._writer)
         self._checkpointer = Checkpointer(
-            parts, journal, self._segment_writer, self._syncer, self._logs.values, sequence
+            parts, journal, self._segment_writer, self._syncer, self._states, sequence
         )
         self._maintenance = LogMaintenance(
             parts, journal, self._checkpointer, self._syncer, self._logs
@@ -477,12 +470,15 @@ class LogStore:
             parts, self._checkpointer, self._syncer, self._logs, self._clean_offsets,
             self._new_uuid, self._maintenance.remove_later,
         )  # fmt: skip
-        self._write_now, self._save_recovery_points = (
-            self._segment_writer.write_now,
-            self._checkpointer.save_recovery_points,
-        )
+        self._calls = StoreCalls(
+            self._segment_writer.write_now, self._checkpointer.save_recovery_points,
+            self._wait_idle, self._cleaner.lower_clean_offset,
+        )  # fmt: skip
         self._committer.on_written = self._maintenance.journal_grew
         self._committer.make_room = self._make_room
+
+    def _states(self) -> Iterator[LogState]:
+        return (log.state for log in self._logs.values())
 
     def _make_room(self) -> None:
         self._checkpointer.start(self._committer.room_was_made)
@@ -519,7 +515,8 @@ class LogStore:
             if lost and self._replicated(where):
                 point = point.with_standing(point.standing._replace(lost=True))
             exact = EXACT if known and checkpoint.journaled and not lost else 0
-            log = self._add(where, topic_id, point._replace(flags=point.flags & ~EXACT | exact))
+            flags = point.flags & ~EXACT | exact
+            log = self._add(where, topic_id, point._replace(flags=flags)).state
             unknown = not known
             known = known and not point.flags & HAS_TRANSACTIONS
             if lost:
@@ -538,9 +535,9 @@ class LogStore:
         return len(self._checkpointer.recovered) == len(replays.logs) and not stray_records
 
     def _in_doubt(
-        self, log: ReplicaLog, replay: LogReplay | None, replays: Replays, *, unknown: bool
+        self, log: LogState, replay: LogReplay | None, replays: Replays, *, unknown: bool
     ) -> LogReplay | None:
-        """Return the replay of a log that may lack acknowledged batches; see `rebuilding`."""
+        """Return the replay of a log that may lack acknowledged batches; see `recovery`."""
         if self._replicated(log.topic_partition) and not unknown:
             return replay
         replay = replay or replays.nothing()

@@ -265,7 +265,7 @@ async def test_fence_stays_until_the_commit_is_known(
     async def lossy(migration: TopicMigration) -> Any:
         calls.append(migration)
         refused.append((await other.produce("t", batch(b"x"))).error_code)
-        assert isinstance(broker.partitions.with_log("t", 0).log.fence, NotLeader)
+        assert isinstance(broker.partitions.with_log("t", 0).log.state.fence, NotLeader)
         if len(calls) == 1:
             raise ControlUnavailable("nothing came back")
         answer = await real(migration)
@@ -330,7 +330,7 @@ async def test_a_compacted_topic_becomes_diskless_and_stays_compacted(
     log = broker.store.partitions[TopicPartition("t", 0)]
     left = [(4, b"a", b"1"), (9, b"b", b"2"), (30, b"a", b"3")]
     holed = b"".join([keyed(*record) for record in left])
-    log.append_replica(memoryview(bytearray(holed)), now_ms=now_ms)
+    log.replica.append(memoryview(bytearray(holed)), now_ms=now_ms)
     flushed = asyncio.get_running_loop().create_future()
     broker.store.flush(flushed.set_result)
     broker.store.commit_pending()

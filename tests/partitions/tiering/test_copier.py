@@ -143,7 +143,7 @@ async def test_closed_segments_are_copied_as_they_are(world: World) -> None:
     part = await world.copy()
     assert part.core.error == ""
     data = await world.check(whole)
-    closed = world.harness.log().closed_segments(0)
+    closed = world.harness.log().tiering.closed_segments(0)
     assert [(tier.base_offset, tier.next_offset) for tier in await world.tiers()] == [
         segment[1:3] for segment in closed
     ]
@@ -176,7 +176,8 @@ async def test_a_crash_at_any_call_leaves_no_gap_and_no_duplicate(
         assert part.core.error == ""
         data = await world.check(whole)
         assert len(data) == sum(
-            closed_segment.size_bytes for closed_segment in world.harness.log().closed_segments(0)
+            closed_segment.size_bytes
+            for closed_segment in world.harness.log().tiering.closed_segments(0)
         )
         world.harness.store.close()
         if not over:
@@ -210,7 +211,7 @@ async def test_missing_objects_are_never_committed(tmp_path: Path, fault: str) -
     assert part.core.error
     assert await world.tiers() == []
     assert world.counters.copy_errors == 1
-    assert part.log.tiered_offset == 0
+    assert part.log.state.tiered_offset == 0
     await world.sweep()
     assert [info async for info in world.store.list("archive/")] == []
 
@@ -218,7 +219,7 @@ async def test_missing_objects_are_never_committed(tmp_path: Path, fault: str) -
 async def test_damage_is_not_archived(memory: World) -> None:
     await memory.begin()
     memory.harness.reopen()
-    segment = memory.harness.log().closed_segments(0)[1]
+    segment = memory.harness.log().tiering.closed_segments(0)[1]
     with Path(segment.path).open("r+b") as file:
         file.seek(230)
         file.write(b"\xff")
@@ -246,7 +247,10 @@ async def test_a_new_leader_continues_within_its_own_segments(tmp_path: Path) ->
     tiers = await other.tiers()
     assert tiers[: len(first)] == first
     assert len(tiers) > len(first)
-    ends = {closed_segment.next_offset for closed_segment in other.harness.log().closed_segments(0)}
+    ends = {
+        closed_segment.next_offset
+        for closed_segment in other.harness.log().tiering.closed_segments(0)
+    }
     assert first[-1].next_offset not in ends
     await other.check(longer)
     for item in (world, other):
@@ -262,7 +266,7 @@ async def test_local_files_go_when_they_are_archived_and_not_before(memory: Worl
         for _ in range(5):
             harness.clock.ms += 400_000
             harness.store.housekeeping(harness.clock.ms)
-        return sorted(n for n in os.listdir(harness.log().directory) if n.endswith(".log"))
+        return sorted(n for n in os.listdir(harness.log().state.directory) if n.endswith(".log"))
 
     before = upkeep()
     assert len(before) > 3

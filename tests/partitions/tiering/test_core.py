@@ -19,7 +19,7 @@ from penstock.partitions.tiering.core import (
     Roll,
     TierCore,
 )
-from penstock.storage.tiering.log import ClosedSegment
+from penstock.storage.log.tiering import ClosedSegment
 
 NOW_MS = 1_000_000
 POLICY = Policy(True, True, retention_ms=-1, retention_bytes=-1, interval_ms=1000)

@@ -88,7 +88,7 @@ class Log:
         for _ in range(2):
             place.check()
             place.check_clean()
-            assert place.log.damage is None
+            assert place.log.state.damage is None
             place.compact()
         assert not [*copied.glob("*/*.cleaned"), *copied.glob("*/*.swap")], what
         place.harness.store.close()

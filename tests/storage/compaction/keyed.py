@@ -13,7 +13,7 @@ from penstock.records import split_batches
 from penstock.records.aborted import ranges_until
 from penstock.records.columnar import decode_batches, encode_batches
 from penstock.records.transactions import UNGUARDED, Marker
-from penstock.storage import LogConfig, PartitionLog, ReplicaLog
+from penstock.storage import LogConfig, PartitionLog
 from tests.storage.batches import FakeClock, Harness, read_all
 
 COMPACTED = LogConfig(
@@ -61,7 +61,7 @@ class Keyed:
         """The offset of the last marker."""
 
     @property
-    def log(self) -> ReplicaLog:
+    def log(self) -> PartitionLog:
         return self.harness.log()
 
     @property
@@ -101,7 +101,9 @@ class Keyed:
     def end(self, producer_id: int, *, commits: bool) -> None:
         marker = Marker(producer_id, 0, 1, commits)
         self.note_end(
-            self.log.append_marker(marker, now_ms=self.now_ms).base_offset, producer_id, commits
+            self.log.transactions.append_marker(marker, now_ms=self.now_ms).base_offset,
+            producer_id,
+            commits,
         )
         assert self.harness.commit() is None
 
@@ -126,7 +128,7 @@ class Keyed:
 
     def settle(self) -> None:
         """Close the segment that is written to, and have a checkpoint sync all."""
-        self.log.roll()
+        self.log.state.roll()
         self.harness.store.checkpoint()
 
     def compact(self) -> None:
@@ -198,7 +200,7 @@ def stable_offset(log: PartitionLog) -> int:
     return min(log.durable_offset, transactions.first_unstable_offset)
 
 
-def consumed(log: ReplicaLog, start: int = 0, *, max_bytes: int = 1 << 20) -> list[Record]:
+def consumed(log: PartitionLog, start: int = 0, *, max_bytes: int = 1 << 20) -> list[Record]:
     """The committed records of a log from an offset on."""
     records: list[Record] = []
     offset, end = max(start, log.log_start_offset), stable_offset(log)
@@ -208,13 +210,13 @@ def consumed(log: ReplicaLog, start: int = 0, *, max_bytes: int = 1 << 20) -> li
     return records
 
 
-def fetched(log: ReplicaLog, offset: int, max_bytes: int) -> tuple[list[Record], int]:
+def fetched(log: PartitionLog, offset: int, max_bytes: int) -> tuple[list[Record], int]:
     """Return the records of one read_committed fetch, and the next fetch offset."""
     read = log.read(offset, max_bytes=max_bytes, end_offset=stable_offset(log))
     assert read.next_offset > offset, (read, offset, log)
     data = b"".join(bytes(buffer) for buffer in read.buffers)
     headers = split_batches(data)
-    aborted = log.aborted(offset, read.next_offset)
+    aborted = log.transactions.aborted(offset, read.next_offset)
     markers = [(header.producer_id, header.base_offset) for header in headers if header.is_control]
     ranges = ranges_until([txn[:2] for txn in aborted], markers)
     table = decode_batches(data, start_offset=offset, aborted=ranges)

@@ -76,7 +76,7 @@ async def run(place: Keyed, dice: random.Random, steps: int) -> None:
             send(place, dice)
         for _ in range(dice.randint(0, 2)):
             end(place, dice)
-        place.log.roll()
+        place.log.state.roll()
         ended: asyncio.Future[StorageError | None] = asyncio.Future()
         store.checkpoint(ended.set_result)
         if dice.random() < 0.7:

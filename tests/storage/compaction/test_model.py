@@ -176,7 +176,9 @@ class CompactionMachine(RuleBasedStateMachine):
         self.note_reach(slot.work is not None and len(slot.segments) < len(slot.work._plan.sources))
         lowest = max(log.log_start_offset, self.place.marked + 1, clean, self.reach)
         ends = [batch.next_offset for batch in batches_of(log)][-1 - count :]
-        end = log.truncate(next((offset for offset in ends if offset >= lowest), ends[-1]), floor=0)
+        end = log.replica.truncate(
+            next((offset for offset in ends if offset >= lowest), ends[-1]), floor=0
+        )
         assert self.place.harness.commit() is None
         self.place.sent = [sent for sent in self.place.sent if sent.record.offset < end]
         self.readers = [reader for reader in self.readers if reader.offset <= end]
@@ -221,7 +223,7 @@ class CompactionMachine(RuleBasedStateMachine):
             young = place.now_ms < record.timestamp + COMPACTED.delete_retention_ms - STEP_MS_MAX
             assert record.value is not None or record.offset in there or not young
         assert not place.harness.store.uncleanable
-        assert place.log.damage is None
+        assert place.log.state.damage is None
 
     def teardown(self) -> None:
         if hasattr(self, "place"):

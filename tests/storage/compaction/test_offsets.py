@@ -44,7 +44,7 @@ def test_entries_go_with_their_logs_and_are_lowered_by_cuts(tmp_path: Path) -> N
     where = place.log.topic_partition
     clean = decode_clean_offsets(path.read_bytes())[where]
     assert clean == 60
-    cut = place.log.truncate(place.log.log_end_offset - 1, floor=0)
+    cut = place.log.replica.truncate(place.log.log_end_offset - 1, floor=0)
     assert decode_clean_offsets(path.read_bytes())[where] == cut < clean
     assert place.harness.commit() is None
     place.harness.store.delete(where)

@@ -22,7 +22,7 @@ class Follower(Keyed):
             end = source.durable_offset
             read = source.read(log.log_end_offset, max_bytes=max_bytes, end_offset=end)
             data = bytearray(b"".join(bytes(buffer) for buffer in read.buffers))
-            assert log.append_replica(memoryview(data), now_ms=self.now_ms) == read.next_offset
+            assert log.replica.append(memoryview(data), now_ms=self.now_ms) == read.next_offset
             assert self.harness.commit() is None
 
     def step(self, leader: Keyed, dice: random.Random) -> None:

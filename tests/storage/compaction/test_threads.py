@@ -32,7 +32,7 @@ class Busy:
         for _ in range(steps):
             for _ in range(self.dice.randint(1, 6)):
                 await self.send()
-            place.log.roll()
+            place.log.state.roll()
             if self.dice.random() < 0.5:
                 ended: asyncio.Future[StorageError | None] = asyncio.Future()
                 store.checkpoint(ended.set_result)
@@ -107,7 +107,7 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
                 await busy.send()
         ends = [batch.next_offset for batch in batches_of(log) if batch.next_offset >= clean][-8:]
         view = folded([sent.record for sent in place.sent if sent.record.offset < ends[0]])
-        end = log.truncate(ends[0], floor=0)
+        end = log.replica.truncate(ends[0], floor=0)
         place.sent = [sent for sent in place.sent if sent.record.offset < end]
         answers: list[StorageError | None] = []
         place.harness.store.flush(answers.append)
@@ -119,7 +119,7 @@ async def test_a_cut_waits_for_a_swap(tmp_path: Path) -> None:
         assert view == place.view()
     await busy.settle()
     place.harness.crash()
-    assert place.log.damage is None
+    assert place.log.state.damage is None
     place.harness.store.close()
 
 
@@ -137,7 +137,7 @@ def test_a_cut_stops_a_pass_that_read_beyond_it(tmp_path: Path, changes: bool) -
     worker.attach(lambda _: called.set())
     store.housekeeping(place.now_ms)
     assert called.wait(30)  # what the first step has made waits for its turn
-    assert place.log.truncate(cut, floor=0) == cut
+    assert place.log.replica.truncate(cut, floor=0) == cut
     assert place.harness.commit() is None
     place.sent = [sent for sent in place.sent if sent.record.offset < cut]
     place.send([(b"key 1", b"newer")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.base.settings import LONG_MAX
-from penstock.storage.compaction.throttle import Throttle
+from penstock.storage.compaction.cleaner import Throttle
 from penstock.storage.errors import CompactionStopped
 from tests.storage.batches import FakeClock
 

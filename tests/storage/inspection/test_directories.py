@@ -46,7 +46,7 @@ def written(directory: Path, rounds: int = 80) -> Harness:
         log.append(memoryview(data), now_ms=harness.clock.ms, guard=guard)
         if producer != 3 and number % 2:
             marker = Marker(producer, 0, 1, number % 3 == 0)
-            log.append_marker(marker, now_ms=harness.clock.ms)
+            log.transactions.append_marker(marker, now_ms=harness.clock.ms)
         assert harness.commit() is None
     return harness
 

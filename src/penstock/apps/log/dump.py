@@ -64,7 +64,8 @@ def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted:
 
 
 def _dump_file(out: _Out, path: str, wanted: Range) -> None:
-    from penstock.storage.inspection.verification import batches_of
+    from penstock.base.files import MACHINE_FILES
+    from penstock.storage.log.walk import walk_file
     from penstock.storage.names import LOG, parse_directory_name
 
     if not path.endswith(LOG):
@@ -72,7 +73,7 @@ def _dump_file(out: _Out, path: str, wanted: Range) -> None:
         return
     where = parse_directory_name(Path(path).absolute().parent.name) or TopicPartition("", 0)
     out.head(path)
-    for found in batches_of(path):
+    for found in walk_file(MACHINE_FILES, path):
         if wanted.has(found.header):
             place = f"{path}, byte {found.position}"
             out.batch(where, found.header, found.position, place, found.read)

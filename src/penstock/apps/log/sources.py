@@ -267,11 +267,12 @@ class FileSource:
 
 
 def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
+    from penstock.base.files import MACHINE_FILES
     from penstock.storage.errors import CorruptLog
-    from penstock.storage.inspection.verification import batches_of
+    from penstock.storage.log.walk import walk_file
 
     try:
-        for found in batches_of(path):
+        for found in walk_file(MACHINE_FILES, path):
             if found.header.base_offset >= wanted.end:
                 return
             if wanted.has(found.header):

@@ -401,8 +401,8 @@ class SinkService:
                 continue
             found = partitions[key] = target_of(context, topic, key.partition)
             if isinstance(found, LocalPartition):
-                if found.log.fence is not None:
-                    raise found.log.fence
+                if found.log.state.fence is not None:
+                    raise found.log.state.fence
                 found.check_in_sync()
         return partitions
 

@@ -46,7 +46,7 @@ from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import RecordTooLarge
 from penstock.records.extents import Extent
 from penstock.records.transactions import AbortedTransaction
-from penstock.storage.compaction.values import Live
+from penstock.storage.compaction.choosing import Live
 
 if TYPE_CHECKING:
     from penstock.diskless.compaction.rewriting import CompactionPass

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.archive.segments import GrowingSegment
     from penstock.diskless.compaction.choosing import Cleanable
     from penstock.records.transactions import AbortedTransaction
-    from penstock.storage.compaction.values import Live
+    from penstock.storage.compaction.choosing import Live
 
 
 class CompactionPass:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.operations import DisklessPlane
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
-    from penstock.storage import TransactionalLog
+    from penstock.storage import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class CopiedPartition(Protocol):
     """A partition with a log that this broker leads; `high_watermark` is committed."""
 
     @property
-    def log(self) -> TransactionalLog: ...
+    def log(self) -> PartitionLog: ...
     @property
     def high_watermark(self) -> int: ...
 
@@ -209,5 +209,5 @@ class _LogCopy:
             objects=tuple(self.objects),
             extents=tuple(self._extents),
             producers=log.producer_states.states(),
-            aborted=tuple(sorted(log.aborted(log.log_start_offset, end), key=_LAST)),
+            aborted=tuple(sorted(log.transactions.aborted(log.log_start_offset, end), key=_LAST)),
         )

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.values import PartitionKey, Watermarks
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
-    from penstock.storage import ReplicaLog, StorageError
+    from penstock.storage import PartitionLog, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -58,8 +58,8 @@ Flush = Callable[[Callable[["StorageError | None"], None]], None]
 class FilledLog:
     """A new log, and the leader epoch of its batches."""
 
-    def __init__(self, log: ReplicaLog, epoch: int) -> None:
-        log.committed_offset = 0  # retention still applies to the batch index
+    def __init__(self, log: PartitionLog, epoch: int) -> None:
+        log.state.committed_offset = 0  # retention still applies to the batch index
         self.log = log
         self.epoch = epoch
         self.key: PartitionKey = (log.topic_id, log.topic_partition.partition)
@@ -67,7 +67,7 @@ class FilledLog:
 
     def begin_at(self, offset: int, producers: bytes) -> None:
         self.begun = True
-        self.log.start_at(offset, producers=producers, floor=0)
+        self.log.replica.start_at(offset, producers=producers, floor=0)
 
 
 class TopicFilling:
@@ -127,8 +127,8 @@ class TopicFilling:
         await self.catch_up(at_once=True)
         for log, watermarks in zip(self._logs, await self._watermarks(), strict=True):
             if watermarks.log_start_offset > log.log.log_start_offset:
-                log.log.move_start(watermarks.log_start_offset)
-            log.log.promise(log.epoch)
+                log.log.state.move_start(watermarks.log_start_offset)
+            log.log.replica.promise(log.epoch)
         await self._durable()
 
     async def _watermarks(self) -> list[Watermarks]:
@@ -210,7 +210,7 @@ class TopicFilling:
                 await self._pause(seconds)
         for attempt in range(1, GET_ATTEMPTS_MAX + 1):
             try:
-                one.log.append_replica(data, now_ms=self._clock.now_ms())
+                one.log.replica.append(data, now_ms=self._clock.now_ms())
                 break
             except AppendBacklog:
                 if attempt == GET_ATTEMPTS_MAX:

@@ -31,7 +31,7 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.partitions.tiering.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
 from penstock.partitions.tiering.errors import CopyTruncated
 from penstock.partitions.tiering.limits import STEPS_PER_LOOK_MAX
-from penstock.storage.tiering.copying import SegmentCopy
+from penstock.storage.log.tiering import SegmentCopy
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -101,7 +101,7 @@ class Copier:
         elif isinstance(effect, (Cut, Retain)):
             await self._delete(partition, part, effect)
         else:
-            part.log.roll()
+            part.log.state.roll()
 
     async def _delete(
         self, partition: LocalPartition, part: TieredPart, effect: Cut | Retain
@@ -134,12 +134,12 @@ class Copier:
     async def _copy(self, partition: LocalPartition, part: TieredPart, effect: Copy) -> None:
         log, base = part.log, effect.base_offset
         source, epoch = effect.segment, partition.leader_epoch
-        position = log.position_in(source, base)
+        position = log.tiering.position_in(source, base)
         store = await self._store()
         lease = await self._plane.lease_tier(part.key, base_offset=base, leader_epoch=source.epoch)
         copy = await asyncio.to_thread(
             lambda: SegmentCopy(
-                log.files,
+                log.tiering.files,
                 source.path,
                 position=position,
                 end=source.size_bytes,
@@ -173,7 +173,7 @@ class Copier:
         if bytes(end) != pieces.tail:
             raise CopyTruncated(f"the last {len(end)} bytes of object {key} are not as written")
         offsets, times = copy.indexes()
-        aborted = part.log.aborted_within(base, copy.next_offset)
+        aborted = part.log.tiering.aborted_within(base, copy.next_offset)
         for suffix, data in ((INDEX, offsets), (TIME_INDEX, times), (ABORTED, aborted)):
             if data:
                 await store.put(lease.stem + suffix, [data])
@@ -234,10 +234,10 @@ def look_at(partition: LocalPartition, part: TieredPart) -> Look:
         local_start=log.log_start_offset,
         end_offset=log.log_end_offset,
         stable=min(partition.high_watermark, partition.last_stable_offset),
-        segments=log.closed_segments(part.tiered_end),
-        open_bytes=log.segments[-1].end_position,
-        open_timestamp=log.newest_timestamp,
-        epochs=log.epochs.entries,
+        segments=log.tiering.closed_segments(part.tiered_end),
+        open_bytes=log.state.segments[-1].end_position,
+        open_timestamp=log.tiering.newest_timestamp,
+        epochs=log.state.epochs.entries,
     )
 
 

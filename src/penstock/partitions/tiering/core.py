@@ -27,7 +27,7 @@ from typing import NamedTuple
 from penstock.control.tiers.values import TierBounds, TiersDropped, TierSegment
 from penstock.partitions.tiering.limits import LAG_LOOKS, LOOKS_PER_LIFE, RETRY
 from penstock.storage.epochs import EpochHistory
-from penstock.storage.tiering.log import ClosedSegment
+from penstock.storage.log.tiering import ClosedSegment
 
 
 class Look(NamedTuple):

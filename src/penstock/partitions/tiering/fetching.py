@@ -137,7 +137,7 @@ class TierFetcher:
             if len(page) < limits.ROWS_PER_PAGE:
                 break
             offset = page[-1].next_offset
-        found.update(part.log.aborted(start, end))
+        found.update(part.log.transactions.aborted(start, end))
         return sorted(found, key=_first_offset)
 
     async def position(self, part: TierSource, timestamp: int | None) -> OffsetAndTimestamp | None:

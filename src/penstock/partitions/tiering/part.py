@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.control.tiers.values import TierBounds
     from penstock.partitions.tiering.fetching import TierFetcher
     from penstock.records.transactions import AbortedTransaction
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
 
 _ABORTS_KEPT: Final = 16
 """Cached results for ranges of several segments, which are looked up and then read."""
@@ -56,7 +56,7 @@ class TieredPart:
     __slots__ = ("_aborts", "_moved", "_shared", "busy", "copies", "core", "key", "log", "name")
 
     def __init__(
-        self, shared: TierParts, log: ReplicaLog, topic_id: UUID, moved: Callable[[], None]
+        self, shared: TierParts, log: PartitionLog, topic_id: UUID, moved: Callable[[], None]
     ) -> None:
         """Create a part; `moved` is called when the partition's start moves."""
         self._shared = shared
@@ -101,7 +101,7 @@ class TieredPart:
     def changed(self) -> None:
         """Update the log after the core learned new offsets."""
         done = not self.copies and self.core.known and not self.alive
-        self.log.tiered_offset = LONG_MAX if done else self.tiered_end
+        self.log.state.tiered_offset = LONG_MAX if done else self.tiered_end
         self._moved()
 
     def learned(self, bounds: TierBounds | None, leader_epoch: int = -1) -> None:
@@ -151,7 +151,7 @@ class TieredPart:
         return found
 
     def epochs(self) -> EpochHistory:
-        here = self.log.epochs.entries
+        here = self.log.state.epochs.entries
         bounds = self.core.bounds
         if bounds is None or not bounds.alive:
             return EpochHistory(here)

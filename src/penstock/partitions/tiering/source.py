@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from penstock.control.batch_index.values import PartitionKey
-    from penstock.storage import ReplicaLog
+    from penstock.storage import PartitionLog
 
 
 class TierSource(Protocol):
@@ -14,7 +14,7 @@ class TierSource(Protocol):
 
     key: PartitionKey
     name: str
-    log: ReplicaLog
+    log: PartitionLog
 
     @property
     def start_offset(self) -> int:

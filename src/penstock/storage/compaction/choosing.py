@@ -1,4 +1,6 @@
-"""Decisions of what to compact of a log, and whether it is worth it: a pure core.
+"""Decisions of what to compact of a log, and the inputs and results of a pass.
+
+It is a pure core without NumPy, which the owner's thread does not import.
 
 Source: Kafka's `LogCleanerManager` (`cleanableOffsets`, `maxCompactionDelay`) and `LogToClean`;
 KIP-58, KIP-354.
@@ -6,10 +8,12 @@ KIP-58, KIP-354.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.base.settings import LONG_MAX
+from penstock.records.transactions import AbortedTransaction
 from penstock.storage.segment import Segment
 
 
@@ -35,6 +39,55 @@ class Cleanable(NamedTuple):
     def dirty_ratio(self) -> float:
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
+
+
+class Source(NamedTuple):
+    """Closed segment that a pass reads. `epoch` is -1 if unknown, or without batches."""
+
+    path: str
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    epoch: int = -1
+
+
+class Live(NamedTuple):
+    """Producers that a log remembers: last offsets of their data, or epochs without data."""
+
+    last_offsets: Sequence[int]
+    epochs: Mapping[int, int]
+
+
+class PassPlan(NamedTuple):
+    """Input of a pass, decided on the owner's thread: closed segments, oldest first."""
+
+    directory: str
+    sources: Sequence[Source]
+    first_dirty: int
+    aborted: Sequence[AbortedTransaction]
+    live: Live
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_bytes: int
+    interval_bytes: int
+
+
+class Cleaned(NamedTuple):
+    """Written segment that replaces those with these base offsets."""
+
+    bases: list[int]
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counters of what passes read and wrote."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    read_records: int = 0
+    kept_records: int = 0
 
 
 def cleanable(

@@ -16,7 +16,7 @@ from penstock.kernels import compaction as kernels
 from penstock.records import CorruptBatch
 from penstock.records.columnar.batches import check_crcs
 from penstock.records.header import CODEC_MASK
-from penstock.storage.compaction.values import Source
+from penstock.storage.compaction.choosing import Source
 from penstock.storage.errors import CorruptLog
 
 if TYPE_CHECKING:

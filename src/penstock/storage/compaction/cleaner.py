@@ -18,19 +18,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
+from penstock.base.system import Clock
+from penstock.objects.rate_limit import TokenBucket
 from penstock.storage.checkpointing import Checkpointer
-from penstock.storage.compaction.choosing import Cleanable
-from penstock.storage.compaction.log import CompactedLog
+from penstock.storage.compaction.choosing import Cleanable, Cleaned, PassPlan, Source
 from penstock.storage.compaction.offsets import CleanOffsets
 from penstock.storage.compaction.swapping import decide, discard, put_in_place, release
-from penstock.storage.compaction.throttle import Throttle
-from penstock.storage.compaction.values import Cleaned, PassPlan, Source
 from penstock.storage.errors import (
     CompactionStopped,
     CorruptLog,
@@ -39,7 +38,8 @@ from penstock.storage.errors import (
     disk_full,
 )
 from penstock.storage.limits import HOUSEKEEPING_LOGS_MAX
-from penstock.storage.partition import StoreParts
+from penstock.storage.log.partition_log import PartitionLog
+from penstock.storage.log.state import StoreParts
 from penstock.storage.segment import Segment
 from penstock.storage.worker import Worker
 
@@ -50,6 +50,33 @@ logger = logging.getLogger(__name__)
 
 RemoveLater = Callable[[Collection[str], int], None]
 
+_BURST_SECONDS: Final = 0.1
+"""Burst, in seconds of the rate."""
+
+
+class Throttle:
+    """Rate limit for several threads; a lost update lets a little more through."""
+
+    def __init__(self, clock: Clock, bytes_per_second: int) -> None:
+        self._clock = clock
+        self._bucket: TokenBucket | None = None
+        if bytes_per_second < LONG_MAX:
+            now = clock.monotonic()
+            self._bucket = TokenBucket(bytes_per_second, now=now, burst_seconds=_BURST_SECONDS)
+
+    def spend(self, wait: Callable[[float], bool], size_bytes: int) -> None:
+        """Wait until `size_bytes` may be read or written.
+
+        `wait` pauses for the given seconds; it returns true, at once, when the pass must stop.
+
+        Raises:
+            CompactionStopped: the pass must stop.
+        """
+        bucket = self._bucket
+        pause = 0.0 if bucket is None else bucket.take(self._clock.monotonic(), size_bytes)
+        if wait(pause):
+            raise CompactionStopped("the compaction pass was stopped")
+
 
 class _Slot:
     """Thread, and the log that it compacts."""
@@ -57,7 +84,7 @@ class _Slot:
     def __init__(self, number: int) -> None:
         self.worker = Worker(f"penstock-cleaner-{number}")
         self.stop = Event()
-        self.log: CompactedLog | None = None
+        self.log: PartitionLog | None = None
         self.work: CleaningPass | None = None
         self.segments: dict[int, Segment] = {}
         """Segments that the pass still reads, by base offset."""
@@ -76,7 +103,7 @@ class LogCleaner:
         parts: StoreParts,
         checkpointer: Checkpointer,
         worker: Worker,
-        logs: Mapping[TopicPartition, CompactedLog],
+        logs: Mapping[TopicPartition, PartitionLog],
         offsets: CleanOffsets,
         new_uuid: Callable[[], UUID],
         remove_later: RemoveLater,
@@ -120,7 +147,7 @@ class LogCleaner:
             slot.stop.set()
             slot.worker.close()
 
-    def forget(self, log: CompactedLog, then: Callable[[], None]) -> None:
+    def forget(self, log: PartitionLog, then: Callable[[], None]) -> None:
         """Forget a deleted log; call `then` once no thread uses its files."""
         self.uncleanable.pop(log.topic_partition, None)
         data = self._offsets.encoded_without(log.topic_partition)
@@ -187,22 +214,23 @@ class LogCleaner:
             self.dirty_ratios = self._ratios
             self._candidates.sort(key=_ratio)
 
-    def _is_wanted(self, log: CompactedLog) -> bool:
+    def _is_wanted(self, log: PartitionLog) -> bool:
         taken = any(slot.log is log for slot in self._slots)
-        return not taken and log.topic_partition not in self.uncleanable and log.is_compacted
+        failed = log.topic_partition in self.uncleanable
+        return not taken and not failed and log.compaction.is_compacted
 
-    def _cleanable(self, log: CompactedLog, now_ms: int) -> Cleanable | None:
+    def _cleanable(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
         try:
             log.load()
             max_lag_ms = log.config.max_compaction_lag_ms
             if max_lag_ms < LONG_MAX:
-                log.roll_if_older(max_lag_ms, now_ms)
-            return log.cleanable(self._clean_offset(log), now_ms)
+                log.compaction.roll_if_older(max_lag_ms, now_ms)
+            return log.compaction.cleanable(self._clean_offset(log), now_ms)
         except (OSError, PenstockError) as error:
             self._failed(log, error)
             return None
 
-    def _clean_offset(self, log: CompactedLog) -> int:
+    def _clean_offset(self, log: PartitionLog) -> int:
         """Return a log's clean offset; 0 if the recorded one is above its end."""
         offset = self._offsets.of(log.topic_partition)
         return offset if offset <= log.log_end_offset else 0
@@ -211,7 +239,7 @@ class LogCleaner:
         while self._candidates and slot.log is None:
             _, where = self._candidates.pop()
             log = self._logs.get(where)
-            if log is None or not self._is_wanted(log) or log.swapping:
+            if log is None or not self._is_wanted(log) or log.state.swapping:
                 continue
             found = self._cleanable(log, now_ms)
             if found is None or not _is_due(found, log):
@@ -227,7 +255,7 @@ class LogCleaner:
 
     # -- one pass ----------------------------------------------------------------------------
 
-    def _begin(self, slot: _Slot, log: CompactedLog, plan: PassPlan) -> None:
+    def _begin(self, slot: _Slot, log: PartitionLog, plan: PassPlan) -> None:
         settings = self._parts.settings
         threads = len(self._slots)
         secret = self._new_uuid().int
@@ -267,7 +295,8 @@ class LogCleaner:
         if log is None:
             return
         if error is not None or work is None:
-            changed = log.place_of(list(slot.segments.values())) < 0  # cut or removed meanwhile
+            segments = list(slot.segments.values())
+            changed = log.compaction.place_of(segments) < 0  # cut or removed meanwhile
             if not (changed or isinstance(error, CompactionStopped) or log.closed is not None):
                 self._failed(log, error)
             self._abandon(slot)
@@ -281,63 +310,64 @@ class LogCleaner:
 
     def _swap(self, slot: _Slot) -> None:
         log, cleaned = slot.log, slot.cleaned
-        if log is None or cleaned is None or log.swapping:
+        if log is None or cleaned is None or log.state.swapping:
             return
         if slot.stop.is_set() or log.closed is not None:
             self._abandon(slot)
-        elif not self._checkpointer.running and log.may_swap:
+        elif not self._checkpointer.running and log.state.may_swap:
             gone = [slot.segments[base] for base in cleaned.bases]
-            if not log.begin_swap(gone):
+            if not log.compaction.begin_swap(gone):
                 self._abandon(slot)
                 return
-            work = partial(decide, self._files, log.directory, cleaned.bases[0])
+            work = partial(decide, self._files, log.state.directory, cleaned.bases[0])
             then = partial(self._decided, slot, log, gone)
-            if log.recovery_point.has_holes:
+            if log.state.recovery_point.has_holes:
                 self._worker.submit(work, lambda _, error: then(error))
             else:  # otherwise removed offsets would count as lost after a crash
-                log.note_holes()
+                log.compaction.note_holes()
                 self._checkpointer.save_points_and(work, then)
 
     def _decided(
-        self, slot: _Slot, log: CompactedLog, gone: list[Segment], error: BaseException | None
+        self, slot: _Slot, log: PartitionLog, gone: list[Segment], error: BaseException | None
     ) -> None:
         cleaned, base_offset = slot.cleaned, gone[0].base_offset
         if log.closed is not None:
             self._abandon(slot)
             return
         if error is not None or cleaned is None:
-            log.swapping = False
+            log.state.swapping = False
             self._failed(log, error)
             self._abandon(slot)
             return
         slot.cleaned = None
         try:
-            removed = put_in_place(self._files, log.directory, cleaned.bases)
+            removed = put_in_place(self._files, log.state.directory, cleaned.bases)
         except OSError as failure:
             # The next start completes it; until then the set of files is unknown.
-            log.damage = CorruptLog(log.path_of(base_offset), 0, f"a swap failed: {failure}")
+            path = log.compaction.path_of(base_offset)
+            log.state.damage = CorruptLog(path, 0, f"a swap failed: {failure}")
             self._failed(log, failure)
             self._abandon(slot)
             return
-        log.replace_segments(gone, cleaned.size_bytes)
+        log.compaction.replace_segments(gone, cleaned.size_bytes)
         for base in cleaned.bases:
             del slot.segments[base]
         self._remove_later(removed, log.config.file_delete_delay_ms)
-        work = partial(release, self._files, log.directory, base_offset)
+        work = partial(release, self._files, log.state.directory, base_offset)
         self._worker.submit(work, partial(self._released, slot, log))
 
     def _released(
-        self, slot: _Slot, log: CompactedLog, _: object, error: BaseException | None
+        self, slot: _Slot, log: PartitionLog, _: object, error: BaseException | None
     ) -> None:
         if error is not None or log.closed is not None:
             if log.closed is None:
                 self._failed(log, error)
             self._abandon(slot)
             return
-        log.swapping = False
+        log.state.swapping = False
         self._continue(slot)
 
-    def _finish(self, slot: _Slot, log: CompactedLog, work: CleaningPass) -> None:
+    def _finish(self, slot: _Slot, log: PartitionLog, work: CleaningPass) -> None:
         self._count(work)
         self._ended_ms = self._parts.clock.now_ms()
         self._parts.counters.compactions += 1
@@ -364,13 +394,13 @@ class LogCleaner:
         slot.log = slot.work = slot.cleaned = None
         slot.due = False
         if log is not None and cleaned is not None and log.closed is None:
-            discard(self._files, log.directory, cleaned.bases[0])
+            discard(self._files, log.state.directory, cleaned.bases[0])
 
-    def _failed(self, log: CompactedLog, error: BaseException | None) -> None:
+    def _failed(self, log: PartitionLog, error: BaseException | None) -> None:
         where = log.topic_partition
         if isinstance(error, StorageFailed):
             self._parts.queue.fail(error)
-        full = isinstance(error, OSError) and disk_full(error, log.directory) is not None
+        full = isinstance(error, OSError) and disk_full(error, log.state.directory) is not None
         if full or isinstance(error, DiskFull):
             self._parts.counters.disk_full += 1
             logger.error("compaction of %s failed, retrying: %s", where, error)
@@ -386,24 +416,24 @@ def _ratio(candidate: tuple[float, TopicPartition]) -> float:
     return candidate[0]
 
 
-def _is_due(found: Cleanable, log: CompactedLog) -> bool:
+def _is_due(found: Cleanable, log: PartitionLog) -> bool:
     if not found.dirty_bytes:
         return False
     return found.overdue or found.dirty_ratio > log.config.min_cleanable_dirty_ratio
 
 
-def _plan(log: CompactedLog, found: Cleanable, now_ms: int) -> PassPlan:
+def _plan(log: PartitionLog, found: Cleanable, now_ms: int) -> PassPlan:
     config = log.config
     sources = [
         Source(segment.path, segment.base_offset, next_offset, segment.end_position)
         for segment, next_offset, _ in found.segments
     ]
     return PassPlan(
-        log.directory,
+        log.state.directory,
         sources,
         found.first_dirty,
-        log.aborted(sources[0].base_offset, sources[-1].next_offset),
-        log.live_producers(),
+        log.transactions.aborted(sources[0].base_offset, sources[-1].next_offset),
+        log.compaction.live_producers(),
         now_ms,
         config.delete_retention_ms,
         config.segment_bytes,

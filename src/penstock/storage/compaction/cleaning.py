@@ -24,6 +24,7 @@ from penstock.base.settings import INT_MAX
 from penstock.kernels import compaction as kernels
 from penstock.records import HEADER_BYTES, CorruptBatch, decode_header
 from penstock.records.errors import RecordTooLarge, UnsupportedCodec
+from penstock.storage.compaction.choosing import Cleaned, Figures, PassPlan, Source
 from penstock.storage.compaction.chunks import Chunk, chunks
 from penstock.storage.compaction.keys import KeyMap, Secret
 from penstock.storage.compaction.noting import note_keys
@@ -31,7 +32,6 @@ from penstock.storage.compaction.retaining import Retention
 from penstock.storage.compaction.rewriting import CleanedSegment, rewritten
 from penstock.storage.compaction.swapping import discard
 from penstock.storage.compaction.transactions import PassedTransactions
-from penstock.storage.compaction.values import Cleaned, Figures, PassPlan, Source
 from penstock.storage.errors import CorruptLog
 from penstock.storage.names import INDEX, LOG
 

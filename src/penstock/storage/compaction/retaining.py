@@ -29,9 +29,9 @@ from penstock.base.settings import LONG_MAX
 from penstock.kernels import compaction as kernels
 from penstock.records.header import CONTROL_FLAG, DELETE_HORIZON_FLAG, TRANSACTIONAL_FLAG
 from penstock.records.transactions import AbortedTransaction
+from penstock.storage.compaction.choosing import Live
 from penstock.storage.compaction.keys import KeyMap, Rows, read_rows
 from penstock.storage.compaction.transactions import PassedTransactions
-from penstock.storage.compaction.values import Live
 
 if TYPE_CHECKING:
     from penstock.records.columnar.arrays import Bytes, Flags, Ints

@@ -24,6 +24,7 @@ from typing import Final
 
 from penstock.base.files import Files, sync_directory
 from penstock.storage.errors import CorruptLog, StorageFailed
+from penstock.storage.log.walk import walk_file
 from penstock.storage.names import (
     CLEANED,
     DELETED,
@@ -36,7 +37,6 @@ from penstock.storage.names import (
     offset_name,
     parse_offset_name,
 )
-from penstock.storage.segment import walk
 
 _INDEXES: Final = (INDEX, TIME_INDEX, TXN_INDEX)
 
@@ -174,13 +174,7 @@ def _remove(files: Files, path: str, forget: Callable[[str], object]) -> None:
 
 
 def _end_of(files: Files, path: str) -> int:
-    file = files.open_file(path)
-    try:
-        end = -1
-        for _, header in walk(files, file, path, 0, files.size(file), verify=False):
-            end = header.next_offset
-    finally:
-        files.close(file)
+    end = max([batch.header.next_offset for batch in walk_file(files, path)], default=-1)
     if end < 0:
         raise CorruptLog(Path(path), 0, "the segment that replaces others is empty")
     return end

@@ -33,7 +33,6 @@ from penstock.base.files import (
     write_all,
 )
 from penstock.base.ids import TopicPartition
-from penstock.records.transactions import decode_marker
 from penstock.storage.checkpoint_files import read_checkpoint, write_checkpoint
 from penstock.storage.counters import Counters
 from penstock.storage.errors import CorruptFile, CorruptLog
@@ -63,10 +62,9 @@ from penstock.storage.inspection.findings import BatchVerifier, Finding
 from penstock.storage.inspection.verification import (
     Advance,
     PartitionCheck,
-    Walked,
-    batches_of,
-    next_batch,
+    readable,
 )
+from penstock.storage.log.walk import Walked
 from penstock.storage.names import (
     CHECKPOINT_FILE,
     EPOCHS_FILE,
@@ -211,7 +209,10 @@ class PartitionRepair:
             index = TransactionIndex()
             for batch in readable_batches(self._files.file(base, LOG), base):
                 snapshots = self._snapshots(snapshots, batch.header.base_offset, producers, wrong)
-                _remember(producers, index, batch)
+                header = batch.header
+                aborted = producers.replay(header, batch.read, header.max_timestamp)
+                if aborted is not None:
+                    index.add(aborted)
             path = self._files.file(base, TXN_INDEX)
             if path in wrong:
                 self._replace(path, bytes(index.entries), "rebuilt from the batches")
@@ -273,33 +274,18 @@ class PartitionRepair:
 
 def readable_batches(path: str, base: int) -> Iterator[Walked]:
     """Yield the readable batches of a segment with rising offsets."""
-    position, following, end = 0, base, MACHINE_FILES.size_of(path)
-    while position < end:
-        try:
-            for batch in batches_of(path, position, end):
-                position = batch.position + batch.header.size_bytes
-                probe = BatchVerifier()
-                good = probe.verify(_NOWHERE, batch.read(), batch.header, path)
-                if good and batch.header.base_offset >= following:
-                    following = batch.header.next_offset
-                    yield batch
-            return
-        except CorruptLog as error:
-            found = next_batch(path, base, error.position, following)
-            if found is None:
-                return
-            position = found
+    following = base
 
+    def above() -> int:
+        return following
 
-def _remember(producers: ProducerStates, index: TransactionIndex, batch: Walked) -> None:
-    header = batch.header
-    if header.base_sequence >= 0 and header.producer_id >= 0:
-        producers.append(header, header.base_offset, header.max_timestamp)
-    elif header.is_control and header.producer_id >= 0:
-        marker = decode_marker(batch.read(), header)
-        aborted = producers.decide(marker, header.base_offset, header.max_timestamp)[1]
-        if aborted is not None:
-            index.add(aborted)
+    for batch in readable(path, base, MACHINE_FILES.size_of(path), above):
+        if isinstance(batch, CorruptLog):
+            continue
+        good = BatchVerifier().verify(_NOWHERE, batch.read(), batch.header, path)
+        if good and batch.header.base_offset >= following:
+            following = batch.header.next_offset
+            yield batch
 
 
 def snapshot_at(files: PartitionFiles, offset: int) -> list[SnapshotEntry]:

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from penstock.base.files import MACHINE_FILES, read_file, read_range
-from penstock.base.settings import LONG_MAX
+from penstock.base.files import MACHINE_FILES, read_file
 from penstock.records import BatchHeader, CorruptBatch
 from penstock.records.transactions import AbortedTransaction, decode_marker
 from penstock.storage.epochs import EpochHistory
@@ -34,6 +33,7 @@ from penstock.storage.formats.transaction_index import ENTRY_BYTES, TransactionI
 from penstock.storage.inspection.directories import PartitionFiles
 from penstock.storage.inspection.findings import BatchVerifier, Finding, Kind
 from penstock.storage.inspection.indexes import OFFSET_ENTRIES, IndexCheck, entries_of
+from penstock.storage.log.walk import Walked, walk_file
 from penstock.storage.names import (
     EPOCHS_FILE,
     INDEX,
@@ -44,7 +44,6 @@ from penstock.storage.names import (
     TXN_INDEX,
 )
 from penstock.storage.producers import ProducerStates
-from penstock.storage.segment import walk
 
 _KINDS: Final[dict[str, Kind]] = {INDEX: "index", TIME_INDEX: "timeindex", TXN_INDEX: "txnindex"}
 _VERSIONS: Final = {SNAPSHOT: SNAPSHOT_VERSION}
@@ -58,17 +57,6 @@ class Synced(NamedTuple):
     position: int
 
 
-class Walked(NamedTuple):
-    """Batch in a segment file that is open as `file`."""
-
-    position: int
-    header: BatchHeader
-    file: int
-
-    def read(self) -> bytes:
-        return read_range(MACHINE_FILES, self.file, self.header.size_bytes, self.position)
-
-
 @contextmanager
 def opened(path: str) -> Iterator[int]:
     file = MACHINE_FILES.open_file(path)
@@ -76,19 +64,6 @@ def opened(path: str) -> Iterator[int]:
         yield file
     finally:
         MACHINE_FILES.close(file)
-
-
-def batches_of(path: str, start: int = 0, end: int = LONG_MAX) -> Iterator[Walked]:
-    """Yield the batches of a segment file by their headers, from the position of a batch.
-
-    Raises:
-        CorruptLog: the bytes are not a batch.
-        OSError: the file cannot be read.
-    """
-    with opened(path) as file:
-        end = min(end, MACHINE_FILES.size(file))
-        for position, header in walk(MACHINE_FILES, file, path, start, end, verify=False):
-            yield Walked(position, header, file)
 
 
 def read_if_there(path: str) -> bytes | None:
@@ -105,12 +80,37 @@ def next_batch(path: str, base_offset: int, after: int, above: int) -> int | Non
         if position <= after or base_offset + offset < above:
             continue
         try:
-            found = next(batches_of(path, position), None)
+            found = next(walk_file(MACHINE_FILES, path, position), None)
             if found is not None and found.header.last_offset == base_offset + offset:
                 return int(position)
         except (CorruptLog, ValueError):
             continue
     return None
+
+
+def readable(
+    path: str, base_offset: int, end: int, above: Callable[[], int]
+) -> Iterator[Walked | CorruptLog]:
+    """Yield the batches of a segment up to `end`, and the errors of unreadable bytes between them.
+
+    Behind unreadable bytes, the next batch has offsets from `above()`.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    position = 0
+    while position < end:
+        try:
+            for batch in walk_file(MACHINE_FILES, path, position, end):
+                position = batch.position + batch.header.size_bytes
+                yield batch
+            return
+        except CorruptLog as error:
+            yield error
+            found = next_batch(path, base_offset, error.position, above())
+            if found is None:
+                return
+            position = found
 
 
 class PartitionCheck:
@@ -186,26 +186,18 @@ class PartitionCheck:
         self._verifier.entries += len(check)
         self._aborted, self._markers = [], {}
         self._begin(base, place)
-        position = 0
         try:
             size_bytes = MACHINE_FILES.size_of(path)
         except FileNotFoundError:
             self._note("file", path, "was removed during the check")
             return
-        while position < size_bytes:
-            try:
-                for at in batches_of(path, position, size_bytes):
-                    self._batch(path, base, at, check)
-                    position = at.position + at.header.size_bytes
-                break
-            except CorruptLog as error:
-                if not self._unreadable(path, base, error):
-                    return
+        for found in readable(path, base, size_bytes, lambda: self._following):
+            if not isinstance(found, CorruptLog):
+                self._batch(path, base, found, check)
+            elif self._unreadable(path, base, found):
                 check.skip()
-                found = next_batch(path, base, error.position, self._following)
-                if found is None:
-                    break
-                position = found
+            else:
+                return
         for suffix, byte, reason in check.end(size_bytes):
             self._entry(base, suffix, byte, reason)
         self._compare_transactions(base, transactions)

@@ -1,14 +1,14 @@
-"""Logs with damaged records: detection, quarantine and repair.
+"""Damaged records of a log: reports, quarantine and repair.
 
 A damaged range found by a read is logged once, and counted. In a log without replicas the damaged
 bytes stay as they are: reads of the range fail, all other reads succeed. If another replica has the
-records, `mend` writes its batches in their place, after it has saved the damaged bytes beside the
-segment. Batches are byte-identical on all replicas, so they fit.
+records, `replace` writes its batches in their place, after it has saved the damaged bytes beside
+the segment. Batches are byte-identical on all replicas, so they fit.
 
 A log whose end is lost, because a file is truncated or missing, continues in one of two ways.
-Without replicas it continues at its former end offset (`skip_lost_end`), so that no offset is
-assigned twice. A replica truncates to its last intact batch (`end_at_damage`), and its leader sends
-the rest.
+Without replicas it continues at its former end offset (`LogState.skip_lost_end`), so that no offset
+is assigned twice. A replica truncates to its last intact batch (`end_at_damage`), and its leader
+sends the rest.
 
 Source: `docs/decisions/0047-damaged-records-are-fetched-from-a-replica.md`.
 """
@@ -26,8 +26,8 @@ from penstock.storage.cutting import cut_files
 from penstock.storage.damage import Damage, DamagedRecords, whole_batches
 from penstock.storage.errors import StorageError
 from penstock.storage.loading import producers_at
+from penstock.storage.log.state import LogState
 from penstock.storage.names import QUARANTINED, offset_name
-from penstock.storage.partition import PartitionLog
 from penstock.storage.segment import Segment, segment_place
 from penstock.storage.values import Buffer
 
@@ -37,47 +37,31 @@ DAMAGES_MAX: Final = 1_000
 """Maximum number of reported ranges of one log."""
 
 
-class RepairableLog(PartitionLog):
-    """Log that reports, quarantines and repairs damaged records; a base of every stored log."""
+class Repair:
+    """Reports and repairs of one log's damage."""
 
-    __slots__ = ("_reported",)
+    __slots__ = ("_reported", "_state")
 
-    def load(self) -> None:
-        if not self._loaded:
-            self._reported: dict[tuple[int, int], Damage] = {}
-            super().load()
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._reported: dict[tuple[int, int], Damage] = {}
 
-    def report_damage(self, error: DamagedRecords) -> None:
+    def report(self, error: DamagedRecords) -> None:
         """Report damage that a read found, once."""
         damage = error.damage
         key = damage.segment_base, damage.position
         if key not in self._reported and len(self._reported) < DAMAGES_MAX:
             self._reported[key] = damage
-            self._parts.counters.damaged_ranges += 1
-            logger.error("%s is damaged: %s", self.topic_partition, error)
+            self._state.parts.counters.damaged_ranges += 1
+            logger.error("%s is damaged: %s", self._state.topic_partition, error)
 
     @property
     def damages(self) -> list[str]:
         """Descriptions of the damage that is not repaired."""
         reported = [str(DamagedRecords(damage)) for damage in self._reported.values()]
-        return reported if self.damage is None else [str(self.damage), *reported]
+        return reported if self._state.damage is None else [str(self._state.damage), *reported]
 
-    def damage_in(self, start: int, end: int) -> Damage | None:
-        """Return the first damage within the offsets [start, end), after reading all of them."""
-        offset = max(start, self.log_start_offset)
-        try:
-            while offset < min(end, self.durable_offset):
-                found = self.read(offset, max_bytes=1 << 20, end_offset=end).next_offset
-                if found == offset:
-                    break
-                offset = found
-        except DamagedRecords as error:
-            return error.damage
-        return None
-
-    # -- what is fetched from another replica --------------------------------------------------
-
-    def mend(self, damage: Damage, batches: Buffer) -> bool:
+    def replace(self, damage: Damage, batches: Buffer) -> bool:
         """Replace a damaged range with batches of another replica; durable when this returns.
 
         The batches begin at or below the first damaged offset, and may cover a part of the range.
@@ -86,9 +70,10 @@ class RepairableLog(PartitionLog):
         Raises:
             StorageError: the batches cannot be written.
         """
-        place = segment_place(self.segments, damage.segment_base)
-        segment = self.segments[place]
-        closed = place + 1 < len(self.segments)
+        state = self._state
+        place = segment_place(state.segments, damage.segment_base)
+        segment = state.segments[place]
+        closed = place + 1 < len(state.segments)
         behind = closed and damage.end_position == segment.written_bytes
         room = LONG_MAX if behind else damage.end_position - damage.position
         data, base_offset = self._fitting(damage, batches, room)
@@ -96,17 +81,17 @@ class RepairableLog(PartitionLog):
             return False
         target, position = segment, damage.position
         if behind and position:
-            of_segment = self.epochs.epoch_at(segment.base_offset)
-            same = of_segment == self.epochs.epoch_at(damage.first_offset)
-            if not same or position + len(data) > self.config.segment_bytes:
-                target, position = Segment(self.directory, base_offset), 0
-                self.segments.insert(place + 1, target)
+            of_segment = state.epochs.epoch_at(segment.base_offset)
+            same = of_segment == state.epochs.epoch_at(damage.first_offset)
+            if not same or position + len(data) > state.config.segment_bytes:
+                target, position = Segment(state.directory, base_offset), 0
+                state.segments.insert(place + 1, target)
         try:
             self._put(target, position, data)
         except OSError as error:
             raise StorageError(f"{target.path} cannot be repaired: {error}") from error
         self._reported.pop((damage.segment_base, damage.position), None)
-        self._parts.counters.mended_bytes += len(data)
+        state.parts.counters.mended_bytes += len(data)
         logger.warning(
             "%s: %d bytes at %d are restored from another replica", target.path, len(data),
             position,
@@ -117,7 +102,7 @@ class RepairableLog(PartitionLog):
         """Return the batches that fit a damaged range and their base offset, -1 for none."""
         view, expected, size_bytes = memoryview(batches), damage.first_offset, 0
         nothing = view[:0], -1
-        epoch = self.epochs.epoch_at(expected)
+        epoch = self._state.epochs.epoch_at(expected)
         try:
             headers = split_batches(view)
         except CorruptBatch:
@@ -135,7 +120,8 @@ class RepairableLog(PartitionLog):
         return view[:size_bytes], headers[0].base_offset
 
     def _put(self, segment: Segment, position: int, data: memoryview) -> None:
-        files = self._parts.segment_files
+        state = self._state
+        files = state.parts.segment_files
         descriptor = files.descriptors.get(segment.path, create=True).descriptor
         there = read_range(files.files, descriptor, len(data), position)
         if there.strip(b"\0"):
@@ -143,81 +129,60 @@ class RepairableLog(PartitionLog):
         write_all(files.files, descriptor, position, [data])
         files.files.sync_file(descriptor)
         if segment.written_bytes == 0:
-            sync_directory(files.files, self.directory)
+            sync_directory(files.files, state.directory)
         segment.written_bytes = max(segment.written_bytes, position + len(data))
         segment.end_position = max(segment.end_position, segment.written_bytes)
         files.indexes.forget(segment)
         segment.index = None  # it may have left out what is there now
         segment.saved_offsets = segment.saved_times = 0
-        self._parts.changes.of(self).add(segment)
+        state.parts.changes.of(state).add(segment)
 
     def _set_aside(self, segment: Segment, position: int, data: bytes) -> None:
         """Save the damaged bytes in a `.quarantined` file for analysis."""
         name = offset_name(segment.base_offset, f".damaged-{position}{QUARANTINED}")
-        path = os.path.join(self.directory, name)
-        write_file(self._parts.segment_files.files, path, data, sync=True)
-
-    # -- a lost end ----------------------------------------------------------------------------
-
-    def skip_lost_end(self) -> None:
-        """Continue behind a lost end that no replica has."""
-        damage, self.damage = self.damage, None
-        end = max(self.log_end_offset, self.end_before)  # by checkpoint and journal
-        logger.error(
-            "%s continues at offset %d: %s", self.topic_partition, end, damage
-        )  # fmt: skip
-        if self.segments[-1].base_offset < end:
-            self.segments.append(Segment(self.directory, end))
-        self._end_at(end)
+        path = os.path.join(self._state.directory, name)
+        write_file(self._state.parts.segment_files.files, path, data, sync=True)
 
     def end_at_damage(self) -> None:
         """Truncate a replica whose end is lost to its last intact batch; raises StorageError."""
-        damage = self.damage
+        state = self._state
+        damage = state.damage
         if damage is None:
             return
         place, position, end = self._good_end()
-        base = self.segments[place].base_offset if position else end
-        files = self._parts.segment_files
-        logger.error("%s ends at offset %d: %s", self.topic_partition, end, damage)
-        for segment in self.segments[place:]:
+        base = state.segments[place].base_offset if position else end
+        files = state.parts.segment_files
+        logger.error("%s ends at offset %d: %s", state.topic_partition, end, damage)
+        for segment in state.segments[place:]:
             files.indexes.forget(segment)
         try:
             cut_files(
-                files.files, self.directory, segment_base=base, position=position, end_offset=end,
+                files.files, state.directory, segment_base=base, position=position, end_offset=end,
                 forget=files.descriptors.forget,
             )  # fmt: skip
-            self.segments = [*self.segments[:place], Segment(self.directory, base, position)]
-            self.set_recovery_point(self.recovery_point.cut(end, base, position))
-            point, now_ms = self.recovery_point, self._parts.clock.now_ms()
-            self.producer_states = producers_at(
-                files, self.directory, point, self.segments, now_ms=now_ms
+            state.segments = [*state.segments[:place], Segment(state.directory, base, position)]
+            state.set_recovery_point(state.recovery_point.cut(end, base, position))
+            point, now_ms = state.recovery_point, state.parts.clock.now_ms()
+            state.producer_states = producers_at(
+                files, state.directory, point, state.segments, now_ms=now_ms
             )
         except OSError as error:
-            raise StorageError(f"{self.directory} cannot be cut: {error}") from error
-        self.due_snapshots = []
-        self.epochs.cut_end(end)
-        self.epochs_dirty, self.leader_epoch, self.damage = True, self.epochs.latest, None
-        self._end_at(end)
-
-    def _end_at(self, end: int) -> None:
-        """Set the log's end to an offset, in its last segment."""
-        self._growing = self.segments[-1]
-        self.log_end_offset = self.durable_offset = end
-        changes = self._parts.changes
-        changes.of(self).add(self.segments[-1])
-        changes.directories.add(self.directory)
-        self.owner.became_durable(end)
-        self.owner.log_moved()
+            raise StorageError(f"{state.directory} cannot be cut: {error}") from error
+        state.due_snapshots = []
+        state.epochs.cut_end(end)
+        state.epochs_dirty, state.leader_epoch, state.damage = True, state.epochs.latest, None
+        state.end_at(end)
 
     def _good_end(self) -> tuple[int, int, int]:
         """Return the end of the last intact batch: segment index, position and offset."""
-        end_offset = max(self.log_end_offset, self.end_before)
-        log = self._written()
-        for place in range(len(self.segments) - 1, -1, -1):
-            segment, position, following = self.segments[place], 0, -1
+        state = self._state
+        end_offset = max(state.log_end_offset, state.end_before)
+        log = state.written()
+        for place in range(len(state.segments) - 1, -1, -1):
+            segment, position, following = state.segments[place], 0, -1
             if not segment.written_bytes:
                 continue
-            for at, header, _ in self._parts.segment_files.survey(
+            for at, header, _ in state.parts.segment_files.survey(
                 segment, LONG_MAX, end_offset=end_offset, epoch=-1,
                 interval_bytes=log.interval_bytes, gaps=True,
             ):  # fmt: skip
@@ -225,4 +190,4 @@ class RepairableLog(PartitionLog):
                     position, following = at + header.size_bytes, header.next_offset
             if position:
                 return place, position, following
-        return 0, 0, self.log_start_offset
+        return 0, 0, state.log_start_offset

@@ -1,0 +1,553 @@
+"""State of one log that its parts share: segments, ends, epochs, tail and producers.
+
+`accept` assigns offsets and queues; the committer makes a group durable and raises the durable
+offset; the segment writer writes the same bytes to files.
+
+A log is loaded lazily: before its first append or read, it only has the checkpoint's state, and
+none of its files is touched.
+
+Source: Kafka's `LocalLog`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from penstock.base.errors import PenstockError
+from penstock.base.ids import TopicPartition
+from penstock.base.settings import LONG_MAX
+from penstock.base.system import Clock
+from penstock.records import BatchHeader, stamp
+from penstock.records.appends import AppendResult, placed
+from penstock.records.transactions import AbortedTransaction, decode_marker
+from penstock.storage.appended import Appended, AppendQueue, Tail, TailCache
+from penstock.storage.batch_validation import stamp_times
+from penstock.storage.config import LogConfig
+from penstock.storage.counters import Counters
+from penstock.storage.epochs import EpochHistory
+from penstock.storage.errors import AppendBacklog, CorruptLog, StorageError
+from penstock.storage.formats.checkpoint import (
+    HAS_HOLES,
+    RecoveryPoint,
+    encode_recovery_point,
+)
+from penstock.storage.formats.journal_entry import encode_key
+from penstock.storage.formats.snapshot import encoded_snapshots
+from penstock.storage.limits import COPIED_APPEND_BYTES_MAX
+from penstock.storage.loading import load_log
+from penstock.storage.log.walk import RELATIVE_OFFSET_MAX
+from penstock.storage.names import directory_name
+from penstock.storage.producers import ProducerStates, Undo
+from penstock.storage.reading import Written
+from penstock.storage.replaying import LogReplay
+from penstock.storage.rolling import should_roll
+from penstock.storage.segment import Segment, aborted_flags, segment_place
+from penstock.storage.segment_files import SegmentFiles
+from penstock.storage.settings import StorageSettings
+from penstock.storage.values import UNOWNED, Buffer, Lease, LogOwner
+
+logger = logging.getLogger(__name__)
+
+
+class Changes:
+    """Changed segments by log, and directories with new files, for the next checkpoint to sync."""
+
+    def __init__(self) -> None:
+        self.logs: dict[LogState, set[Segment]] = {}
+        self.directories: set[str] = set()
+
+    def of(self, log: LogState) -> set[Segment]:
+        """Return the set of changed segments of a log, and count the log as changed."""
+        return self.logs.setdefault(log, set())
+
+    def take(self) -> Changes:
+        taken = Changes()
+        taken.logs, self.logs = self.logs, taken.logs
+        taken.directories, self.directories = self.directories, taken.directories
+        return taken
+
+    def give_back(self, taken: Changes) -> None:
+        for log, segments in taken.logs.items():
+            self.of(log).update(segments)
+        self.directories |= taken.directories
+
+    def forget(self, log: LogState, segments: Iterable[Segment]) -> None:
+        self.logs.get(log, set()).difference_update(segments)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreParts:
+    """Objects shared by the logs of one store and their maintenance."""
+
+    root: str
+    settings: StorageSettings
+    clock: Clock
+    config_of: Callable[[str], LogConfig]
+    segment_files: SegmentFiles
+    queue: AppendQueue[LogState]
+    tails: TailCache[LogState]
+    changes: Changes
+    counters: Counters
+
+
+class StoreCalls(NamedTuple):
+    """Operations of the store that its logs call."""
+
+    write_segments: Callable[[LogState], None]
+    """Writes a log's durable appends before returning; raises StorageError."""
+    save_recovery_points: Callable[[Callable[[StorageError | None], None] | None], None]
+    """Writes the recovery points: now or, with a callback, before that is called."""
+    wait_idle: Callable[[], None]
+    """Waits for running groups, checkpoints and swaps."""
+    lower_clean_offset: Callable[[TopicPartition, int], None]
+    """Informs compaction of a lower end offset."""
+
+
+class Before(NamedTuple):
+    """State of a log before a cut that its files do not have yet."""
+
+    segments: list[Segment]
+    epochs: EpochHistory
+    producers: ProducerStates
+    due_snapshots: list[tuple[int, bytes, bytes]]
+    start_offset: int
+    end_offset: int
+    leader_epoch: int
+    roll_due: bool
+    growing: Segment | None
+    recovery_point: RecoveryPoint
+    begins: bool
+    """Whether the log restarts, so that nothing is kept."""
+
+
+class LogState:
+    """State of one log, and the steps that keep it consistent; belongs to the owner's thread."""
+
+    __slots__ = (
+        "before", "calls", "closed", "committed_offset", "damage", "directory", "due_snapshots",
+        "durable_offset", "durable_standing", "end_before", "epochs", "epochs_dirty", "fence",
+        "growing", "has_holes", "key", "leader_epoch", "loaded", "log_end_offset",
+        "log_start_offset", "owner", "parts", "producer_states", "queue", "recovery_point",
+        "recovery_point_bytes", "replay", "roll_due", "segments", "swapping", "tail",
+        "tiered_offset", "topic_id", "topic_partition", "unflushed_records", "unindexed",
+        "unwritten_bytes", "written_bytes_total",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        parts: StoreParts,
+        calls: StoreCalls,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        recovery_point: RecoveryPoint,
+    ) -> None:
+        self.parts = parts
+        self.calls = calls
+        self.queue = parts.queue
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.directory = os.path.join(parts.root, directory_name(topic_partition))
+        self.key = encode_key(topic_id, topic_partition.topic, topic_partition.partition)
+        self.leader_epoch = recovery_point.leader_epoch
+        self.log_start_offset = recovery_point.log_start_offset
+        self.log_end_offset = self.durable_offset = self.end_before = recovery_point.recovery_offset
+        self.written_bytes_total = recovery_point.size_bytes
+        self.segments: list[Segment] = []
+        self.tail: Tail[LogState] = Tail()
+        self.epochs = EpochHistory()
+        self.epochs_dirty = False
+        self.producer_states = ProducerStates()
+        self.due_snapshots: list[tuple[int, bytes, bytes]] = []
+        self.unindexed: list[AbortedTransaction] = []
+        """Aborted transactions whose markers are in no file yet."""
+        self.has_holes = recovery_point.has_holes
+        """Whether offsets may lack a batch, after compaction here or at the leader."""
+        self.damage: CorruptLog | None = None
+        self.closed: PenstockError | None = None
+        self.fence: PenstockError | None = None
+        """Error for appends and deletions, set by the owner while the log is read-only."""
+        self.owner: LogOwner = UNOWNED
+        """Owner that is notified first when the durable offset rises."""
+        self.committed_offset, self.tiered_offset = LONG_MAX, 0
+        """Offsets at and above which retention keeps segments, set by the owner of replicas or
+        tiers."""
+        self.unwritten_bytes = self.unflushed_records = 0
+        self.replay: LogReplay | None = None
+        """Journal entries of the log after a start, until it is loaded."""
+        self.loaded = False
+        self.before: Before | None = None
+        """State before the last cut, until the files have it."""
+        self.durable_standing = recovery_point.standing
+        self.swapping = False
+        """Whether compaction replaces segments, so that nothing else may change the files."""
+        self.growing: Segment | None = None
+        self.set_recovery_point(recovery_point)
+
+    @property
+    def config(self) -> LogConfig:
+        return self.parts.config_of(self.topic_partition.topic)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments, including bytes in memory."""
+        if not self.loaded:
+            return self.written_bytes_total
+        return sum([segment.end_position for segment in self.segments])
+
+    # -- appends ---------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Raise the error that stops appends; without one, continue behind a damaged end."""
+        error = self.closed or self.queue.failed or self.fence
+        if error is not None:
+            raise error
+        self.skip_lost_end()
+
+    def check_appendable(self) -> None:
+        self.load()
+        error = self.closed or self.fence or self.queue.failed
+        if error is None and self.damage is not None:
+            error = StorageError(f"{self.topic_partition} accepts no appends: {self.damage}")
+        if error is not None:
+            raise error
+
+    def backlog(self, waiting: int) -> PenstockError:
+        if self.queue.write_error is not None:
+            return self.queue.write_error
+        return AppendBacklog(
+            f"{waiting} bytes would wait for the journal or their segments, "
+            f"pending.bytes.max = {self.queue.limit_bytes}"
+        )
+
+    def accept(
+        self,
+        batches: memoryview,
+        headers: list[BatchHeader],
+        config: LogConfig,
+        now_ms: int,
+        lease: Lease | None,
+        stamped: bool = False,
+    ) -> AppendResult:
+        """Queue validated batches; `stamped` ones keep offsets, epoch and timestamps."""
+        size_bytes = len(batches)
+        base_offset = self.log_end_offset
+        segment = self.segments[-1]
+        last_base = headers[-1].base_offset if stamped else base_offset + len(headers)
+        reach = last_base + headers[-1].last_offset_delta - segment.base_offset
+        if reach > RELATIVE_OFFSET_MAX or (
+            segment.end_position
+            and (
+                self.roll_due
+                or segment.end_position + size_bytes > config.segment_bytes
+                or should_roll(segment, headers, config, self.parts.segment_files)
+            )
+        ):
+            segment = self.begin_segment(headers[0].base_offset if stamped else base_offset)
+        append_time = config.message_timestamp_type != "CreateTime" and not stamped
+        if append_time:
+            headers = stamp_times(batches, headers, now_ms)
+        next_offset, undo = self._stamp(batches, headers, now_ms, stamped)
+        data: Buffer = batches
+        if size_bytes <= COPIED_APPEND_BYTES_MAX:
+            data, lease = bytes(batches), None
+        elif lease is not None:
+            lease.retain()
+        if segment.first_timestamp < 0:
+            segment.first_timestamp = headers[0].newest_timestamp
+        item = Appended(
+            self, segment, segment.end_position, base_offset, next_offset, size_bytes, headers,
+            data, lease, undo, stamped,
+        )  # fmt: skip
+        segment.end_position += size_bytes
+        self.log_end_offset = next_offset
+        self.tail.push(item)
+        self.parts.tails.add(item)
+        self.queue.add(item)
+        time_ms = now_ms if append_time else -1
+        return placed((base_offset, time_ms, self.log_start_offset, False, None, None))
+
+    def _stamp(
+        self, batches: memoryview, headers: list[BatchHeader], now_ms: int, stamped: bool
+    ) -> tuple[int, list[Undo] | None]:
+        """Write offsets and epoch in place, record producers; return next offset and undos."""
+        epoch = self.leader_epoch
+        next_offset = self.log_end_offset
+        offset = 0
+        undo: list[Undo] | None = None
+        for header in headers:
+            if stamped:
+                next_offset = header.base_offset
+            else:
+                stamp(batches, offset, next_offset, header.batch_length, epoch)
+            if header.producer_id >= 0:
+                undo = undo or []
+                if header.base_sequence >= 0:
+                    undo.append(self.producer_states.append(header, next_offset, now_ms))
+                else:
+                    marker = decode_marker(batches[offset:], header)
+                    done, aborted = self.producer_states.decide(marker, next_offset, now_ms)
+                    undo.append(done)
+                    if aborted is not None:
+                        self.unindexed.append(aborted)
+            next_offset += header.last_offset_delta + 1
+            offset += header.batch_length + 12
+        return next_offset, undo
+
+    def undo(self, item: Appended[LogState]) -> None:
+        """Take an append back; appends are taken back newest first."""
+        self.tail.pop_newest()
+        self.log_end_offset = item.base_offset
+        item.segment.end_position = item.position
+        for undo in reversed(item.undo or ()):
+            self.producer_states.undo(undo)
+        while len(self.segments) > 1 and self.segments[-1].base_offset > item.base_offset:
+            self.segments.pop()
+        self.due_snapshots = [due for due in self.due_snapshots if due[0] <= item.base_offset]
+        self.unindexed = [txn for txn in self.unindexed if txn.last_offset < item.base_offset]
+        if self.epochs.cut_end(item.base_offset + 1):
+            self.epochs.assign(self.leader_epoch, item.base_offset)
+            self.roll_when_due()
+        self.parts.tails.drop(item)
+
+    # -- load and write --------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Load the log from its files, unless it is loaded; see `loading`."""
+        if self.loaded:
+            return
+        if self.closed is not None:
+            raise self.closed
+        loaded = load_log(
+            self.parts.segment_files,
+            self.directory,
+            self.recovery_point,
+            interval_bytes=self.config.index_interval_bytes,
+            now_ms=self.parts.clock.now_ms(),
+            replay=self.replay,
+        )
+        self.replay = None
+        self.epochs_dirty = loaded.epochs_dirty
+        self.segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producer_states, self.due_snapshots = loaded.producers, loaded.due_snapshots
+        self.log_end_offset = self.durable_offset = loaded.end_offset
+        self.log_start_offset = max(self.log_start_offset, loaded.start_offset)
+        self.damage, self.end_before = loaded.damage, loaded.durable_offset
+        self.has_holes = self.has_holes or loaded.has_holes
+        self.growing = self.segments[-1]
+        self.loaded = True
+        self.leader_epoch = max(self.leader_epoch, self.epochs.latest)
+        self.owner.became_durable(self.durable_offset)
+        self.owner.log_moved()
+        if loaded.damage is not None:
+            self.parts.counters.corruptions += 1
+        if self.leader_epoch >= 0 and self.epochs.assign(self.leader_epoch, self.log_end_offset):
+            self.epochs_dirty = True
+        self.roll_when_due()
+        if loaded.changed or self.epochs_dirty:
+            self.parts.changes.of(self).update(loaded.changed)
+            self.parts.changes.directories.add(self.directory)
+
+    def recovers(self, replay: LogReplay) -> None:
+        """Take over the journal's state of the log; the files are replayed at load."""
+        self.replay = replay
+        self.leader_epoch = max(self.leader_epoch, replay.leader_epoch)
+        self.written_bytes_total += replay.size_bytes
+        if replay.end_offset is not None:
+            self.log_end_offset = self.durable_offset = replay.end_offset
+
+    def write_segments(self) -> None:
+        self.load()
+        if self.tail.written < len(self.tail):
+            self.calls.write_segments(self)
+
+    @property
+    def written_offset(self) -> int:
+        unwritten = self.tail.unwritten()
+        return unwritten[0].base_offset if unwritten else self.log_end_offset
+
+    def written(self) -> Written:
+        bounds = self.log_start_offset, self.written_offset, self.config.index_interval_bytes
+        return Written(self.segments, *bounds, self.damage, self.epochs, self.has_holes)
+
+    def batch_at(self, offset: int) -> tuple[int, BatchHeader | None]:
+        """Return base offset and header of the batch that holds an offset, or of a later one of its
+        append or segment; (-1, None) if there is none. The header's own base offset may be unset.
+        """
+        place = self.tail.from_offset(offset)
+        item = None if place is None else self.tail.at(place)
+        if item is not None and item.headers:
+            base_offset = item.base_offset
+            for header in item.headers:
+                base_offset = header.base_offset if item.stamped else base_offset
+                next_offset = base_offset + header.last_offset_delta + 1
+                if offset < next_offset:
+                    return base_offset, header
+                base_offset = next_offset
+        segment = self.segments[segment_place(self.segments, offset)]
+        interval_bytes = self.config.index_interval_bytes
+        found = self.parts.segment_files.locate(segment, offset, interval_bytes)
+        return (-1, None) if found is None else (found.header.base_offset, found.header)
+
+    def note_written(self, items: list[Appended[LogState]]) -> None:
+        """Index the next unwritten appends, which are in their files now."""
+        config = self.config
+        interval_bytes = config.index_interval_bytes
+        index_bytes_max = config.segment_index_bytes
+        parts = self.parts
+        changed = parts.changes.of(self)
+        leased = written_bytes = 0
+        for place, item in enumerate(items, 1):
+            segment = item.segment
+            if segment is not self.growing:
+                self.finish(self.growing)
+                self.growing = segment
+            changed.add(segment)
+            index = segment.index or parts.segment_files.index_of(segment, interval_bytes)
+            full = len(index.offsets) + 8 > index_bytes_max
+            base_offset = item.base_offset
+            for header in item.headers:
+                base_offset = header.base_offset if item.stamped else base_offset
+                segment.add(header, base_offset, RELATIVE_OFFSET_MAX if full else interval_bytes)
+                base_offset += header.last_offset_delta + 1
+            item.headers = []
+            item.undo = None
+            written_bytes += item.size_bytes
+            if item.lease is not None:
+                leased = place
+        if self.unindexed:
+            self._index_aborted(items[-1].next_offset)
+        self.unwritten_bytes -= written_bytes
+        self.queue.unwritten_bytes -= written_bytes
+        parts.counters.written_bytes += written_bytes
+        self._drop_leased(items, leased)
+
+    def _index_aborted(self, written_offset: int) -> None:
+        """Index aborts whose markers are in a file now; raises CorruptLog."""
+        for place, transaction in enumerate(self.unindexed):
+            if transaction.last_offset >= written_offset:
+                self.unindexed = self.unindexed[place:]
+                return
+            segment = self.segments[segment_place(self.segments, transaction.last_offset)]
+            self.parts.segment_files.transactions_of(segment).add(transaction)
+        self.unindexed = []
+
+    def _drop_leased(self, items: list[Appended[LogState]], leased: int) -> None:
+        tail, tails = self.tail, self.parts.tails
+        tail.written += len(items)
+        if leased:
+            last = items[leased - 1]
+            while True:
+                oldest = tail.pop_oldest()
+                tails.drop(oldest)
+                if oldest is last:
+                    return
+
+    def finish(self, segment: Segment | None) -> None:
+        if segment is not None:
+            segment.close_index()
+            self.parts.changes.of(self).add(segment)
+            self.parts.segment_files.indexes.used(segment)
+
+    # -- segments and ends -----------------------------------------------------------------------
+
+    def roll(self) -> None:
+        self.load()
+        if self.segments[-1].end_position:
+            self.begin_segment(self.log_end_offset)
+
+    def begin_segment(self, base_offset: int) -> Segment:
+        self.roll_due = False
+        active = self.segments[-1]
+        if active.base_offset == base_offset:
+            return active
+        if len(self.producer_states):
+            last, batches = self.producer_states.snapshot()
+            self.due_snapshots.append(encoded_snapshots(base_offset, last, batches))
+        segment = Segment(self.directory, base_offset)
+        self.segments.append(segment)
+        self.parts.counters.rolled_segments += 1
+        return segment
+
+    def roll_when_due(self) -> None:
+        begins = self.epochs.latest_start >= self.log_end_offset
+        self.roll_due = begins and self.segments[-1].end_position > 0
+
+    def move_start(self, offset: int) -> None:
+        self.log_start_offset = offset
+        self.owner.log_moved()
+        if self.epochs.cut_start(offset):
+            self.epochs_dirty = True
+        self.set_recovery_point(self.recovery_point._replace(log_start_offset=offset))
+        self.parts.changes.of(self)
+
+    def end_at(self, end: int) -> None:
+        """Set the log's end; segments and epochs already match it."""
+        self.leader_epoch = self.epochs.latest
+        self.log_end_offset = self.durable_offset = end
+        self.roll_due = False
+        while len(self.tail):
+            self.parts.tails.drop(self.tail.pop_oldest())
+
+    def skip_lost_end(self) -> None:
+        """Continue behind a lost end that no replica has."""
+        damage, self.damage = self.damage, None
+        end = max(self.log_end_offset, self.end_before)  # by checkpoint and journal
+        logger.error(
+            "%s continues at offset %d: %s", self.topic_partition, end, damage
+        )  # fmt: skip
+        if self.segments[-1].base_offset < end:
+            self.segments.append(Segment(self.directory, end))
+        self.end_at(end)
+
+    @property
+    def may_swap(self) -> bool:
+        """Whether no other operation is about to change the log's files."""
+        return not self.swapping and self.before is None
+
+    # -- checkpoints -----------------------------------------------------------------------------
+
+    def set_recovery_point(self, recovery_point: RecoveryPoint) -> None:
+        self.recovery_point = recovery_point
+        self.recovery_point_bytes = encode_recovery_point(self.key, recovery_point)
+
+    def current_recovery_point(self) -> RecoveryPoint:
+        """Return the recovery point for a checkpoint that syncs the files now.
+
+        Before the files are cut, it is the previous one.
+        """
+        point, before = self._written_point(), self.before
+        if before is not None:
+            start = before.start_offset if before.begins else self.log_start_offset
+            point = before.recovery_point._replace(log_start_offset=start)
+        if self.has_holes:
+            point = point._replace(flags=point.flags | HAS_HOLES)
+        return point.with_standing(self.durable_standing)
+
+    def _written_point(self) -> RecoveryPoint:
+        if not self.loaded or self.damage is not None:
+            return self.recovery_point._replace(log_start_offset=self.log_start_offset)
+        written = self.written_offset
+        segment = self.segments[segment_place(self.segments, written)]
+        return RecoveryPoint(
+            self.log_start_offset,
+            written,
+            segment.base_offset,
+            segment.written_bytes,
+            sum([part.written_bytes for part in self.segments]),
+            self.leader_epoch,
+            self.producer_states.flags | aborted_flags(self.segments),
+        )
+
+    def when_written(self) -> tuple[int, ProducerStates, EpochHistory]:
+        """Return the first offset that is not in a file, the producers at it, and the epochs."""
+        before = self.before
+        if before is not None:
+            return before.end_offset, before.producers, before.epochs
+        undos = [undo for item in self.tail.unwritten() for undo in item.undo or ()]
+        return self.written_offset, self.producer_states.before(undos), self.epochs

@@ -1,1 +1,0 @@
-"""Logs of tiered partitions: segments to copy to the archive, and local retention."""
