@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.analysis import problems
+from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.parsing import survey
-from penstock.spark.pipeline.problems import Problem, in_order
 from penstock.spark.pipeline.writing import application, writer
 from penstock.spark.tables.commits import Commit
 from penstock.spark.tables.errors import UnwritableTable

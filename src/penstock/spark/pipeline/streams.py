@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import frames, protecting, rules
+from penstock.spark.pipeline.files import keys_of
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.spec import PipelineSpec, Source, Step
 from penstock.spark.tables import read_table
 
