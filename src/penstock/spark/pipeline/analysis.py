@@ -29,7 +29,7 @@ from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.document import PipelineInvalid, Problem
 from penstock.spark.pipeline.files import keys_of
-from penstock.spark.pipeline.frames import StepFailed
+from penstock.spark.pipeline.frames import StepFailed, with_steps
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
 from penstock.spark.pipeline.late import LateRows
 from penstock.spark.pipeline.locations import dotted
@@ -50,7 +50,6 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.pipeline.streams import with_steps
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table
