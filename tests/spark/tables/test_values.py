@@ -47,15 +47,6 @@ FIT: Final = {
 }
 
 
-@pytest.fixture
-def berlin(spark: SparkSession) -> Iterator[None]:
-    """A session's zone whose clocks show an hour twice in autumn."""
-    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", before)
-
-
 @pytest.mark.usefixtures("berlin")
 def test_readers_agree_on_every_value(spark: SparkSession, table: Path) -> None:
     names = list(COLUMNS)
