@@ -21,8 +21,12 @@ from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.parsing import survey
 from penstock.spark.pipeline.writing import application, writer
 from penstock.spark.tables.commits import Commit
-from penstock.spark.tables.errors import UnwritableTable
-from penstock.spark.tables.features import APPENDED_FEATURES, WRITTEN_FEATURES, check_writable
+from penstock.spark.tables.features import (
+    APPENDED_FEATURES,
+    WRITTEN_FEATURES,
+    UnwritableTable,
+    check_writable,
+)
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from penstock.spark.errors import DataLoss, InvalidOption, OffsetWentBack
 from penstock.spark.tables import DeltaSink, Materialiser, history
-from penstock.spark.tables.errors import LogStartsAfterTable, TableOfAnotherTopic
+from penstock.spark.tables.positions import LogStartsAfterTable, TableOfAnotherTopic
 from penstock.spark.tables.topic_history import log_ranges
 from tests.spark.conftest import Topic
 
