@@ -36,7 +36,7 @@ from penstock.outbox.settings import OutboxSettings
 from penstock.partitions.tiering.settings import TierSettings
 from penstock.security.audit import AuditSettings
 from penstock.spark import options as source_options
-from penstock.spark.pipeline import keys
+from penstock.spark.pipeline import spec
 from penstock.spark.sink import options as sink_options
 from penstock.storage import StorageSettings
 from penstock.storage.config import LogConfig
@@ -227,10 +227,10 @@ def cli_page() -> str:
 
 def pipeline_page() -> str:
     """The text of `docs/reference/pipeline-file.md`."""
-    parts = [PIPELINE_HEAD + _keys("key", keys.TOP.keys)]
+    parts = [PIPELINE_HEAD + _keys("key", spec.TOP.keys)]
     tables = (
-        keys.RUN, keys.SOURCE, keys.STEP, keys.RULE, keys.PROTECT, keys.SINK, keys.ERRORS,
-        keys.SPARK,
+        spec.RUN, spec.SOURCE, spec.STEP, spec.RULE, spec.PROTECT, spec.SINK, spec.ERRORS,
+        spec.SPARK,
     )  # fmt: skip
     for table in tables:
         title = f"`{table.heading}`" if table.heading.startswith("[") else table.heading

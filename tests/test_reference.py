@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 from matplotlib.transforms import Bbox
 
-from penstock.spark.pipeline.keys import NAMED, PROTECT, RULE, SINGLE, TOP
+from penstock.spark.pipeline.spec import NAMED, PROTECT, RULE, SINGLE, TOP
 
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 Value = TypeVar("Value")
 EXAMPLES: Final = int(os.environ.get("PENSTOCK_EXAMPLES", "200"))
 """How many values a test draws; `PENSTOCK_EXAMPLES=2000` searches further."""
+SPARK_EXAMPLES: Final = int(os.environ.get("PENSTOCK_EXAMPLES", "100"))
+"""The same of a test whose values are rows of a job of Spark."""
 
 
 def drawn(strategy: st.SearchStrategy[Value], count: int = EXAMPLES) -> list[Value]:

@@ -88,8 +88,7 @@ def status(state: State, root: str) -> None:
 
     Changes nothing and needs no Spark. Status 1 if a table cannot be updated.
     """
-    from penstock.spark.tables.status import table_status
-    from penstock.spark.tables.topics import wanted_tables
+    from penstock.spark.tables.topics import table_status, wanted_tables
 
     with state.client() as client:
         wanted = wanted_tables(client, root)

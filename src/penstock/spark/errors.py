@@ -1,14 +1,22 @@
-"""Errors of the Spark source and of the table sink, as a pipeline's user sees them.
+"""Errors of the Spark source and of the sinks, as a pipeline's user sees them.
 
 Spark prints the message of a Python error to the user, so each one names the option, topic or
-partition, the value found, and what to do about it.
+partition, the value found, and what to do about it. `StagingRefused` and `CommitRefused` are
+permanent; after `CommitUnfinished` the same batch is safe to repeat.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock.base.errors import CorruptError, InvalidError, InvalidSetting, UnavailableError
+from penstock.base.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    InvalidSetting,
+    RetriableError,
+    UnavailableError,
+)
 
 
 class InvalidOption(InvalidSetting):
@@ -105,3 +113,33 @@ class TableMismatch(InvalidError):
     """Batch that does not fit the table that it is written to."""
 
     code: ClassVar[str] = "invalid_config"
+
+
+class InvalidRows(InvalidError):
+    """Rows that cannot become records: found by a task, raised on the driver."""
+
+    code: ClassVar[str] = "invalid_record"
+
+
+class StagingRefused(InvalidError):
+    """Rejection of a blob of staged records by the broker."""
+
+
+class CommitRefused(InvalidError):
+    """Permanent rejection of the commit by the broker."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.broker_code = code
+
+
+class SinkOwnerChanged(FencedError):
+    """Commits of the application by another query: a checkpoint was copied or replaced."""
+
+    code: ClassVar[str] = "producer_fenced"
+
+
+class CommitUnfinished(RetriableError):
+    """Timeout of the commit; the same batch may be written again."""
+
+    code: ClassVar[str] = "request_timed_out"

@@ -2,23 +2,43 @@
 
 Java's warning about a module and Spark's first lines cannot be switched off. So the process writes
 its stderr to a pipe, and a thread forwards all lines except `USUAL`.
+
+Spark loads and verifies some 20,000 classes before a query's first batch, half of a session's start
+time. Java writes them to a class data sharing archive when a process ends, and later processes map
+it. Java ignores an archive of another Java or other jars; archives are named by both.
+
+    <folder>/<Java and Spark's jars, 16 digits>.jsa
+
+The folder is PENSTOCK_JAVA_CLASSES; else `__pycache__/java` of this package, or
+~/.cache/penstock/java (XDG_CACHE_HOME) for a read-only package. `penstock pipeline prepare` runs a
+pipeline to write the archive.
+
+Source: "Class Data Sharing" in the manual of the `java` command, JEP 350.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import threading
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 from penstock.base.errors import UnavailableError
-from penstock.spark.java_classes import with_archive
+from penstock.base.shared_cache import can_write, folders
+from penstock.spark.spark_home import spark_home
 
 STDERR: Final = 2
+FOLDER_VARIABLE: Final = "PENSTOCK_JAVA_CLASSES"
+_OWN: Final = ("-Xshare", "-XX:SharedArchiveFile", "-XX:ArchiveClassesAtExit")
+_SILENT: Final = "-Xlog:disable -Xlog:all=error:stderr"
+"""Option that suppresses Java's line for each class that it cannot archive."""
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _FIRST_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 """Options before a user's, so that the user's win."""
@@ -104,3 +124,46 @@ def _relay(descriptor: int) -> None:
         for line in lines:
             if not any(part in line for part in USUAL):
                 os.write(STDERR, line)
+
+
+def with_archive(options: str) -> str:
+    """Return Java's options with the archive, if it exists and they name none themselves."""
+    found = next((path for path in _candidates() if path.exists()), None)
+    if found is None or any(own in options for own in _OWN):
+        return options
+    return f"-XX:SharedArchiveFile={found} {options}".strip()
+
+
+def writing(path: Path) -> str:
+    """Return the options of a process that writes its classes to this file when it ends."""
+    return f"-XX:ArchiveClassesAtExit={path} {_SILENT}"
+
+
+def destination() -> Path:
+    """Return the path to which to write an archive of this Java and this Spark.
+
+    Raises:
+        OSError: no folder is writable.
+    """
+    candidates = _candidates()
+    place = next((path for path in candidates if can_write(path.parent)), candidates[-1])
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _candidates() -> list[Path]:
+    found = folders(FOLDER_VARIABLE, Path(__file__).parent, "java")
+    return [folder / f"{_classes()}.jsa" for folder in found]
+
+
+@lru_cache(maxsize=1)
+def _classes() -> str:
+    """Return the name of an archive of this Java and these jars."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java") or "java"
+    jars = spark_home() / "jars"
+    digest = hashlib.sha256()
+    for path in (Path(os.path.realpath(java)), *sorted(jars.glob("*.jar"))):
+        facts = path.stat() if path.exists() else None
+        digest.update(repr((str(path), facts and (facts.st_size, facts.st_mtime_ns))).encode())
+    return digest.hexdigest()[:16]

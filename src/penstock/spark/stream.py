@@ -6,6 +6,13 @@ the same offsets. The reader keeps only the target of `Trigger.AvailableNow` and
 last batch (for `maxTriggerDelay`). A query with work at a given time names a `wakeFile`: at that
 time the position changes and a batch without records runs. Progress is shown by the driver's
 listener (`penstock.spark.listener`), since Spark calls `commit` one batch late.
+
+A limit of a trigger is shared over the partitions in proportion to their backlogs, so that event
+time stays aligned between them. Every partition with a backlog advances by at least one record. As
+in Spark's Kafka source the record limit counts offsets, which is the number of records unless the
+topic is compacted.
+
+Source: the rate limit of Spark's `KafkaMicroBatchStream`.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.spark import limits, wake
+from penstock.spark import wake
 from penstock.spark.batch import FROM_START, TO_END
 from penstock.spark.broker_log import BrokerLog
 from penstock.spark.errors import DataLoss
@@ -39,6 +46,8 @@ from penstock.spark.positions import Position, Positions, from_json
 from penstock.spark.slices import RECORD_BYTES_GUESS, Task
 
 MILLISECONDS: Final = 1_000
+
+Offsets = Mapping[TopicPartition, int]
 
 
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -169,7 +178,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if (
             options.trigger_records_min is not None
             and self._frozen is None
-            and limits.worth_waiting(
+            and worth_waiting(
                 froms,
                 tos,
                 records_min=options.trigger_records_min,
@@ -180,10 +189,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(froms)
         ends = dict(tos)
         if options.trigger_records_max is not None:
-            ends = limits.share_records(froms, ends, options.trigger_records_max)
+            ends = share_records(froms, ends, options.trigger_records_max)
         if options.trigger_bytes_max is not None:
             sizes = {at: self._size_bytes(at, froms[at], end) for at, end in ends.items()}
-            ends = limits.share_bytes(froms, ends, sizes, options.trigger_bytes_max)
+            ends = share_bytes(froms, ends, sizes, options.trigger_bytes_max)
         return ends
 
     def _size_bytes(self, at: TopicPartition, start: int, end: int) -> int:
@@ -211,3 +220,50 @@ def _moved(begin: Positions, now: Positions, ends: Mapping[TopicPartition, int])
         bootstrap=now.bootstrap,
         group_id=now.group_id,
     )
+
+
+def backlog(start: Offsets, latest: Offsets) -> dict[TopicPartition, int]:
+    """Return the offsets not yet read per partition; never negative."""
+    return {at: max(0, end - start[at]) for at, end in latest.items()}
+
+
+def share_records(start: Offsets, latest: Offsets, records_max: int) -> dict[TopicPartition, int]:
+    """Return end offsets with about `records_max` offsets between start and end in all."""
+    waiting = backlog(start, latest)
+    total = sum(waiting.values())
+    if total <= records_max:
+        return dict(latest)
+    ends: dict[TopicPartition, int] = {}
+    allowance = records_max
+    for at in sorted(waiting):
+        count = waiting[at]
+        fair = max(1, count * records_max // total) if count else 0
+        taken = min(count, fair, allowance)
+        allowance -= taken
+        ends[at] = start[at] + taken
+    return ends
+
+
+def share_bytes(
+    start: Offsets, latest: Offsets, sizes_bytes: Mapping[TopicPartition, int], bytes_max: int
+) -> dict[TopicPartition, int]:
+    """Return end offsets with about `bytes_max` bytes of log between start and end in all.
+
+    `sizes_bytes` are the stored (compressed) sizes of [start, latest) of each partition; records
+    are assumed to have equal size. Every partition with a backlog advances.
+    """
+    total = sum(sizes_bytes.values())
+    if total <= bytes_max:
+        return dict(latest)
+    waiting = backlog(start, latest)
+    return {
+        at: start[at] + min(count, max(1, count * bytes_max // total) if count else 0)
+        for at, count in waiting.items()
+    }
+
+
+def worth_waiting(
+    start: Offsets, latest: Offsets, *, records_min: int, waited_ms: int, delay_max_ms: int
+) -> bool:
+    """Whether to skip a trigger because its backlog is small and it is early."""
+    return sum(backlog(start, latest).values()) < records_min and waited_ms < delay_max_ms

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.parsing import survey
 from penstock.spark.pipeline.writing import writer
-from tests.spark.drawn import drawn
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.spark.pipeline.test_refusals import LONGS, TEXT, delta_table, rows_of, validated
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(3_600)]
@@ -101,6 +101,6 @@ def disagreement(spark: SparkSession, folder: Path, case: Drawn) -> str | None:
 def test_validate_reports_what_the_sink_refuses(spark: SparkSession, tmp_path: Path) -> None:
     found = [
         disagreement(spark, tmp_path / str(number), case)
-        for number, case in enumerate(drawn(cases()))
+        for number, case in enumerate(drawn(cases(), SPARK_EXAMPLES))
     ]
     assert [line for line in found if line] == []

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.pipeline.connections import VIEWS_MAX
-from penstock.spark.pipeline.document import FILE_BYTES_MAX
+from penstock.spark.pipeline.checking import VIEWS_MAX
+from penstock.spark.pipeline.document import FILE_BYTES_MAX, PipelineInvalid, Problem
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 
 SOURCE = '[source.orders]\ntopic = "orders"\n'
 SINK = '[sink.out]\nfrom = "orders"\ntable = "out"\n'

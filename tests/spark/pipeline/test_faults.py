@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from penstock.spark.pipeline.document import PipelineInvalid
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.problems import PipelineInvalid
 from penstock.spark.pipeline.runner import PipelineRunner, PipelineRuns, QueryFailed
 from penstock.spark.pipeline.writing import writer
 from tests.spark.conftest import until

@@ -11,14 +11,14 @@ from typing import Any, Final
 import pytest
 from hypothesis import strategies as st
 
-from tests.spark.drawn import EXAMPLES, drawn
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.spark.pipeline.conftest import Pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 BATCHES: Final = 4
-RECORDS: Final = max(240, EXAMPLES)
+RECORDS: Final = max(240, SPARK_EXAMPLES)
 ODD_TIMES: Final = ("0001-01-01T00:00:00Z", "1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z")
 late_seconds = st.sampled_from([0, 5, 10, 60, 300, 301, 599, 600, 601, 900]) | st.integers(0, 4_000)
 seconds = st.builds(int.__sub__, st.sampled_from([0, 299, 300, 420]), late_seconds)

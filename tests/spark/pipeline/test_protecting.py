@@ -24,8 +24,8 @@ from penstock.security.data import (
 from penstock.security.data.file_ring import FileKeyRing, KeyPlace
 from penstock.security.data.master_keys import master_keys
 from penstock.spark.pipeline.analysis import plan, problems
+from penstock.spark.pipeline.document import PipelineInvalid
 from penstock.spark.pipeline.parsing import load
-from penstock.spark.pipeline.problems import PipelineInvalid
 from penstock.spark.pipeline.progress import described
 from penstock.spark.pipeline.replay.backfill import Backfill
 from penstock.spark.pipeline.replay.starts import Start

@@ -17,12 +17,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.base.errors import PenstockError
 from penstock.spark.pipeline.analysis import problems
+from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.parsing import survey
-from penstock.spark.pipeline.problems import Problem, in_order
 from penstock.spark.pipeline.writing import application, writer
 from penstock.spark.tables.commits import Commit
-from penstock.spark.tables.errors import UnwritableTable
-from penstock.spark.tables.features import APPENDED_FEATURES, WRITTEN_FEATURES, check_writable
+from penstock.spark.tables.features import (
+    APPENDED_FEATURES,
+    WRITTEN_FEATURES,
+    UnwritableTable,
+    check_writable,
+)
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from penstock.spark.pipeline.graph import queries
 from penstock.spark.pipeline.rejects import described, earlier_sources
 from penstock.spark.pipeline.runner import PipelineRunner, QueryFailed
 from penstock.spark.pipeline.spec import Source
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.sampling import sample
 from tests.spark.conftest import until
-from tests.spark.drawn import EXAMPLES, drawn
 from tests.spark.pipeline.conftest import Pipeline
 from tests.spark.pipeline.test_graph import JSON, one
 from tests.spark.pipeline.test_graph import pipeline as shape
@@ -64,7 +64,7 @@ def test_the_earlier_source_of_a_topic_writes_the_dead_letter() -> None:
 @pytest.mark.timeout(300)
 def test_each_rejected_record_has_one_dead_letter(pipeline: Pipeline) -> None:
     topic, dead = pipeline.topic("numbers", 2), pipeline.topic("dead")
-    sent: list[Any] = drawn(values, max(400, EXAMPLES))
+    sent: list[Any] = drawn(values, max(400, SPARK_EXAMPLES))
     pipeline.send(topic, [(str(number), value) for number, value in enumerate(sent)])
     text = f"""
         name = "rejects-{pipeline.number}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
+from penstock.spark.errors import InvalidRows
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.sink.columns import written_columns
-from penstock.spark.sink.errors import InvalidRows
 
 
 def schema(text: str) -> StructType:

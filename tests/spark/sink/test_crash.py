@@ -40,7 +40,7 @@ STEPS: Final = ("staged", "committed")
 DEADLY: Final = '''
 import os, signal, sys
 from penstock.spark import daemon
-from penstock.spark.sink import limits
+from penstock.spark.sink import staging
 from penstock.spark.sink.commits import Commits
 from penstock.spark.sink.store import BlobStore
 from penstock.spark.source import PenstockSource
@@ -80,7 +80,7 @@ class Source(PenstockSource):
 
 Commits.commit, BlobStore.put = commit, put
 if "put" in steps:
-    limits.CHUNK_BYTES = 2_000
+    staging.CHUNK_BYTES = 2_000
 if __name__ == "__main__":
     from pyspark import daemon as parent
     daemon.preload()

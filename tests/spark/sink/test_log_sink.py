@@ -14,8 +14,13 @@ from penstock.client import limits
 from penstock.client.errors import AdminUnavailable
 from penstock.records import split_batches
 from penstock.spark import LogSink
-from penstock.spark.errors import InvalidOption, NotPenstock, UnknownTopics
-from penstock.spark.sink.errors import InvalidRows, SinkOwnerChanged
+from penstock.spark.errors import (
+    InvalidOption,
+    InvalidRows,
+    NotPenstock,
+    SinkOwnerChanged,
+    UnknownTopics,
+)
 from penstock.spark.sink.options import check
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingLocation

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.records import split_batches, verify_crc
 from penstock.records.columnar import decode_batches
-from penstock.spark.sink import limits
+from penstock.spark.sink import staging
 from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.options import SinkOptions, check
 from penstock.spark.sink.placing import Target
@@ -119,7 +119,7 @@ def test_blobs_hold_what_they_say(place: StagingLocation, codec: str) -> None:
 def test_memory_is_bounded_by_chunks(
     place: StagingLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "CHUNK_BYTES", 4_096)
+    monkeypatch.setattr(staging, "CHUNK_BYTES", 4_096)
     taken = 0
 
     def source() -> Iterator[pa.RecordBatch]:

@@ -12,8 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own convention)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from penstock.spark.errors import InvalidOption
-from penstock.spark.sink.errors import InvalidRows
+from penstock.spark.errors import InvalidOption, InvalidRows
 from penstock.spark.sink.options import check
 from penstock.spark.sink.writer import LogBatchWriter, LogStreamWriter, StagedTask
 from penstock.spark.source import PenstockSource

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.spark.tables import read_table
-from tests.spark.drawn import EXAMPLES, drawn
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 
 DAY_MICROS: Final = 86_400_000_000
 YEAR_1_DAYS, YEAR_10000_DAYS = -719_162, 2_932_897
@@ -132,7 +132,7 @@ STRINGS: Final = {
 """The SQL that makes strings of bytes."""
 
 
-def rows_of(names: Sequence[str], count: int = EXAMPLES) -> pa.Table:
+def rows_of(names: Sequence[str], count: int = SPARK_EXAMPLES) -> pa.Table:
     """Rows of these columns with drawn values and nulls, numbered by `id`; strings are bytes."""
     given = {"id": pa.array(range(count), pa.int64())}
     for name in names:

@@ -20,9 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact
-from penstock.spark.tables.codecs import CODECS, codec_of
 from penstock.spark.tables.compaction import TARGET_BYTES_MIN
-from penstock.spark.tables.files import written_files
+from penstock.spark.tables.files import CODECS, codec_of, written_files
 from tests.spark.conftest import Topic
 
 pytestmark = pytest.mark.spark

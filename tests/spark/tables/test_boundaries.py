@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Final
@@ -20,21 +19,13 @@ from pyspark.sql import SparkSession
 from penstock.spark import DeltaSink
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact, read_table, remove_orphans
-from penstock.spark.tables.errors import UnreadableTable
+from penstock.spark.tables.features import UnreadableTable
 from penstock.spark.tables.files import written_files
 
 pytestmark = pytest.mark.spark
 
 AUTUMN: Final = (1_761_436_800, 1_761_440_400)
 """02:00 in Berlin on 2025-10-26, before and after clocks are set back."""
-
-
-@pytest.fixture
-def berlin(spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.mark.usefixtures("berlin")

@@ -65,13 +65,6 @@ assert [state.phase for state in states] == ["done"], states
 """
 
 
-@pytest.fixture
-def kept(topic: Topic) -> Iterator[Topic]:
-    topic.client.alter_configs("topic", topic.name, {"table.format": "delta"})
-    yield topic
-    topic.client.alter_configs("topic", topic.name, delete=["table.format"])
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_no_record_is_lost_or_doubled_by_kills(kept: Topic, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.base.errors import PenstockError
 from penstock.spark import DeltaSink, DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
-from penstock.spark.tables.errors import UnwritableTable
+from penstock.spark.tables.features import UnwritableTable
 from penstock.spark.tables.schemas import schema_of
+from tests.formats.drawn import SPARK_EXAMPLES
 from tests.sampling import sample
-from tests.spark.drawn import EXAMPLES
 from tests.spark.tables.foreign_tables import foreign
 from tests.spark.tables.odd_values import as_text, frame_of, plain, readings, rows_of
 from tests.spark.tables.test_values import FIT, PARTITIONED_ROWS_MAX, PARTITIONS
@@ -73,7 +73,7 @@ def test_merges_put_rows_into_partitions_that_all_readers_find(
     spark: SparkSession, table: Path, partition_by: tuple[str, ...]
 ) -> None:
     """The second merge moves each row to the partition of another one."""
-    rows = rows_of(partition_by, min(EXAMPLES, PARTITIONED_ROWS_MAX))
+    rows = rows_of(partition_by, min(SPARK_EXAMPLES, PARTITIONED_ROWS_MAX))
     frame = frame_of(spark, rows)
     for name in partition_by:
         frame = frame.where(f"{name} is null or {FIT.get(name, 'true')}")

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from penstock.client.errors import BrokerRefused
 from penstock.spark.tables import Materialiser
-from penstock.spark.tables.codecs import codec_of
+from penstock.spark.tables.files import codec_of
 from penstock.spark.tables.reconciler import TableState
 from penstock.spark.tables.topic_table import group_of
 from penstock.testing import Broker

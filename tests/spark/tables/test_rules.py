@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from penstock.spark import DeltaSink
 from penstock.spark.errors import TableMismatch
 from penstock.spark.tables import compact, read_table
-from penstock.spark.tables.errors import UnwritableTable
+from penstock.spark.tables.features import UnwritableTable
 from penstock.spark.tables.rules import rules_of
-from tests.spark.drawn import EXAMPLES, drawn
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.spark.tables.foreign_tables import foreign
 
 pytestmark = pytest.mark.spark
@@ -74,7 +74,7 @@ def allowed(row: dict[str, Any]) -> bool:
 def test_forbidden_nulls_are_refused_at_any_depth(spark: SparkSession, tmp_path: Path) -> None:
     """Rows of one kind each: every row that is broken has a batch that is refused for it."""
     loose = pa.schema([pa.field(field.name, nullable(field.type)) for field in FORBIDDING])
-    given = drawn(rows, EXAMPLES)
+    given = drawn(rows, SPARK_EXAMPLES)
     table = tmp_path / "table"
     write_deltalake(table, FORBIDDING.empty_table())
     frame = spark.createDataFrame(pa.Table.from_pylist(

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from penstock.spark.errors import DataLoss, InvalidOption, OffsetWentBack
 from penstock.spark.tables import DeltaSink, Materialiser, history
-from penstock.spark.tables.errors import LogStartsAfterTable, TableOfAnotherTopic
+from penstock.spark.tables.positions import LogStartsAfterTable, TableOfAnotherTopic
 from penstock.spark.tables.topic_history import log_ranges
-from penstock.testing import Broker
 from tests.spark.conftest import Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture
-def kept(broker: Broker, spark: SparkSession, topic: Topic) -> Iterator[Topic]:
-    topic.client.alter_configs("topic", topic.name, {"table.format": "delta"})
-    yield topic
-    topic.client.alter_configs("topic", topic.name, delete=["table.format"])
 
 
 def keep(topic: Topic, root: Path) -> None:

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark import DeltaUpsert
 from penstock.spark.errors import InvalidOption, TableMismatch
 from penstock.spark.tables import compact, read_table
-from penstock.spark.tables.codecs import codec_of
 from penstock.spark.tables.commits import Commit
+from penstock.spark.tables.files import codec_of
 from penstock.spark.tables.upsert import REMOVES
 from tests.spark.conftest import Topic
 from tests.spark.tables.test_newest import VALUES

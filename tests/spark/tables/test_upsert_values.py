@@ -28,8 +28,8 @@ from pyspark.sql import SparkSession
 
 from penstock.spark import DeltaUpsert
 from penstock.spark.tables import compact, read_table
+from tests.formats.drawn import SPARK_EXAMPLES, drawn
 from tests.sampling import sample
-from tests.spark.drawn import drawn
 from tests.spark.tables.odd_values import plain_type
 
 pytestmark = pytest.mark.spark
@@ -205,7 +205,7 @@ def arrow(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
 
 @pytest.mark.parametrize("case", sample([*CASES.values()], 4), ids=CASES)
 def test_the_table_has_what_a_dictionary_has(spark: SparkSession, table: Path, case: Case) -> None:
-    found = [history(seed, case) for seed in drawn(st.integers(0, 2**64 - 1))]
+    found = [history(seed, case) for seed in drawn(st.integers(0, 2**64 - 1), SPARK_EXAMPLES)]
     keys = [f"key{number}" for number in range(len(case.keys))]
     types = {"history": pa.int64(), **dict(zip(keys, case.keys, strict=True)), "op": pa.string()}
     types |= {"o.r": case.order} if case.order is not None else {}

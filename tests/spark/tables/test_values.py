@@ -20,8 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.spark import DeltaSink
 from penstock.spark.tables import compact, read_table
 from penstock.spark.tables.schemas import schema_of
+from tests.formats.drawn import SPARK_EXAMPLES
 from tests.sampling import sample
-from tests.spark.drawn import EXAMPLES
 from tests.spark.tables.odd_values import COLUMNS, as_text, frame_of, plain, readings, rows_of
 
 pytestmark = pytest.mark.spark
@@ -45,15 +45,6 @@ FIT: Final = {
     "dec38": "(dec38 >= 0 or dec38 % 1 = 0)",
     "s": "octet_length(s) < 80 and not contains(s, char(0))",
 }
-
-
-@pytest.fixture
-def berlin(spark: SparkSession) -> Iterator[None]:
-    """A session's zone whose clocks show an hour twice in autumn."""
-    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
-    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", before)
 
 
 @pytest.mark.usefixtures("berlin")
@@ -80,7 +71,7 @@ def test_readers_agree_on_every_value(spark: SparkSession, table: Path) -> None:
 def test_readers_agree_on_partition_values(
     spark: SparkSession, table: Path, partition_by: tuple[str, ...]
 ) -> None:
-    frame = frame_of(spark, rows_of(partition_by, min(EXAMPLES, PARTITIONED_ROWS_MAX)))
+    frame = frame_of(spark, rows_of(partition_by, min(SPARK_EXAMPLES, PARTITIONED_ROWS_MAX)))
     for name in partition_by:
         frame = frame.where(f"{name} is null or {FIT.get(name, 'true')}")
         if name in {"d", "f"}:  # the two zeros are one partition
@@ -110,7 +101,7 @@ def test_no_filter_loses_a_row(spark: SparkSession, table: Path) -> None:
         # Sorted batches have narrow bounds.
         part = rows.where(f"id % {BATCHES} = {number}").orderBy(COMPARED[number + 5])
         sink.write(part, number)
-    count = max(EXAMPLES, len(COMPARED) * len(OPERATORS))
+    count = max(SPARK_EXAMPLES, len(COMPARED) * len(OPERATORS))
     for first in (0, count):
         opened = DeltaTable(str(table))
         whole = opened.to_pyarrow_table()

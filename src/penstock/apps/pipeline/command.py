@@ -31,8 +31,8 @@ from penstock.apps.session import (
 from penstock.base.errors import UnavailableError
 
 if TYPE_CHECKING:
+    from penstock.spark.pipeline.document import Problem
     from penstock.spark.pipeline.parsing import Survey
-    from penstock.spark.pipeline.problems import Problem
     from penstock.spark.pipeline.spec import PipelineSpec
 
 STATUS_PROBLEMS: Final = 1
@@ -81,7 +81,7 @@ class Located:
         Raises:
             PipelineInvalid: with all problems.
         """
-        from penstock.spark.pipeline.problems import PipelineInvalid
+        from penstock.spark.pipeline.document import PipelineInvalid
 
         found = self.survey()
         if found.problems:
@@ -120,7 +120,7 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
         output: str | None,
         **arguments: Any,
     ) -> None:
-        from penstock.spark.pipeline.problems import PipelineInvalid
+        from penstock.spark.pipeline.document import PipelineInvalid
 
         state = current().merged(bootstrap, profile, output, ())
         servers = state.bootstrap or state.of_named_profile("bootstrap")
@@ -162,7 +162,7 @@ def validate(state: State, where: Located, static: bool) -> None:
 
 
 def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
-    from penstock.spark.pipeline.problems import PipelineInvalid, in_order
+    from penstock.spark.pipeline.document import PipelineInvalid, in_order
 
     try:
         found = where.survey()

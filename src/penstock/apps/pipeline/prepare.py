@@ -1,7 +1,7 @@
 """`penstock pipeline prepare`: speeds up later starts of Spark on this machine.
 
 It runs a small pipeline against a temporary broker and archives the loaded classes of Java; see
-`penstock.spark.java_classes`.
+`penstock.spark.java`.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def prepare() -> None:
     write into the package. A start of Spark then takes half the processor time. It takes a minute
     and 190 MB of disk. Without Java it does nothing.
     """
-    from penstock.spark import java_classes
+    from penstock.spark import java
 
-    path = java_classes.destination()
+    path = java.destination()
     made = path.with_suffix(f".{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
-            _run(Path(folder), java_classes.writing(made))
+            _run(Path(folder), java.writing(made))
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)

@@ -118,7 +118,7 @@ def whoami() -> str:
 def _session(state: State, spec: PipelineSpec, master: str | None) -> Iterator[SparkSession]:
     from penstock.apps.pipeline.spark import running_session
     from penstock.spark.pipeline.broker_check import check_topics
-    from penstock.spark.pipeline.keyring import check_keys
+    from penstock.spark.pipeline.files import check_keys
 
     check_keys(spec)
     with state.working(f"waiting for brokers at {spec.run.bootstrap}"):

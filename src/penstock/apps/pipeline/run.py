@@ -74,7 +74,7 @@ def run(
     from penstock.apps.pipeline.spark import parse_settings, running_session
     from penstock.spark.pipeline.at_rest import at_rest
     from penstock.spark.pipeline.broker_check import check_topics
-    from penstock.spark.pipeline.keyring import check_keys
+    from penstock.spark.pipeline.files import check_keys
     from penstock.spark.pipeline.queries import ONCE
 
     if master is not None and remote is not None:

@@ -9,6 +9,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, NullType, Struct
 from penstock.formats.errors import InvalidFormat
 from penstock.formats.value_format import INFER
 from penstock.spark.formats.ddl import read_ddl
+from penstock.spark.schema import quoted
 
 
 def infer_json(frame: DataFrame, column: str = "value", *, rows_max: int) -> str:
@@ -52,19 +53,13 @@ def _as_ddl(found: str) -> str:
     made = read_ddl(f"v {ddl}").fields[0].dataType
     if not isinstance(made, StructType) or not made.fields:
         raise InvalidFormat("schema", INFER, "the sampled objects have no fields")
-    return ", ".join(f"{_quoted(field.name)} {_type(field.dataType)}" for field in made.fields)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return ", ".join(f"{quoted(field.name)} {_type(field.dataType)}" for field in made.fields)
 
 
 def _type(data_type: DataType) -> str:
     match data_type:
         case StructType():
-            inner = (
-                f"{_quoted(field.name)}: {_type(field.dataType)}" for field in data_type.fields
-            )
+            inner = (f"{quoted(field.name)}: {_type(field.dataType)}" for field in data_type.fields)
             return f"struct<{', '.join(inner)}>" if data_type.fields else "variant"
         case ArrayType():
             return f"array<{_type(data_type.elementType)}>"

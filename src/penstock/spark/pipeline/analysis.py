@@ -27,14 +27,14 @@ from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import document, frames, protecting, refusals, rejects, rules, schemas
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of
-from penstock.spark.pipeline.frames import StepFailed
+from penstock.spark.pipeline.document import PipelineInvalid, Problem
+from penstock.spark.pipeline.files import keys_of
+from penstock.spark.pipeline.frames import StepFailed, with_steps
 from penstock.spark.pipeline.graph import QueryPlan, order, queries
-from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.late import LateRows
 from penstock.spark.pipeline.locations import dotted
 from penstock.spark.pipeline.passes import HELD, Passes, passes
 from penstock.spark.pipeline.paths import PipelinePaths
-from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.queries import group_id, output_mode, whole
 from penstock.spark.pipeline.reads import read_of
 from penstock.spark.pipeline.spec import (
@@ -50,7 +50,6 @@ from penstock.spark.pipeline.spec import (
     TableSink,
     TopicSink,
 )
-from penstock.spark.pipeline.streams import with_steps
 from penstock.spark.pipeline.writing import TOPIC_EXPRESSIONS
 from penstock.spark.schema import COLUMN_NAMES, spark_schema
 from penstock.spark.tables import read_table

@@ -55,8 +55,8 @@ from penstock.spark.pipeline.retry_store import (
 )
 from penstock.spark.pipeline.spec import HOLDING, PipelineSpec
 from penstock.spark.pipeline.work import Work, holds_rows
-from penstock.spark.query_id import query_of
 from penstock.spark.schema import VALUE
+from penstock.spark.staged import query_of
 from penstock.spark.tables import table_version
 from penstock.spark.workers import ship
 

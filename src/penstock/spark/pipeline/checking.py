@@ -1,39 +1,84 @@
-"""Checks of a pipeline before anything runs; they report all problems at once.
+"""Checks of a pipeline across its keys before anything runs; they report all problems at once.
 
 Every check adds problems to the draft; none needs Spark or a broker. A check that lacks a value
-(not given, or reported already) adds none, so each mistake is reported once. Checks of one table
-are here, those between tables in `connections.py`, those of other files in `files.py`.
+(not given, or reported already) adds none, so each mistake is reported once. Names of views are
+case-insensitive, as in Spark. References to views that do not exist or are defined twice are left
+out of the later checks. Checks of other files are in `files.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
-from penstock.base.settings import describe
-from penstock.spark.pipeline import connections, files, protections
+from penstock.base.settings import by_name
+from penstock.security.data.masks import KINDS as MASKS
+from penstock.security.data.tokens import InvalidTokenForm, TokenForm
+from penstock.spark.pipeline import files
+from penstock.spark.pipeline.document import Problem, in_order
 from penstock.spark.pipeline.draft import NAME_CHARS_MAX, Draft, Section
-from penstock.spark.pipeline.keys import FORMAT, NAMED
 from penstock.spark.pipeline.kinds import nearest
-from penstock.spark.pipeline.problems import Problem, in_order
-from penstock.spark.pipeline.spec import TableSink, TopicSink
+from penstock.spark.pipeline.locations import Key
+from penstock.spark.pipeline.spec import (
+    KEEPING,
+    NAMED,
+    Evolve,
+    FormatKeys,
+    Protection,
+    TableSink,
+    TopicSink,
+)
 
+VIEWS_MAX: Final = 300
 _VIEW_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED: Final = frozenset(
     {"from", "join", "lateral", "select", "stream", "table", "values", "with"}
 )
 """Words of SQL that Spark does not accept as names of tables."""
-_SCHEMA_FILES: Final[Mapping[str, tuple[str, ...]]] = {
-    "json-schema": (".json",),
-    "avro": (".avsc", ".json"),
-    "protobuf": (),
+_TABLE_KEYS: Final = (*by_name(TableSink), *by_name(Evolve))
+_TOPIC_KEYS: Final = tuple(by_name(TopicSink))
+_TO_DEAD_LETTERS: Final = frozenset({"dead-letter", "retry"})
+"""Actions that end in dead letters; retried records do in the end."""
+_DEAD_LETTERED: Final = {
+    "format": "records that cannot be decoded",
+    "protect": "values that cannot be decrypted",
 }
-TABLE_KEYS: Final = (
-    *(info.name for info in describe(TableSink) if info.name != "table"), "evolve",
-)  # fmt: skip
-TOPIC_KEYS: Final = tuple(info.name for info in describe(TopicSink) if info.name != "topic")
+_COMPARED: Final = ("keys", "order_by", "partition_by")
+"""Keys of table sinks whose columns are compared for equality."""
+
+Choices = Mapping[str, Mapping[str, str]]
+"""Values of another key that allow a key; with an example, the value needs the key."""
+_OF_FORMAT: Final[Choices] = {
+    "schema": {"json": '"id bigint, name string", or "infer"'},
+    "schema_file": {
+        "json-schema": '"{name}.json"', "avro": '"{name}.avsc"', "protobuf": '"{name}.proto"',
+    },
+    "message": {"protobuf": '"package.Message"'},
+    "framing": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
+    "decimals": dict.fromkeys(("json", "json-schema", "avro", "protobuf"), ""),
+    "unknown_fields": dict.fromkeys(("json", "json-schema"), ""),
+}  # fmt: skip
+_OF_MODE: Final[Choices] = {
+    "keys": dict.fromkeys(("upsert", "cdc"), '["id"], the columns that name a row'),
+    "order_by": dict.fromkeys(("upsert", "cdc"), ""),
+    "partition_by": {"append": ""},
+    "delete_when": {"cdc": "\"op = 'd'\", or let the mode be upsert"},
+}
+_OF_PROTECTION: Final[Choices] = {
+    **{key: {"mask": ""} for key in ("kind", "first", "last", "text")},
+    **{key: {"tokenize": ""} for key in ("field", "form", "length")},
+    "subject": dict.fromkeys(("encrypt", "decrypt"), '"customer", whose key it is'),
+    "gives": {"decrypt": ""},
+}
+_OF_MASK: Final[Choices] = {
+    "first": {"keep": ""},
+    "last": {"keep": ""},
+    "text": {kind: "" for kind in MASKS if kind != "keep"},
+}
 
 
 def check(draft: Draft) -> tuple[Problem, ...]:
@@ -45,10 +90,10 @@ def check(draft: Draft) -> tuple[Problem, ...]:
         _step(draft, step)
     for sink in draft.sinks.values():
         _sink(draft, sink)
-    _errors(draft)
-    protections.check(draft)
+    _retries(draft)
+    _protections(draft)
     files.check(draft)
-    connections.check(draft)
+    _connections(draft)
     return in_order(draft.problems, draft.document.file)
 
 
@@ -91,7 +136,7 @@ def _exactly_one(draft: Draft, section: Section, *names: str) -> str | None:
     given = section.which(*names)
     if len(given) == 1:
         return given[0]
-    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    listed = _listed(names)
     if given:
         both = " and ".join(given)
         draft.refuse(
@@ -105,6 +150,11 @@ def _exactly_one(draft: Draft, section: Section, *names: str) -> str | None:
     return None
 
 
+def _listed(names: Collection[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def _only_for(draft: Draft, section: Section, names: tuple[str, ...], whose: str) -> None:
     for name in section.which(*names):
         draft.refuse((*section.key, name), f"is only for {whose}", f"take {name} away")
@@ -115,54 +165,42 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
         draft.refuse(section.key, f"{why} needs {name}", f"add {name} = {example}")
 
 
+def _chosen(
+    draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
+) -> str | None:
+    """Check the keys that the value of the key `by` allows or needs; return that value."""
+    value = section.get(by) if section.given(by) else by_name(part)[by].default
+    if value is None:
+        return None
+    what = "this" if by == "by" else f"the {by}"
+    for name, examples in choices.items():
+        if value not in examples and section.given(name):
+            said = f"is only for {_listed(examples)}, and {what} is {value}"
+            other = f', or write mode = "{next(iter(examples))}"' if by == "mode" else ""
+            draft.refuse((*section.key, name), said, f"take {name} away{other}")
+        elif example := examples.get(value):
+            _needs(draft, section, name, value, example.format(name=section.name))
+    return str(value)
+
+
 def _source(draft: Draft, source: Section) -> None:
     kind = _exactly_one(draft, source, "topic", "topics", "pattern", "table")
     if kind == "table":
-        decoding = (*(info.name for info in FORMAT), "start", "outbox", "protect")
+        decoding = (*by_name(FormatKeys), "start", "outbox", "protect")
         _only_for(draft, source, decoding, "topics, and this is a table")
     else:
-        _format(draft, source)
+        _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
     if kind == "pattern":
         _only_for(draft, source, ("outbox",), "a topic, and this is a pattern")
     _watermark(draft, source)
 
 
-def _format(draft: Draft, source: Section) -> None:
-    kind = source.get("format") or ("raw" if not source.given("format") else None)
-    if kind is None:
-        return
-    if kind == "json":
-        _needs(draft, source, "schema", "json", '"id bigint, name string", or "infer"')
-    else:
-        _only_for(draft, source, ("schema",), f"json, and the format is {kind}")
-    if kind in _SCHEMA_FILES:
-        endings = _SCHEMA_FILES[kind] or (".proto",)
-        _needs(draft, source, "schema_file", kind, f'"{source.name}{endings[0]}"')
-    else:
-        whose = f"json-schema, avro and protobuf, and the format is {kind}"
-        _only_for(draft, source, ("schema_file",), whose)
-    if kind == "protobuf":
-        _needs(draft, source, "message", "protobuf", '"package.Message"')
-    else:
-        _only_for(draft, source, ("message",), f"protobuf, and the format is {kind}")
-    if kind in {"raw", "text"}:
-        _only_for(
-            draft,
-            source,
-            ("framing", "decimals"),
-            f"formats with a schema, and the format is {kind}",
-        )
-    if kind not in {"json", "json-schema"}:
-        whose = f"json and json-schema, and the format is {kind}"
-        _only_for(draft, source, ("unknown_fields",), whose)
-
-
 def _watermark(draft: Draft, view: Section) -> None:
-    if view.given("time") and not view.given("delay"):
+    if view.given("time"):
         _needs(draft, view, "delay", "time", '"10 minutes", how late rows may come')
-    if view.given("delay") and not view.given("time"):
+    elif view.given("delay"):
         _needs(draft, view, "time", "delay", '"at", the column with the time of the event')
-    elif view.given("deduplicate") and not view.given("time"):
+    elif view.given("deduplicate"):
         draft.refuse(
             (*view.key, "deduplicate"),
             "needs time and delay, which bound its state",
@@ -186,16 +224,15 @@ def _sink(draft: Draft, sink: Section) -> None:
         draft.refuse((*sink.key, "console"), "false writes nowhere", "take the sink away")
     kind = _exactly_one(draft, sink, "table", "topic", "console")
     if kind == "table":
-        _only_for(draft, sink, _without(TOPIC_KEYS, TABLE_KEYS), "topics, and this is a table")
+        _only_for(draft, sink, _without(_TOPIC_KEYS, _TABLE_KEYS), "topics, and this is a table")
         _table_sink(draft, sink)
     elif kind == "topic":
-        _only_for(draft, sink, _without(TABLE_KEYS, TOPIC_KEYS), "tables, and this is a topic")
+        _only_for(draft, sink, _without(_TABLE_KEYS, _TOPIC_KEYS), "tables, and this is a topic")
         if sink.get("ordered"):
             _needs(draft, sink, "key", "ordered", '"id", whose order is kept')
     elif kind == "console":
-        _only_for(
-            draft, sink, (*TABLE_KEYS, *_without(TOPIC_KEYS, TABLE_KEYS)), "tables and topics"
-        )
+        keys = (*_TABLE_KEYS, *_without(_TOPIC_KEYS, _TABLE_KEYS))
+        _only_for(draft, sink, keys, "tables and topics")
 
 
 def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
@@ -204,46 +241,351 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 def _table_sink(draft: Draft, sink: Section) -> None:
     if sink.given("add_columns"):
-        whose = "sinks without add_columns, which sets the same"
-        _only_for(draft, sink, ("evolve",), whose)
-    mode = sink.get("mode") or ("append" if not sink.given("mode") else None)
-    if mode is None:
-        return
-    if mode == "append":
-        whose = "upsert and cdc, and the mode is append"
-        for name in sink.which("keys", "order_by"):
-            draft.refuse((*sink.key, name), f"is only for {whose}", 'add mode = "upsert"')
-    else:
-        _needs(draft, sink, "keys", mode, '["id"], the columns that name a row')
-        whose = f"append, and the mode is {mode}"
-        _only_for(draft, sink, ("partition_by",), whose)
-        if (order_by := sink.get("order_by")) in (sink.get("keys") or ()) and order_by:
-            draft.refuse(
-                (*sink.key, "order_by"),
-                f"{order_by} is one of the keys, which do not change",
-                "name a column that increases with each change, or remove order_by",
-            )
-    if mode == "cdc":
-        _needs(draft, sink, "delete_when", mode, "\"op = 'd'\", or let the mode be upsert")
-    elif sink.given("delete_when"):
+        _only_for(draft, sink, ("evolve",), "sinks without add_columns, which sets the same")
+    mode = _chosen(draft, sink, TableSink, "mode", _OF_MODE)
+    order_by = sink.get("order_by")
+    if mode not in {None, "append"} and order_by and order_by in (sink.get("keys") or ()):
         draft.refuse(
-            (*sink.key, "delete_when"),
-            f"is only for cdc, and the mode is {mode}",
-            'write mode = "cdc"',
+            (*sink.key, "order_by"),
+            f"{order_by} is one of the keys, which do not change",
+            "name a column that increases with each change, or remove order_by",
         )
 
 
-def _errors(draft: Draft) -> None:
-    errors = draft.errors
-    retries = [
-        rule.key for rules in draft.rules.values() for rule in rules if rule.otherwise == "retry"
+def _retries(draft: Draft) -> None:
+    if draft.errors.given("retry_delays"):
+        return
+    rules = (rule for view in draft.views() for rule in view.rules)
+    keys: list[Key] = [rule.key for rule in rules if rule.get("otherwise") == "retry"]
+    if draft.errors.get("on_invalid") == "retry":
+        keys.append(("errors", "on_invalid"))
+    for key in keys:
+        draft.refuse(
+            key,
+            "retry needs errors.retry_delays",
+            'add to [errors]: retry_delays = ["10 seconds", "1 minute", "10 minutes"]',
+        )
+
+
+def _protections(draft: Draft) -> None:
+    """Check what needs only the file; `analysis.py` checks columns and types."""
+    for view in draft.views():
+        for protection in view.protections:
+            _protection(draft, protection)
+            if protection.get("by") == "decrypt" and view.key[0] == "step":
+                draft.refuse(
+                    protection.key,
+                    "decrypt is for sources of topics, and this is a step",
+                    "decrypt it in the source",
+                )
+    _keyring(draft)
+    _encrypted_columns(draft)
+
+
+def _protection(draft: Draft, protection: Section) -> None:
+    by = _chosen(draft, protection, Protection, "by", _OF_PROTECTION)
+    if by == "mask":
+        kind = _chosen(draft, protection, Protection, "kind", _OF_MASK)
+        if kind == "keep" and not protection.which("first", "last"):
+            draft.refuse(protection.key, "keep needs first or last", "add last = 4")
+    if by == "tokenize":
+        given = protection.values
+        try:
+            TokenForm(**{name: given[name] for name in ("form", "length") if name in given})
+        except InvalidTokenForm as error:
+            fix = "choose another length, or another form"
+            key = (*protection.key, *protection.which("length", "form")[:1])
+            draft.refuse(key, str(error), fix)
+
+
+def _keyring(draft: Draft) -> None:
+    if draft.run.given("keys"):
+        return
+    protections = [protection for view in draft.views() for protection in view.protections]
+    first = next((each for each in protections if each.get("by") != "mask"), None)
+    if first is not None:
+        draft.refuse(
+            ("run", "keys"),
+            f"names no keyring, and {first.get('by')} needs one",
+            'make one with `penstock keys init`, and add keys = "…" to [run]',
+            under=first.key,
+        )
+    if draft.run.given("master_key"):
+        draft.refuse(
+            ("run", "master_key"), "has no keyring that it is of", 'add keys = "…" to [run]'
+        )
+
+
+def _encrypted_columns(draft: Draft) -> None:
+    """Reject comparisons of encrypted columns, whose values differ each time."""
+    sealed = {
+        view.name.lower(): {each.name for each in view.protections if each.get("by") == "encrypt"}
+        for view in draft.views()
+    }
+    compared: list[tuple[Section, str, str]] = [
+        (view, "deduplicate", view.name) for view in draft.views()
     ]
-    if errors.get("on_invalid") == "retry":
-        retries.append(("errors", "on_invalid"))
-    if not errors.given("retry_delays"):
-        for key in retries:
+    compared += [
+        (sink, name, sink.get("from") or "") for sink in draft.sinks.values() for name in _COMPARED
+    ]
+    for section, name, view_name in compared:
+        given = section.get(name) or ()
+        for column in (given,) if isinstance(given, str) else given:
+            if column in sealed.get(view_name.lower(), ()):
+                draft.refuse(
+                    (*section.key, name),
+                    f"{column} is encrypted, and equal values are not equal any more",
+                    "tokenize it: equal values are equal tokens",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    name: str
+    file: Path
+    line: int | None
+
+
+def _connections(draft: Draft) -> None:
+    """Check for unknown views, cycles, loops through topics, and rejects without a target."""
+    count = len(draft.sources) + len(draft.steps)
+    if count > VIEWS_MAX:
+        message = f"the pipeline has {count} views, the limit is {VIEWS_MAX}"
+        draft.refuse(("step",), message, "split it into several")
+        return
+    _unknown_views(draft)
+    inputs = {name: step_inputs(draft, step) for name, step in draft.steps.items()}
+    cycles = _cycles(inputs)
+    for cycle in cycles:
+        draft.refuse(
+            ("step", cycle[0]),
+            f"reads itself: {' → '.join([*cycle, cycle[0]])}",
+            "take one of these reads away",
+        )
+    if not cycles:
+        _starts(draft, inputs)
+    _written_twice(draft)
+    _loops(draft)
+    _dead_letters(draft)
+
+
+def step_inputs(draft: Draft, step: Section) -> tuple[str, ...]:
+    """Return the views that a step reads, by their names in the file if they exist."""
+    known = _known(draft)
+    names = (known.get(read.name.lower(), read.name) for read in _step_reads(draft, step))
+    return tuple(dict.fromkeys(names))
+
+
+def view_named(draft: Draft, name: str) -> str:
+    """Return a view's name as its table spells it."""
+    return _known(draft).get(name.lower(), name)
+
+
+def _known(draft: Draft) -> dict[str, str]:
+    return {view.name.lower(): view.name for view in draft.views()}
+
+
+def _step_reads(draft: Draft, step: Section) -> Iterator[_Read]:
+    document = draft.document
+    if step.given("python"):
+        for index, name in enumerate(step.get("inputs") or ()):
+            key: Key = (*step.key, "inputs")
+            written = step.raw["inputs"]
+            file, line = document.place((*key, index) if isinstance(written, list) else key)
+            yield _Read(name, file, line)
+        return
+    from penstock.spark.pipeline.sql_views import views_read  # its parser takes half a second
+
+    text = files.sql_text(draft, step)
+    for read in views_read(text or ""):
+        yield _Read(read.name, *document.sql_place(step.name, read.line))
+
+
+def _unknown_views(draft: Draft) -> None:
+    known = _known(draft)
+    for step in draft.steps.values():
+        for read in _step_reads(draft, step):
+            if read.name.lower() not in known:
+                key = (*step.key, *step.which("inputs", "sql", "sql_file")[:1])
+                fix = _view_fix(draft, read.name, step)
+                where = ".".join(map(str, key))
+                message = f"there is no source or step {read.name}"
+                draft.problems.append(
+                    Problem(file=read.file, line=read.line, where=where, message=message, fix=fix)
+                )
+    for sink in draft.sinks.values():
+        name = sink.get("from")
+        if name is not None and name.lower() not in known:
+            fix = _view_fix(draft, name)
+            draft.refuse((*sink.key, "from"), f"there is no source or step {name}", fix)
+
+
+def _view_fix(draft: Draft, name: str, reader: Section | None = None) -> str:
+    names = tuple(view.name for view in draft.views() if view is not reader)
+    close = nearest(name, names)
+    if close is not None:
+        return f"write {close}"
+    if not names:
+        return f"add [source.{name}]"
+    return f"there are {', '.join(names[:20])}"
+
+
+def _cycles(inputs: Mapping[str, tuple[str, ...]]) -> list[list[str]]:
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            cycle = path[path.index(name) :]
+            first = min(range(len(cycle)), key=lambda at: order[cycle[at]])
+            found.append([*cycle[first:], *cycle[:first]])
+        elif name in inputs and name not in done:
+            for view in inputs[name]:
+                visit(view, [*path, name])
+            done.add(name)
+
+    order = {name: at for at, name in enumerate(inputs)}
+    for name in inputs:
+        visit(name, [])
+    return found
+
+
+class _Feeding:
+    def __init__(self, draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
+        self._draft = draft
+        self._inputs = inputs
+        self._kinds: dict[str, frozenset[str]] = {}
+
+    def tables_only(self, name: str) -> bool:
+        """Whether all inputs of a view are known, and all of them are tables."""
+        return self._fed_by(name) == {"table"}
+
+    def _fed_by(self, name: str) -> frozenset[str]:
+        if name not in self._kinds:
+            source = self._draft.sources.get(name)
+            if source is not None:
+                given = source.which("topic", "topics", "pattern", "table")
+                kind = {("table",): "table", (): "unknown"}.get(given, "topic")
+                self._kinds[name] = frozenset({kind})
+            else:
+                views = self._inputs.get(name, ())
+                fed = [self._fed_by(view) for view in views] or [frozenset({"unknown"})]
+                self._kinds[name] = frozenset[str]().union(*fed)
+        return self._kinds[name]
+
+
+def _starts(draft: Draft, inputs: Mapping[str, tuple[str, ...]]) -> None:
+    """Reject views that only tables feed: a batch begins when a topic has new records."""
+    feeding = _Feeding(draft, inputs)
+    known = _known(draft)
+    for sink in draft.sinks.values():
+        view = known.get((sink.get("from") or "").lower())
+        if view is not None and feeding.tables_only(view):
             draft.refuse(
-                key,
-                "retry needs errors.retry_delays",
-                'add to [errors]: retry_delays = ["10 seconds", "1 minute", "10 minutes"]',
+                (*sink.key, "from"),
+                f"{view} reads tables only, so nothing would begin a batch",
+                "write what a topic feeds",
             )
+    for reader in draft.views():
+        if feeding.tables_only(reader.name):
+            _rules_without_records(draft, reader)
+
+
+def _rules_without_records(draft: Draft, view: Section) -> None:
+    for rule in view.rules:
+        otherwise = draft.otherwise(rule)
+        if otherwise in KEEPING:
+            draft.refuse(
+                rule.key,
+                f"otherwise is {otherwise}, but rows of tables have no record to keep",
+                f'write {{that = "{rule.get("that")}", otherwise = "drop"}}',
+            )
+
+
+def _written_twice(draft: Draft) -> None:
+    seen: dict[tuple[str, str], Section] = {}
+    for sink in draft.sinks.values():
+        for kind in ("table", "topic"):
+            target = sink.get(kind)
+            first = sink if target is None else seen.setdefault((kind, target), sink)
+            if first is not sink:
+                draft.refuse(
+                    (*sink.key, kind),
+                    f"sink.{first.name} writes {sink.raw[kind]} too",
+                    "write from one sink; union the views in a step before it",
+                )
+
+
+def _reading(draft: Draft, topic: str) -> Section | None:
+    for source in draft.sources.values():
+        names = (source.get("topics") or ()) + (source.get("topic") or ())
+        pattern = source.get("pattern")
+        if topic in names or (pattern is not None and re.fullmatch(pattern, topic)):
+            return source
+    return None
+
+
+def _loops(draft: Draft) -> None:
+    for sink in draft.sinks.values():
+        topic = sink.get("topic")
+        source = None if topic is None else _reading(draft, topic)
+        if source is not None:
+            draft.refuse(
+                (*sink.key, "topic"),
+                f"source.{source.name} reads {topic}, so the pipeline would feed itself",
+                "write to another topic",
+            )
+
+
+def _dead_letters(draft: Draft) -> None:
+    topic = draft.errors.get("dead_letters")
+    if topic is not None:
+        _dead_letters_apart(draft, topic)
+    elif not draft.errors.given("dead_letters"):
+        _dead_letters_missing(draft)
+
+
+def _dead_letters_apart(draft: Draft, topic: str) -> None:
+    key = ("errors", "dead_letters")
+    fix = f'name a topic of its own, as "{draft.name}.dead"'
+    source = _reading(draft, topic)
+    if source is not None:
+        draft.refuse(key, f"source.{source.name} reads {topic}", fix)
+    for sink in draft.sinks.values():
+        if sink.get("topic") == topic:
+            draft.refuse(key, f"sink.{sink.name} writes {topic}", fix)
+
+
+def _undecodable(view: Section) -> Iterator[Key]:
+    decrypts = any(protection.get("by") == "decrypt" for protection in view.protections)
+    if view.key[0] == "source" and not view.given("table"):
+        if view.get("format") not in {None, "raw"}:
+            yield (*view.key, "format")
+        elif decrypts:
+            yield (*view.key, "protect")
+
+
+def _dead_letters_missing(draft: Draft) -> None:
+    fix = f'add to [errors]: dead_letters = "{draft.name}.dead"'
+    default = draft.default_otherwise
+    by_default: list[Key] = []
+    for view in draft.views():
+        by_default += _undecodable(view)
+        for rule in view.rules:
+            otherwise = rule.get("otherwise")
+            if otherwise is None:
+                by_default.append(rule.key)
+            elif otherwise in _TO_DEAD_LETTERS:
+                draft.refuse(rule.key, f"{otherwise} needs errors.dead_letters", fix)
+    if default not in _TO_DEAD_LETTERS or not by_default:
+        return
+    if draft.errors.given("on_invalid"):
+        draft.refuse(("errors", "on_invalid"), f"{default} needs errors.dead_letters", fix)
+    else:
+        whose = _DEAD_LETTERED.get(str(by_default[0][-1]), "rows that do not meet the rule")
+        draft.refuse(
+            ("errors", "dead_letters"),
+            f"names no topic, but {whose} are dead-lettered by default",
+            f'{fix}, or on_invalid = "drop"',
+            under=by_default[0],
+        )

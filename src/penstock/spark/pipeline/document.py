@@ -1,4 +1,4 @@
-"""Document: a pipeline's file as text and values, with the line of every key.
+"""Document: a pipeline's file as text and values, with the line of every key; and problems of it.
 
 `read` rejects text that is not TOML. Later checks report other problems with the lines kept here:
 line n of a step's SQL, as Spark counts it, becomes a line of a file.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from penstock.base.errors import InvalidError
 from penstock.spark.pipeline.locations import Key, Locations, dotted, locate
-from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 
 FILE_NAME: Final = "pipeline.toml"
 FILE_BYTES_MAX: Final = 1 << 20
@@ -33,6 +34,41 @@ _FIXES: Final = (
     ("Expected newline", "begin a new line for the next key"),
     ("Expected ']'", "close the table's name with ]"),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Problem that keeps a pipeline from running. `where` is a key, as `source.orders.topic`."""
+
+    file: Path
+    line: int | None
+    where: str
+    message: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else str(self.file)
+        fix = f"; {self.fix}" if self.fix else ""
+        return f"{place}: {self.where}: {self.message}{fix}"
+
+
+def in_order(problems: Iterable[Problem], file: Path) -> tuple[Problem, ...]:
+    """Return problems by line, those of `file` before those of the files that it names."""
+
+    def place(one: Problem) -> tuple[bool, str, int]:
+        return one.file != file, str(one.file), one.line or 0
+
+    return tuple(sorted(problems, key=place))
+
+
+class PipelineInvalid(InvalidError):
+    """Pipeline file with problems; the error has all of them."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,23 +1,22 @@
 """Draft: the tables of a pipeline's file with their values converted, as input of the checks.
 
-A key whose value does not fit is reported here and has no value, but counts as given, so that one
-mistake does not become two.
+Values are converted as `spec.py` declares their keys. A key whose value does not fit is reported
+here and has no value, but counts as given, so that one mistake does not become two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
-from penstock.base.settings import Kind
-from penstock.spark.pipeline.document import Document
-from penstock.spark.pipeline.keys import NAMED, PROTECT, RULE, SINGLE, TOP, Table
-from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Unfit, nearest, type_name
+from penstock.base.settings import Kind, SettingInfo, by_name, describe
+from penstock.spark.pipeline.document import Document, Problem
+from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Located, Unfit, nearest, type_name
 from penstock.spark.pipeline.locations import Key
-from penstock.spark.pipeline.problems import Problem
+from penstock.spark.pipeline.spec import ENTRIES, NAMED, RULE, SINGLE, TOP, ErrorPolicy, Table
 
 NAME_CHARS_MAX: Final = 100
 """Longest name of a pipeline, a view or a sink; two names and a slash make a query's name."""
@@ -25,7 +24,7 @@ NAME_CHARS_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Table of the file."""
+    """Table of the file, or an entry of one. Values of `expect` and `protect` are sections."""
 
     key: Key
     raw: Mapping[str, Any]
@@ -45,35 +44,34 @@ class Section:
     def which(self, *names: str) -> tuple[str, ...]:
         return tuple(name for name in names if name in self.raw)
 
-
-@dataclass(frozen=True, slots=True)
-class RuleDraft:
-    """Rule; `otherwise` is None where the pipeline's default applies."""
-
-    key: Key
-    condition: str
-    otherwise: str | None
+    def fields(self, part: type[Any]) -> dict[str, Any]:
+        """Return the fields of a class of the spec that the section gives."""
+        infos = (info for info in describe(part) if info.name in self.values)
+        return {info.attribute: self.values[info.name] for info in infos}
 
     @property
-    def name(self) -> str:
-        return str(self.key[-1])
+    def rules(self) -> tuple[Section, ...]:
+        entries: tuple[Section, ...] = self.values.get("expect", ())
+        return entries
+
+    @property
+    def protections(self) -> tuple[Section, ...]:
+        entries: tuple[Section, ...] = self.values.get("protect", ())
+        return entries
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The whole file, converted except for contradictory or incomplete parts."""
+    """Whole file, converted except for contradictory or incomplete parts, and its problems."""
 
-    document: Document
-    name: str
-    run: Section
-    spark: Section
-    errors: Section
-    sources: Mapping[str, Section]
-    steps: Mapping[str, Section]
-    sinks: Mapping[str, Section]
-    rules: Mapping[Key, tuple[RuleDraft, ...]]
-    protections: Mapping[Key, tuple[Section, ...]]
-    problems: list[Problem] = field(default_factory=list)
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self._unknown((), document.values, (*_names(TOP.keys), *SINGLE, *NAMED))
+        self.sources, self.steps, self.sinks = map(self._named, NAMED)
+        self.name = self._pipeline_name()
+        self.run, self.errors = self._single("run"), self._single("errors")
+        settings = self.convert(("spark",), SETTINGS, document.values.get("spark", {}))
+        self.spark: dict[str, str] = settings or {}
 
     def refuse(self, key: Key, message: str, fix: str = "", *, under: Key = ()) -> None:
         self.problems.append(self.document.problem(key, message, fix, under=under))
@@ -82,95 +80,60 @@ class Draft:
         yield from self.sources.values()
         yield from self.steps.values()
 
+    def otherwise(self, rule: Section) -> str:
+        """Return the action for rows that do not meet a rule."""
+        return str(rule.get("otherwise") or self.default_otherwise)
 
-def draft(document: Document) -> Draft:
-    """Convert a document; its problems so far are in the draft."""
-    return _Drafting(document).run()
+    @property
+    def default_otherwise(self) -> str:
+        return str(self.errors.get("on_invalid") or by_name(ErrorPolicy)["on_invalid"].default)
 
-
-class _Drafting:
-    def __init__(self, document: Document) -> None:
-        self.document = document
-        self.problems: list[Problem] = []
-
-    def run(self) -> Draft:
-        values = self.document.values
-        self._unknown((), values, (*TOP.names(), *SINGLE, *NAMED))
-        named = {kind: self._named(kind) for kind in NAMED}
-        rules = {
-            section.key: tuple(self._rules(section))
-            for kind in ("source", "step")
-            for section in named[kind].values()
-        }
-        protections = {
-            section.key: tuple(self._protections(section))
-            for kind in ("source", "step")
-            for section in named[kind].values()
-        }
-        return Draft(
-            document=self.document,
-            name=self._pipeline_name(),
-            run=self._single("run"),
-            spark=self._spark(),
-            errors=self._single("errors"),
-            sources=named["source"],
-            steps=named["step"],
-            sinks=named["sink"],
-            rules=rules,
-            protections=protections,
-            problems=self.problems,
-        )
-
-    def _refuse(self, key: Key, message: str, fix: str = "") -> None:
-        self.problems.append(self.document.problem(key, message, fix))
+    def convert(self, key: Key, kind: Kind | None, value: object) -> Any:
+        """Return the spec's value; None, with a problem, if it does not fit."""
+        kind = kind or TEXT
+        try:
+            found = kind.convert(value)
+        except Unfit as unfit:
+            self.refuse(key, unfit.message, unfit.fix)
+            return None
+        return kind.locate(found, self.document.path) if isinstance(kind, Located) else found
 
     def _unknown(self, key: Key, raw: Mapping[str, Any], names: tuple[str, ...]) -> None:
         for name in raw:
             if name not in names:
                 close = nearest(name, names)
                 fix = f"write {close}" if close else f"known are {', '.join(names)}"
-                self._refuse((*key, name), "is not known here", fix)
+                self.refuse((*key, name), "is not known here", fix)
 
     def _table(self, key: Key, raw: object) -> dict[str, Any]:
         if isinstance(raw, dict):
             return raw
-        self._refuse(
+        self.refuse(
             key, f"must be a table, but is {type_name(raw)}", f"write [{'.'.join(map(str, key))}]"
         )
         return {}
 
     def _section(self, key: Key, raw: dict[str, Any], table: Table) -> Section:
-        self._unknown(key, raw, table.names())
+        self._unknown(key, raw, _names(table.keys))
         values = {}
         for known in table.keys:
-            if known.name in raw and known.kind is not None:
-                converted = self._convert((*key, known.name), known.kind, raw[known.name])
+            if known.name in raw:
+                convert = self._entries if known.name in ENTRIES else self.convert
+                converted = convert((*key, known.name), known.kind, raw[known.name])
                 if converted is not None:
                     values[known.name] = converted
         return Section(key, raw, values)
-
-    def _convert(self, key: Key, kind: Kind, value: object) -> Any:
-        try:
-            return kind.convert(value)
-        except Unfit as unfit:
-            self._refuse(key, unfit.message, unfit.fix)
-            return None
 
     def _single(self, name: str) -> Section:
         raw = self._table((name,), self.document.values.get(name, {}))
         return self._section((name,), raw, SINGLE[name])
 
-    def _spark(self) -> Section:
-        raw = self.document.values.get("spark", {})
-        converted = self._convert(("spark",), SETTINGS, raw)
-        return Section(("spark",), raw if converted is not None else {}, converted or {})
-
     def _named(self, kind: str) -> dict[str, Section]:
         tables = self._table((kind,), self.document.values.get(kind, {}))
-        known = NAMED[kind].names()
+        known = _names(NAMED[kind].keys)
         scalars = [name for name, raw in tables.items() if not isinstance(raw, dict)]
         if scalars and all(name in known for name in scalars):
-            self._refuse((kind,), "has no name", f"write [{kind}.NAME]")
+            self.refuse((kind,), "has no name", f"write [{kind}.NAME]")
             return {}
         return {
             name: self._section((kind, name), self._table((kind, name), raw), NAMED[kind])
@@ -180,7 +143,7 @@ class _Drafting:
     def _pipeline_name(self) -> str:
         given = self.document.values.get("name")
         default = self.document.default_name
-        name = default if given is None else self._convert(("name",), TEXT, given)
+        name = default if given is None else self.convert(("name",), TEXT, given)
         if name is None:
             return default
         try:
@@ -188,69 +151,40 @@ class _Drafting:
         except InvalidError as error:
             reason = getattr(error, "reason", error)
             said = f"{name!r} cannot name a pipeline: {reason}".replace("topic name", "name")
-            self._refuse(("name",), said, 'write name = "orders", with letters, digits, ., _ and -')
+            self.refuse(("name",), said, 'write name = "orders", with letters, digits, ., _ and -')
         if len(name) > NAME_CHARS_MAX:
-            self._refuse(
+            self.refuse(
                 ("name",),
                 f"has {len(name)} characters, the limit is {NAME_CHARS_MAX}",
                 "choose a shorter name",
             )
         return str(name)
 
-    def _rules(self, section: Section) -> Iterator[RuleDraft]:
-        if not section.given("expect"):
-            return
-        key = (*section.key, "expect")
-        given = section.raw["expect"]
-        if not isinstance(given, dict):
-            self._refuse(
-                key,
-                f"must be a table of rules, but is {type_name(given)}",
-                'write expect = {"amount is positive" = "amount > 0"}',
-            )
-            return
-        for name, raw in given.items():
-            rule = self._rule((*key, name), raw)
-            if rule is not None:
-                yield rule
-
-    def _protections(self, section: Section) -> Iterator[Section]:
-        if not section.given("protect"):
-            return
-        key = (*section.key, "protect")
-        given = section.raw["protect"]
-        if not isinstance(given, dict):
-            self._refuse(
-                key,
-                f"must be a table of columns, but is {type_name(given)}",
-                'write protect = {phone = "mask"}',
-            )
-            return
-        for column, raw in given.items():
-            part = (*key, column)
-            if isinstance(raw, dict):
-                found = self._section(part, raw, PROTECT)
-                if not found.given("by"):
-                    self._refuse(part, "has no protection", 'add by = "mask"')
-                yield found
-                continue
-            by = self._convert(part, PROTECT.keys[0].kind or TEXT, raw)
-            if by is not None:
-                yield Section(part, {"by": by}, {"by": by})
-
-    def _rule(self, key: Key, raw: object) -> RuleDraft | None:
+    def _entries(self, key: Key, kind: Kind | None, raw: object) -> tuple[Section, ...]:
+        """Return the rules or the protections of a view."""
+        name = str(key[-1])
+        table = ENTRIES[name]
         if not isinstance(raw, dict):
-            condition = self._convert(key, TEXT, raw)
-            return None if condition is None else RuleDraft(key, condition, None)
-        found = len(self.problems)
-        fields = self._section(key, raw, RULE)
-        if not fields.given("that"):
-            self._refuse(key, "has no condition", 'write {that = "amount > 0", otherwise = "drop"}')
-        if len(self.problems) > found:
-            return None
-        return RuleDraft(key, fields.get("that"), fields.get("otherwise"))
+            what = "" if kind is None else kind.words
+            said = f"must be a {what}, but is {type_name(raw)}"
+            self.refuse(key, said, f"write {name} = {{{table.example}}}")
+            return ()
+        entries = (self._entry((*key, entry), value, table) for entry, value in raw.items())
+        return tuple(entry for entry in entries if entry is not None)
+
+    def _entry(self, key: Key, raw: object, table: Table) -> Section | None:
+        first = table.keys[0]
+        if not isinstance(raw, dict):
+            value = self.convert(key, first.kind, raw)
+            return None if value is None else Section(key, {first.name: raw}, {first.name: value})
+        before = len(self.problems)
+        section = self._section(key, raw, table)
+        if not section.given(first.name):
+            self.refuse(key, *table.missing)
+        # A rule with a problem is left out, as its `otherwise` may be another than the default.
+        left_out = table is RULE and len(self.problems) > before
+        return None if left_out or section.get(first.name) is None else section
 
 
-def default_otherwise(errors: Section) -> str:
-    """Return the default action for rows that break a rule."""
-    return str(errors.get("on_invalid") or "dead-letter")
+def _names(keys: Iterable[SettingInfo]) -> tuple[str, ...]:
+    return tuple(key.name for key in keys)

@@ -1,4 +1,4 @@
-"""Checks of the other files that a pipeline names: schemas, SQL and Python.
+"""Checks of the other files that a pipeline names: schemas, SQL, Python and the keyring.
 
 Python is not run: the function is found in the syntax tree, and its number of parameters compared
 with the step's inputs, because a module may import packages that only the cluster has.
@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.pipeline.document import read_text
+from penstock.security.data.file_ring import KeyPlace, ring_at
+from penstock.security.data.key_ring import KeyRingUnusable
+from penstock.spark.pipeline.document import PipelineInvalid, Problem, read, read_text
 from penstock.spark.pipeline.draft import Draft, Section
 from penstock.spark.pipeline.kinds import nearest
 from penstock.spark.pipeline.locations import Key, dotted
-from penstock.spark.pipeline.problems import PipelineInvalid, Problem
+from penstock.spark.pipeline.spec import PipelineSpec, Source, Step
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -33,10 +35,10 @@ def check(draft: Draft) -> None:
 
 def sql_text(draft: Draft, step: Section) -> str | None:
     """Return a step's SQL, from its file or the key; None if it cannot be read."""
-    if not step.get("sql_file"):
+    file: Path | None = step.get("sql_file")
+    if file is None:
         text = step.get("sql")
         return None if text is None else str(text)
-    file = draft.document.path(step.get("sql_file"))
     try:
         return read_text(file, "") if file.is_file() else None
     except PipelineInvalid as invalid:
@@ -49,22 +51,20 @@ def _unreadable(draft: Draft, key: Key, invalid: PipelineInvalid) -> None:
     draft.problems.extend(problem for problem in problems if problem not in draft.problems)
 
 
-def _exists(draft: Draft, key: Key, given: str) -> Path | None:
-    file = draft.document.path(given)
+def _exists(draft: Draft, key: Key, file: Path) -> bool:
     if file.is_file():
-        return file
+        return True
     siblings = tuple(sorted(path.name for path in file.parent.glob(f"*{file.suffix}"))[:1000])
     close = nearest(file.name, siblings)
     fix = f"there is {close} beside it" if close else "paths are relative to the pipeline's file"
     draft.refuse(key, f"there is no file {file}", fix)
-    return None
+    return False
 
 
 def _python(draft: Draft, step: Section) -> None:
-    given, function = step.get("python")
+    file, function = step.get("python")
     key = (*step.key, "python")
-    file = _exists(draft, key, given)
-    if file is None:
+    if not _exists(draft, key, file):
         return
     try:
         tree = ast.parse(read_text(file, ""))
@@ -81,6 +81,7 @@ def _python(draft: Draft, step: Section) -> None:
     names = _names(tree)
     if function not in names:
         close = nearest(function, tuple(names))
+        given = step.raw["python"].rpartition(":")[0]
         fix = f"write {given}:{close}" if close else f"define {function} at the top of the file"
         draft.refuse(key, f"{given} has no function {function}", fix)
     found = names.get(function)
@@ -117,3 +118,29 @@ def _parameters(
             f"but {inputs} are given",
             "name one view for each parameter",
         )
+
+
+def keys_of(spec: PipelineSpec) -> KeyPlace | None:
+    """Return the location of a pipeline's keys; None if it names none."""
+    if spec.run.keys is None:
+        return None
+    return KeyPlace(ring=spec.run.keys, master=spec.run.master_key)
+
+
+def check_keys(spec: PipelineSpec) -> None:
+    """Open the keyring, if the pipeline needs it.
+
+    Raises:
+        PipelineInvalid: it is missing, readable by others, or its master key does not fit.
+    """
+    place = keys_of(spec)
+    parts: list[Source | Step] = [*spec.sources.values(), *spec.steps.values()]
+    if place is None or not any(
+        protection.needs_keys for part in parts for protection in part.protections
+    ):
+        return
+    try:
+        ring_at(place)
+    except KeyRingUnusable as error:
+        problem = read(spec.file).problem(("run", "keys"), str(error))
+        raise PipelineInvalid((problem,)) from error

@@ -1,7 +1,9 @@
 """Views as data frames: reading topics, opening values, running steps.
 
 Streams and batches use the same functions. A source's view has the fields of its value and
-`_record`; see `spec.py`.
+`_record`; see `spec.py`. The views of a query with a stateful root have no rejected records: a
+record query has them. They are made over streams, to run them, and over the records of a batch, to
+find those that Spark drops (`late.py`).
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from penstock.security.data.file_ring import KeyPlace
 from penstock.spark.formats.decoders import Decoder, decoder
 from penstock.spark.outbox import read_outbox
 from penstock.spark.pipeline import protecting
+from penstock.spark.pipeline.files import keys_of
+from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.reads import Read
-from penstock.spark.pipeline.rules import judged
+from penstock.spark.pipeline.rules import accepted, judged, met
 from penstock.spark.pipeline.spec import (
     ERROR,
     RECORD,
@@ -37,6 +41,7 @@ from penstock.spark.pipeline.spec import (
 )
 from penstock.spark.schema import COLUMN_NAMES, HEADERS, VALUE, quoted, spark_schema
 from penstock.spark.schema import ERROR as UNDECODED
+from penstock.spark.tables import read_table
 
 Ranges = Mapping[str, Mapping[str, Sequence[int]]]
 """Offsets [first, end) by topic and partition, as in JSON."""
@@ -297,3 +302,57 @@ def module_name(step: Step) -> str:
 
 def union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(lambda a, b: a.unionByName(b), frames)
+
+
+def views(
+    spark: SparkSession,
+    spec: PipelineSpec,
+    plan: QueryPlan,
+    decoders: Mapping[str, Decoder],
+    *,
+    records: Callable[[str], DataFrame],
+    timed: Callable[[DataFrame, Source | Step], DataFrame],
+) -> dict[str, DataFrame]:
+    """Make the tables, sources and streamed steps of a query.
+
+    Args:
+        records: the records of a source.
+        timed: adds watermark and deduplication to the view of a source or step.
+    """
+    found: dict[str, DataFrame] = {}
+    keys = keys_of(spec)
+    for name in plan.tables:
+        found[name] = read_table(spark, spec.sources[name].table or "")
+    for name in plan.sources:
+        source = spec.sources[name]
+        rows = source_view(
+            records(name), source, decoders[name], on_error=spec.errors.on_invalid, keys=keys
+        )
+        good = protecting.protected(accepted(rows), source, keys)
+        found[name] = timed(good, source)
+    return with_steps(spark, spec, plan, found, timed)
+
+
+def with_steps(
+    spark: SparkSession,
+    spec: PipelineSpec,
+    plan: QueryPlan,
+    inputs: Mapping[str, DataFrame],
+    timed: Callable[[DataFrame, Source | Step], DataFrame],
+) -> dict[str, DataFrame]:
+    """Add the streamed steps of a query to the views of its tables and sources.
+
+    The views' names are registered with Spark only until the steps are analysed.
+    """
+    found = dict(inputs)
+    for name, view in found.items():
+        view.createOrReplaceTempView(name)
+    for name in plan.streamed:
+        step = spec.steps[name]
+        made = run_step(spark, step, found)
+        good = protecting.protected(met(made, step.rules), step, keys_of(spec))
+        found[name] = timed(good, step)
+        found[name].createOrReplaceTempView(name)
+    for name in found:
+        spark.catalog.dropTempView(name)
+    return found

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from penstock.base.errors import InvalidError
@@ -94,21 +96,13 @@ def flag(value: object) -> bool:
     return value
 
 
-def count(value: object) -> int:
-    return _whole(value, 1)
-
-
-def count_or_none(value: object) -> int:
-    return _whole(value, 0)
-
-
-def _whole(value: object, least: int) -> int:
+def _whole(value: object, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         digits = value.replace("_", "") if isinstance(value, str) else ""
         fix = f"write {digits}, without quotes" if digits.isdigit() else ""
         raise Unfit(f"must be a whole number, but is {type_name(value)}", fix)
-    if not least <= value <= COUNT_MAX:
-        raise Unfit(f"is {value}, must be from {least} to {COUNT_MAX}", "write a number in between")
+    if not least <= value <= most:
+        raise Unfit(f"is {value}, must be from {least} to {most}", "write a number in between")
     return value
 
 
@@ -276,7 +270,7 @@ def rows(value: object) -> int | None:
     """Return the rows of a console: true for the default, or a number; None for false."""
     if isinstance(value, bool):
         return 20 if value else None
-    return _whole(value, 1)
+    return _whole(value, 1, COUNT_MAX)
 
 
 def function(value: object) -> tuple[str, str]:
@@ -341,21 +335,34 @@ def master_key(value: object) -> str:
     return given
 
 
+def whole(least: int, most: int = COUNT_MAX) -> Kind:
+    return Kind("whole number", lambda value: _whole(value, least, most))
+
+
 def choice(*words: str) -> Kind:
     return Kind(", ".join(f"`{word}`" for word in words), one_of(*words))
 
 
+@dataclass(frozen=True, slots=True)
+class Located(Kind):
+    """Kind of values with a path; `locate` makes the path absolute."""
+
+    locate: Callable[[Any, Callable[[str], Path]], Any]
+
+
 TEXT: Final = Kind("text", text)
-PATH: Final = Kind("path", text)
-PLACE: Final = Kind("path or URI", text)
+PATH: Final = Located("path", text, lambda given, path: path(given))
+PLACE: Final = Located(
+    "path or URI", text, lambda given, path: given if "://" in given else str(path(given))
+)
 COLUMN: Final = Kind("column", text)
 COLUMNS: Final = Kind("column or list of columns", texts)
 VIEW: Final = Kind("view", text)
 VIEWS: Final = Kind("view or list of views", texts)
 SQL: Final = Kind("SQL", text)
 FLAG: Final = Kind("true or false", flag)
-COUNT: Final = Kind("whole number", count)
-COUNT_OR_NONE: Final = Kind("whole number", count_or_none)
+COUNT: Final = whole(1)
+COUNT_OR_NONE: Final = whole(0)
 SIZE: Final = Kind("size", size)
 INTERVAL: Final = Kind("interval", seconds)
 DELAY: Final = Kind("interval", delay)
@@ -363,15 +370,20 @@ GROWING: Final = Kind("list of intervals", growing_seconds)
 TRIGGER: Final = Kind("`now`, `once` or interval", trigger)
 START: Final = Kind("`earliest`, `latest` or time", start)
 TOPIC: Final = Kind("topic", topic)
+ONE_TOPIC: Final = Kind("topic", lambda value: (topic(value),))
 TOPICS: Final = Kind("list of topics", topics)
 PATTERN: Final = Kind("regular expression", pattern)
 SERVERS: Final = Kind("`host:port`, with commas between several", servers)
 URL: Final = Kind("URL, with commas between several", urls)
 ROWS: Final = Kind("true or number of rows", rows)
-FUNCTION: Final = Kind("`file.py:function`", function)
+FUNCTION: Final = Located(
+    "`file.py:function`", function, lambda given, path: (path(given[0]), given[1])
+)
+EVOLVE: Final = Kind("`none`, `add`", lambda value: one_of("none", "add")(value) == "add" or None)
 SETTINGS: Final = Kind("", settings)
-RULES: Final = Kind("table of rules", lambda value: value)
-"""Kind of rules: tables of names that the file chooses; `draft.py` reads them."""
-PROTECTIONS: Final = Kind("table of columns", lambda value: value)
-"""Kind of protections: tables by the names of columns; `draft.py` reads them."""
-MASTER_KEY: Final = Kind("path or `env:NAME`", master_key)
+RULES: Final = Kind("table of rules", dict)
+PROTECTIONS: Final = Kind("table of columns", dict)
+MASTER_KEY: Final = Located(
+    "path or `env:NAME`", master_key,
+    lambda given, path: given if given.startswith(ENVIRONMENT) else str(path(given)),
+)  # fmt: skip

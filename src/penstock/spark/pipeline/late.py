@@ -34,7 +34,7 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 
 from penstock.base.errors import UnavailableError
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import frames, streams
+from penstock.spark.pipeline import frames
 from penstock.spark.pipeline.causes import cause_of
 from penstock.spark.pipeline.frames import Ranges, StepFailed
 from penstock.spark.pipeline.graph import QueryPlan
@@ -169,7 +169,7 @@ class LateRows:
             first: whether each source begins at its start, not at the ranges'.
         """
         try:
-            views = streams.views(
+            views = frames.views(
                 spark,
                 self._spec,
                 self._plan,

@@ -11,26 +11,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar
 
-from penstock.base.settings import describe
+from penstock.base.settings import by_name
 from penstock.formats import ValueFormat
-from penstock.security.data.key_ring import ENVIRONMENT as ENVIRONMENT_KEY
-from penstock.spark.pipeline.checking import check
-from penstock.spark.pipeline.connections import step_inputs, table_path, view_named
-from penstock.spark.pipeline.document import read
-from penstock.spark.pipeline.draft import Draft, Section, default_otherwise, draft
+from penstock.spark.pipeline.checking import check, step_inputs, view_named
+from penstock.spark.pipeline.document import PipelineInvalid, Problem, read
+from penstock.spark.pipeline.draft import Draft, Section
 from penstock.spark.pipeline.files import sql_text
-from penstock.spark.pipeline.keys import FORMAT
-from penstock.spark.pipeline.kinds import Unfit, servers, url
 from penstock.spark.pipeline.locations import dotted
-from penstock.spark.pipeline.problems import PipelineInvalid, Problem
 from penstock.spark.pipeline.spec import (
     ADMIN,
     BOOTSTRAP,
     ConsoleSink,
     ErrorPolicy,
-    Otherwise,
+    Evolve,
+    FormatKeys,
+    OneTopic,
     PipelineSpec,
     Protection,
     PythonStep,
@@ -43,13 +40,15 @@ from penstock.spark.pipeline.spec import (
     TopicSink,
 )
 
+T = TypeVar("T")
+
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "bootstrap": "PENSTOCK_BOOTSTRAP",
     "admin": "PENSTOCK_ADMIN_URL",
 }
 STATE_DIRECTORY: Final = ".penstock"
 _MAKING: Final[Mapping[str, tuple[str, ...]]] = {
-    "source": ("topic", "topics", "pattern", "table", "outbox", *(info.name for info in FORMAT)),
+    "source": ("topic", "topics", "pattern", "table", "outbox", *by_name(FormatKeys)),
     "step": ("sql", "sql_file", "python", "inputs"),
 }
 """Keys that determine a view's rows and columns."""
@@ -109,21 +108,18 @@ def survey(
         PipelineInvalid: the file is missing, or not TOML.
     """
     document = read(path)
-    drafted = draft(document)
-    given = {
-        "bootstrap": _address(drafted, "bootstrap", bootstrap, BOOTSTRAP),
-        "admin": _address(drafted, "admin", admin, ADMIN),
-    }
+    drafted = Draft(document)
+    run = _run(drafted, bootstrap, admin, state)
     problems = check(drafted)
     spec = PipelineSpec(
         name=drafted.name,
         file=document.file,
-        run=_run(drafted, given["bootstrap"], given["admin"], state),
+        run=run,
         sources={name: _source(drafted, source) for name, source in drafted.sources.items()},
         steps={name: _step(drafted, step) for name, step in drafted.steps.items()},
         sinks={name: _sink(drafted, sink) for name, sink in drafted.sinks.items() if _leads(sink)},
-        errors=ErrorPolicy(**_fields(ErrorPolicy, drafted.errors)),
-        spark=dict(drafted.spark.values),
+        errors=_made(ErrorPolicy, drafted.errors),
+        spark=drafted.spark,
     )
     wrong = [problem.where for problem in problems]
     unsure = (view.name for view in drafted.views() if _is_unsure(view, wrong))
@@ -141,127 +137,80 @@ def _leads(sink: Section) -> bool:
 
 
 def _address(drafted: Draft, name: str, flag: str | None, default: str) -> str:
-    convert = servers if name == "bootstrap" else url
-    variable = ENVIRONMENT[name]
     if not flag and drafted.run.given(name):
         return str(drafted.run.get(name) or default)
+    kind, variable = by_name(RunOptions)[name].kind, ENVIRONMENT[name]
     for value, where in ((flag, f"--{name}"), (os.environ.get(variable), variable)):
-        if not value:
-            continue
-        try:
-            return convert(value)
-        except Unfit as unfit:
-            drafted.problems.append(
-                Problem(
-                    file=drafted.document.file,
-                    line=None,
-                    where=where,
-                    message=unfit.message,
-                    fix=unfit.fix,
-                )
-            )
-            return default
+        if value:
+            return str(drafted.convert((where,), kind, value) or default)
     return default
 
 
-def _fields(kind: type[Any], section: Section, **others: Any) -> dict[str, Any]:
-    """Return the fields of a class of the spec that the section gives; `others` win."""
-    given = {info.attribute: section.get(info.name) for info in describe(kind)}
-    return {name: value for name, value in (given | others).items() if value is not None}
+def _made(part: type[T], section: Section, **others: Any) -> T:
+    """Return a part of the spec with the fields that the section gives; `others` win."""
+    return part(**(section.fields(part) | others))
 
 
-def _run(drafted: Draft, bootstrap: str, admin: str, state: Path | str | None) -> RunOptions:
-    default = f"{STATE_DIRECTORY}/{drafted.name}"
-    directory = drafted.document.path(drafted.run.get("state") or default)
+def _run(
+    drafted: Draft, bootstrap: str | None, admin: str | None, state: Path | str | None
+) -> RunOptions:
+    default = drafted.document.path(f"{STATE_DIRECTORY}/{drafted.name}")
+    directory = drafted.run.get("state") or default
     if state is not None:
         directory = Path(state).expanduser().resolve()
-    locations = {
-        "bootstrap": bootstrap,
-        "admin_url": admin,
-        "state": directory,
-        "keys": _path(drafted, drafted.run.get("keys")),
-        "master_key": _master_key(drafted, drafted.run.get("master_key")),
-    }
-    return RunOptions(**_fields(RunOptions, drafted.run, **locations))
-
-
-def _source(drafted: Draft, source: Section) -> Source:
-    topic, table = source.get("topic"), source.get("table")
-    formats = {info.name: source.get(info.name) for info in FORMAT if source.get(info.name)}
-    formats["kind"] = formats.pop("format", "raw")
-    formats["schema_file"] = _path(drafted, formats.get("schema_file"))
-    return Source(
-        **_fields(
-            Source,
-            source,
-            name=source.name,
-            topics=(topic,) if topic is not None else source.get("topics"),
-            table=None if table is None else table_path(drafted, table),
-            outbox=_path(drafted, source.get("outbox")),
-            value_format=ValueFormat(**formats),
-            rules=_rules(drafted, source),
-            protections=_protections(drafted, source),
-        )
+    return _made(
+        RunOptions,
+        drafted.run,
+        bootstrap=_address(drafted, "bootstrap", bootstrap, BOOTSTRAP),
+        admin_url=_address(drafted, "admin", admin, ADMIN),
+        state=directory,
     )
 
 
-def _path(drafted: Draft, given: str | None) -> Path | None:
-    return None if given is None else drafted.document.path(given)
-
-
-def _master_key(drafted: Draft, given: str | None) -> str | None:
-    if given is None or given.startswith(ENVIRONMENT_KEY):
-        return given
-    return str(drafted.document.path(given))
+def _source(drafted: Draft, source: Section) -> Source:
+    return _made(
+        Source,
+        source,
+        **source.fields(OneTopic),
+        name=source.name,
+        value_format=ValueFormat(**source.fields(FormatKeys)),
+        rules=_rules(drafted, source),
+        protections=_protections(source),
+    )
 
 
 def _step(drafted: Draft, step: Section) -> Step:
     python = step.get("python")
-    if python is not None:
-        python = PythonStep(file=drafted.document.path(python[0]), function=python[1])
-    return Step(
-        **_fields(
-            Step,
-            step,
-            name=step.name,
-            sql=sql_text(drafted, step),
-            python=python,
-            inputs=step_inputs(drafted, step),
-            rules=_rules(drafted, step),
-            protections=_protections(drafted, step),
-        )
-    )
-
-
-def _protections(drafted: Draft, view: Section) -> tuple[Protection, ...]:
-    return tuple(
-        Protection(**_fields(Protection, section, column=section.name))
-        for section in drafted.protections.get(view.key, ())
-        if section.get("by") is not None
+    return _made(
+        Step,
+        step,
+        name=step.name,
+        sql=sql_text(drafted, step),
+        python=None if python is None else PythonStep(file=python[0], function=python[1]),
+        inputs=step_inputs(drafted, step),
+        rules=_rules(drafted, step),
+        protections=_protections(step),
     )
 
 
 def _rules(drafted: Draft, view: Section) -> tuple[Rule, ...]:
-    default = default_otherwise(drafted.errors)
     return tuple(
-        Rule(
-            name=rule.name,
-            condition=rule.condition,
-            otherwise=cast(Otherwise, rule.otherwise or default),
-        )
-        for rule in drafted.rules.get(view.key, ())
+        _made(Rule, rule, name=rule.name, otherwise=drafted.otherwise(rule)) for rule in view.rules
     )
+
+
+def _protections(view: Section) -> tuple[Protection, ...]:
+    return tuple(_made(Protection, entry, column=entry.name) for entry in view.protections)
 
 
 def _sink(drafted: Draft, sink: Section) -> Sink:
     view = view_named(drafted, sink.get("from"))
-    return Sink(name=sink.name, view=view, to=_target(drafted, sink))
+    return Sink(name=sink.name, view=view, to=_target(sink))
 
 
-def _target(drafted: Draft, sink: Section) -> TableSink | TopicSink | ConsoleSink:
+def _target(sink: Section) -> TableSink | TopicSink | ConsoleSink:
     if sink.given("table"):
-        table = table_path(drafted, sink.get("table"))
-        adds = sink.get("add_columns") or sink.get("evolve") == "add"
-        return TableSink(**_fields(TableSink, sink, table=table, add_columns=adds))
-    kind = TopicSink if sink.given("topic") else ConsoleSink
-    return kind(**_fields(kind, sink))
+        return _made(TableSink, sink, **sink.fields(Evolve))
+    if sink.given("topic"):
+        return _made(TopicSink, sink)
+    return _made(ConsoleSink, sink)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.spark.formats.decoders import Decoder
-from penstock.spark.pipeline import frames, streams
+from penstock.spark.pipeline import frames
 from penstock.spark.pipeline.batches import BatchJob, RecordJob, RootJob, may_hold
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Journal
@@ -78,7 +78,7 @@ class Prepared:
 
         It uses the runner's session, whose listeners receive its events.
         """
-        views = streams.views(
+        views = frames.views(
             spark,
             self.spec,
             plan,

@@ -29,9 +29,9 @@ from penstock.spark.pipeline.analysis import plans
 from penstock.spark.pipeline.batches import may_hold
 from penstock.spark.pipeline.causes import cause_of, is_lasting
 from penstock.spark.pipeline.definitions import Definitions
+from penstock.spark.pipeline.files import check_keys
 from penstock.spark.pipeline.graph import QueryPlan
 from penstock.spark.pipeline.journal import Journal
-from penstock.spark.pipeline.keyring import check_keys
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.progress_listener import ProgressBook
 from penstock.spark.pipeline.queries import Prepared, group_id

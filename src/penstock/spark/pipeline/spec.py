@@ -1,4 +1,4 @@
-"""Specification of a pipeline: the checked content of its file.
+"""Specification of a pipeline: the checked content of its file, and the declaration of its keys.
 
     name = "orders"
 
@@ -26,8 +26,9 @@
 Names of sources and steps share one space: they are the views that SQL reads. A source's view has
 the fields of its value and the column `_record`, a struct of its record (topic, partition, offset,
 timestamp, key, value, headers, and attempt, the number of tries before this one); a step keeps it
-if it selects it. Sinks drop it. Relative paths are relative to the file. `parsing.py` makes these
-values; `keys.py` has the tables of all keys.
+if it selects it. Sinks drop it. Relative paths are relative to the file.
+
+Each key is declared by the field that has its value: name, kind, default and documentation.
 """
 
 from __future__ import annotations
@@ -37,9 +38,10 @@ from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from penstock.base.settings import setting
+from penstock.base.settings import SettingInfo, by_name, describe, setting
 from penstock.formats import ValueFormat
-from penstock.security.data.masks import FIXED, Mask
+from penstock.formats.value_format import KINDS as FORMATS
+from penstock.security.data.masks import FIXED, KEPT_MAX, Mask
 from penstock.security.data.masks import KINDS as MASKS
 from penstock.security.data.tokens import DEFAULT_LENGTH, LENGTHS_MAX, TokenForm
 from penstock.spark.pipeline import kinds
@@ -96,10 +98,10 @@ class Protection:
         kind=kinds.choice(*MASKS),
     )  # fmt: skip
     first: int = setting(
-        0, "Of the mask `keep`: characters shown at the front.", kind=kinds.COUNT_OR_NONE
+        0, "Of the mask `keep`: characters shown at the front.", kind=kinds.whole(0, KEPT_MAX)
     )
     last: int = setting(
-        0, "Of the mask `keep`: characters shown at the end.", kind=kinds.COUNT_OR_NONE
+        0, "Of the mask `keep`: characters shown at the end.", kind=kinds.whole(0, KEPT_MAX)
     )
     text: str = setting(
         FIXED, "Of other masks: what stands for a value that shows nothing.", kind=kinds.TEXT
@@ -151,20 +153,14 @@ class View:
     """Common fields of sources and steps.
 
     `time` (a column) and `delay` (an interval) make a watermark. `deduplicate` names columns whose
-    combinations pass once within the watermark's delay. Source: View of topics, of an outbox, or of
-    a table.
-
-    Exactly one of `topics`, `pattern` and `table` is given; `outbox` is the root of the payloads
-    that the topics' pointers name. `table` is read as it is when a batch begins. `start` applies to
-    a query without a checkpoint.
+    combinations pass once within the watermark's delay.
     """
 
     name: str
     time: str | None = setting(
-        None,
-        "The column with the time of the event. Makes a watermark, with `delay`.",
+        None, "The column with the time of the event. Makes a watermark, with `delay`.",
         kind=kinds.COLUMN,
-    )
+    )  # fmt: skip
     delay: str | None = setting(
         None, "How late rows may come, behind the newest `time` seen, and still be counted.",
         kind=kinds.DELAY,
@@ -309,11 +305,9 @@ class TopicSink:
         None, "Of topics: an expression for the record's key.", kind=kinds.SQL, shown="null"
     )
     value: str | None = setting(
-        None,
-        "Of topics: an expression for the record's value.",
-        kind=kinds.SQL,
+        None, "Of topics: an expression for the record's value.", kind=kinds.SQL,
         shown="the row as JSON",
-    )
+    )  # fmt: skip
     partition: str | None = setting(
         None, "Of topics: an expression for the partition.", kind=kinds.SQL, shown="by the key"
     )
@@ -321,15 +315,13 @@ class TopicSink:
         None, "Of topics: an expression for the headers.", kind=kinds.SQL, shown="none"
     )
     transactional: bool = setting(
-        False,
-        "Of topics: whether readers of committed records see a batch all at once.",
+        False, "Of topics: whether readers of committed records see a batch all at once.",
         kind=kinds.FLAG,
-    )
+    )  # fmt: skip
     ordered: bool = setting(
-        False,
-        "Of topics: whether records of one `key` keep the order of the source's.",
+        False, "Of topics: whether records of one `key` keep the order of the source's.",
         kind=kinds.FLAG,
-    )
+    )  # fmt: skip
     codec: str = _codec("none")
 
 
@@ -447,7 +439,12 @@ class RunOptions:
 class PipelineSpec:
     """Whole pipeline. Mappings keep the order of the file."""
 
-    name: str
+    name: str = setting(
+        MISSING, "Names the pipeline in its consumer groups, tables' commits and state. Letters,"
+        " digits, `.`, `_` and `-`. A pipeline with another name starts without state.",
+        kind=kinds.TEXT,
+        shown="the file's name without its ending; the directory's, for a `pipeline.toml`",
+    )  # fmt: skip
     file: Path
     run: RunOptions
     sources: Mapping[str, Source]
@@ -455,3 +452,149 @@ class PipelineSpec:
     sinks: Mapping[str, Sink]
     errors: ErrorPolicy
     spark: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneTopic:
+    """Other key of a source's topics."""
+
+    topics: tuple[str, ...] = setting((), "One topic.", name="topic", kind=kinds.ONE_TOPIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatKeys:
+    """Keys of a source's `value_format`, by the fields of `ValueFormat`."""
+
+    SEPARATOR: ClassVar = "_"
+
+    kind: str = setting(
+        "raw", "What the bytes of a value are. `raw` passes them on in the column `value`; `text`"
+        " is UTF-8.", name="format", kind=kinds.choice(*FORMATS),
+    )  # fmt: skip
+    schema: str | None = setting(
+        None, 'Of `json`, required: Spark\'s DDL (`"id bigint, at timestamp"`), or `infer`, which'
+        " reads a sample.", kind=kinds.TEXT,
+    )  # fmt: skip
+    schema_file: str | None = setting(
+        None, "Of `json-schema`, `avro` and `protobuf`, required: a `.json`, `.avsc`, `.proto` file"
+        " or a compiled descriptor set.", kind=kinds.PATH,
+    )  # fmt: skip
+    message: str | None = setting(
+        None, "Of `protobuf`, required: the full name of the message.", kind=kinds.TEXT
+    )
+    framing: str = setting(
+        "none", "`confluent` skips the bytes that a schema registry's serialisers write first.",
+        kind=kinds.choice("none", "confluent"),
+    )  # fmt: skip
+    unknown_fields: str = setting(
+        "ignore", "Of `json` and `json-schema`: whether a field outside the schema is an error.",
+        kind=kinds.choice("ignore", "reject"),
+    )  # fmt: skip
+    decimals: str = setting(
+        "exact", "Of formats with a schema: how a value is read that has more digits than its"
+        " column. `exact` rejects it; `round` rounds decimals half up, and cuts fractions of a"
+        " second behind microseconds.", kind=kinds.choice("exact", "round"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evolve:
+    """Other key of a table sink's `add_columns`."""
+
+    add_columns: bool = setting(
+        False, "Of tables: `add` equals `add_columns = true`.", name="evolve", kind=kinds.EVOLVE,
+        shown="`none`",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlFile:
+    """Other key of a step's SQL."""
+
+    sql: Path | None = setting(
+        None, "The same as `sql`, in a file of its own.", name="sql_file", kind=kinds.PATH
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Table of the file; `example` shows the entries of one below a view.
+
+    An entry that is not a table is a value of the first key. `missing` is the problem and the fix
+    of an entry without that key.
+    """
+
+    heading: str
+    meaning: str
+    keys: tuple[SettingInfo, ...] = ()
+    example: str = ""
+    missing: tuple[str, str] = ("", "")
+
+
+_OF_VIEWS: Final = by_name(View)
+
+
+def _keys(*parts: type[Any]) -> tuple[SettingInfo, ...]:
+    found: dict[str, SettingInfo] = {}
+    for info in (info for part in parts for info in describe(part)):
+        found.setdefault(info.name, info)
+    return tuple(info for name, info in found.items() if name not in _OF_VIEWS)
+
+
+TOP: Final = Table("Top level", "", _keys(PipelineSpec))
+RUN: Final = Table("[run]", "How the pipeline runs.", _keys(RunOptions))
+SPARK: Final = Table(
+    "[spark]",
+    "Settings of Spark's session, as text, numbers, true or false. `spark.` may be left out, and"
+    ' names may be written with quotes (`"spark.sql.shuffle.partitions" = 4`) or without'
+    " (`sql.shuffle.partitions = 4`).",
+)
+SOURCE: Final = Table(
+    "[source.NAME]",
+    "A view of the records of topics, or of a table. Exactly one of `topic`, `topics`, `pattern`"
+    " and `table` is given. The view has the fields of the value, and `_record`, a struct of"
+    " the record they came from (`topic`, `partition`, `offset`, `timestamp`, `key`, `value`,"
+    " `headers`, and `attempt`, the number of tries before this one). A table's rows have no"
+    " `_record`.",
+    (*_keys(OneTopic, Source, FormatKeys), *_OF_VIEWS.values()),
+)
+STEP: Final = Table(
+    "[step.NAME]",
+    "A view made of other views. Exactly one of `sql`, `sql_file` and `python` defines it. It keeps"
+    " `_record` if it selects it; rules that keep records need it. SQL reads the views whose names"
+    " replace a table (after FROM and JOIN, and in their lists); names with dots are"
+    " tables of a catalog.",
+    (*_keys(Step, SqlFile), *_OF_VIEWS.values()),
+)
+SINK: Final = Table(
+    "[sink.NAME]",
+    "Target of a view, written exactly once. Exactly one of `table`, `topic` and `console` names"
+    " it. The column `_record` is left out.",
+    _keys(Sink, TableSink, Evolve, TopicSink, ConsoleSink),
+)
+ERRORS: Final = Table(
+    "[errors]",
+    "What happens to records that cannot be decoded, and to rows that do not meet a rule.",
+    _keys(ErrorPolicy),
+)
+RULE: Final = Table(
+    "Rules",
+    "In `[source.NAME.expect]` and `[step.NAME.expect]`, a name and a condition in SQL:"
+    ' `"amount is positive" = "amount > 0"`, or a table with these keys. A condition that is null'
+    " is not met.",
+    _keys(Rule),
+    '"amount is positive" = "amount > 0"',
+    ("has no condition", 'write {that = "amount > 0", otherwise = "drop"}'),
+)
+PROTECT: Final = Table(
+    "Protection",
+    "In `[source.NAME.protect]` and `[step.NAME.protect]`, a column and what becomes of it:"
+    ' `phone = "mask"`, or a table with these keys:'
+    " [the guide](../guides/field-protection.md) has examples.",
+    _keys(Protection),
+    'phone = "mask"',
+    ("has no protection", 'add by = "mask"'),
+)
+ENTRIES: Final[Mapping[str, Table]] = {"expect": RULE, "protect": PROTECT}
+NAMED: Final[Mapping[str, Table]] = {"source": SOURCE, "step": STEP, "sink": SINK}
+SINGLE: Final[Mapping[str, Table]] = {"run": RUN, "spark": SPARK, "errors": ERRORS}

@@ -20,9 +20,9 @@ from penstock.base.errors import InvalidError, UnavailableError
 from penstock.spark.formats.decoders import Decoder
 from penstock.spark.pipeline import blocking, frames, protecting, rules
 from penstock.spark.pipeline.dead_letters import BatchDeadLetters
+from penstock.spark.pipeline.files import keys_of
 from penstock.spark.pipeline.graph import QueryPlan, keeps
 from penstock.spark.pipeline.journal import Entry
-from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.late import LATE, Bounds, LateRows
 from penstock.spark.pipeline.retry_store import SCHEMA, TooManyHeld
 from penstock.spark.pipeline.rules import OTHERWISE, RULE

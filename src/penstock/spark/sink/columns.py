@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.sink.errors import InvalidRows
+from penstock.spark.errors import InvalidRows
 
 VALUE: Final = "value"
 TOPIC: Final = "topic"

@@ -20,10 +20,20 @@ from penstock.base.ids import TopicPartition
 from penstock.client.admin_http import Answer, Body
 from penstock.client.errors import AdminUnavailable
 from penstock.spark.admin_http import BrokerAdmins
-from penstock.spark.errors import NotPenstock, UnknownTopics
-from penstock.spark.sink import limits
+from penstock.spark.errors import (
+    CommitRefused,
+    CommitUnfinished,
+    NotPenstock,
+    SinkOwnerChanged,
+    UnknownTopics,
+)
 from penstock.spark.sink.blobs import Blob
-from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwnerChanged
+from penstock.spark.sink.store import STAGING_TIMEOUT_SECONDS
+
+MANIFEST_BYTES_MAX: Final = 16 << 20
+"""Largest commit, as the broker limits it."""
+DISCARD_TIMEOUT_SECONDS: Final = 5.0
+"""Longest wait for another broker to remove its copies after a commit."""
 
 _DONE: Final = "done"
 _UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
@@ -68,9 +78,7 @@ class Commits:
         Raises:
             NotPenstock, AdminUnavailable: as `BrokerAdmin.call`.
         """
-        answer = self._admins.call(
-            "GET", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS
-        )
+        answer = self._admins.call("GET", self._path, timeout_seconds=STAGING_TIMEOUT_SECONDS)
         if answer.status == http.HTTPStatus.NOT_FOUND:
             return False
         if answer.status != http.HTTPStatus.OK or not isinstance(answer.body.get("batch"), int):
@@ -149,7 +157,7 @@ class Commits:
         held = {url for blob in blobs for url in blob.holders}
         if len(held) < 2:
             return
-        path, timeout = f"{self._path}/commits/{batch_id}", limits.DISCARD_TIMEOUT_SECONDS
+        path, timeout = f"{self._path}/commits/{batch_id}", DISCARD_TIMEOUT_SECONDS
         for url in held:
             try:
                 self._admins.call("POST", path, manifest, timeout_seconds=timeout, among=(url,))
@@ -164,19 +172,19 @@ class Commits:
         """
         if self._admins.unanswered:
             return
-        self._admins.call("DELETE", self._path, timeout_seconds=limits.STAGING_TIMEOUT_SECONDS)
+        self._admins.call("DELETE", self._path, timeout_seconds=STAGING_TIMEOUT_SECONDS)
 
     def _manifest(self, batch_id: int, owner: str | None, blobs: Sequence[Blob]) -> Body:
         entries = ",".join(blob.entry() for blob in blobs)
         # Sent only if needed: older brokers reject unknown fields.
         transactional = ',"transactional":true' if self._transactional else ""
         manifest = f'{{"owner":{json.dumps(owner)},"blobs":[{entries}]{transactional}}}'.encode()
-        if len(manifest) > limits.MANIFEST_BYTES_MAX:
+        if len(manifest) > MANIFEST_BYTES_MAX:
             sections = sum(len(blob.sections) for blob in blobs)
             raise CommitRefused(
                 f"{self._what(batch_id)} has {len(blobs)} blobs with {sections} sections, which"
                 f" make a commit request of {len(manifest)} bytes; the limit is"
-                f" {limits.MANIFEST_BYTES_MAX} bytes. Make batches smaller (option"
+                f" {MANIFEST_BYTES_MAX} bytes. Make batches smaller (option"
                 " maxRecordsPerTrigger of the source)",
                 "message_too_large",
             )

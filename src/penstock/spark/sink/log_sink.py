@@ -27,18 +27,15 @@ from penstock.client.limits import BATCH_BYTES
 from penstock.client.security import admin_security
 from penstock.records.columnar.fitting import Shorten
 from penstock.spark.admin_http import BrokerAdmins
-from penstock.spark.errors import InvalidOption
-from penstock.spark.query_id import query_of
-from penstock.spark.sink import limits
+from penstock.spark.errors import InvalidOption, InvalidRows
 from penstock.spark.sink.blobs import Blob, blob_from_json
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC, written_columns
 from penstock.spark.sink.commits import Appended, Commits
-from penstock.spark.sink.errors import InvalidRows
-from penstock.spark.sink.options import SinkOptions, check
+from penstock.spark.sink.options import COMMIT_TIMEOUT_SECONDS, SinkOptions, check
 from penstock.spark.sink.placing import Target
 from penstock.spark.sink.staging import Attempt, find_topic, stage
 from penstock.spark.sink.store import StagingLocation, staging_locations
-from penstock.spark.staged import Staged
+from penstock.spark.staged import Staged, query_of
 
 _STAGED: Final = "task int, number int, blob string, problem string"
 _STAGED_ARROW: Final = pa.schema(
@@ -69,7 +66,7 @@ class LogSink:
         codec: str = "none",
         ordered_by: Sequence[str] = (),
         batch_bytes: int = BATCH_BYTES,
-        commit_timeout_seconds: float = limits.COMMIT_TIMEOUT_SECONDS,
+        commit_timeout_seconds: float = COMMIT_TIMEOUT_SECONDS,
         transactional: bool = False,
         shorten: Shorten | None = None,
     ) -> None:

@@ -17,7 +17,12 @@ from penstock.records import Codec
 from penstock.spark import option_values
 from penstock.spark.errors import InvalidOption
 from penstock.spark.security import taken_from
-from penstock.spark.sink import limits
+
+BATCH_BYTES_MIN: Final = 1_024
+BATCH_BYTES_MAX: Final = 64 << 20
+"""Bounds of `batch_bytes`."""
+COMMIT_TIMEOUT_SECONDS: Final = 120.0
+COMMIT_TIMEOUT_SECONDS_MAX: Final = 86_400.0
 
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9._/-]{1,249}")
@@ -44,8 +49,8 @@ def _seconds(value: object) -> float:
         seconds = float(str(value))
     except ValueError:
         raise ValueError("must be a number of seconds") from None
-    if not 1 <= seconds <= limits.COMMIT_TIMEOUT_SECONDS_MAX:
-        raise ValueError(f"must be a number from 1 to {limits.COMMIT_TIMEOUT_SECONDS_MAX}")
+    if not 1 <= seconds <= COMMIT_TIMEOUT_SECONDS_MAX:
+        raise ValueError(f"must be a number from 1 to {COMMIT_TIMEOUT_SECONDS_MAX}")
     return seconds
 
 
@@ -70,7 +75,7 @@ class SinkOptions:
     batch_bytes: int = setting(
         BATCH_BYTES, "Size at which a record batch is closed. A larger record has a batch of its"
         " own, as large as the topic's `max.message.bytes`.", name="batchBytes",
-        kind=option_values.whole(limits.BATCH_BYTES_MIN, limits.BATCH_BYTES_MAX),
+        kind=option_values.whole(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
     )  # fmt: skip
     application: str | None = setting(
         None, "Whose batch numbers.", kind=Kind("name", _application), shown="the query's id"
@@ -87,7 +92,7 @@ class SinkOptions:
         kind=option_values.FLAG,
     )
     commit_timeout_seconds: float = setting(
-        limits.COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
+        COMMIT_TIMEOUT_SECONDS, "Longest time for a commit.", name="commitTimeoutSeconds",
         kind=Kind("number of seconds", _seconds),
     )  # fmt: skip
     security: Mapping[str, str] = field(default_factory=dict, repr=False)

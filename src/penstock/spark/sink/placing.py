@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.partitioning import Partitions, groups, partitions_of_keys
-from penstock.spark.sink import limits
+from penstock.spark.errors import InvalidRows
 from penstock.spark.sink.columns import KEY, PARTITION, TOPIC
-from penstock.spark.sink.errors import InvalidRows
+
+RUN_ROWS_MIN: Final = 1_024
+"""Fewest rows without a key that go to one partition in a run, so that batches are full."""
+MESSAGE_BYTES_DEFAULT: Final = 1_048_588
+"""`max.message.bytes` of a topic whose configuration is not readable: the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,7 @@ class Target:
     name: str
     topic_id: str
     partitions: int
-    batch_bytes_max: int = limits.MESSAGE_BYTES_DEFAULT
+    batch_bytes_max: int = MESSAGE_BYTES_DEFAULT
 
 
 Resolve = Callable[[str], Target]
@@ -43,7 +47,7 @@ class Turns:
 
     def take(self, target: Target, rows: int) -> Partitions:
         """Return the partitions of the next `rows` rows without a key, in runs of equal length."""
-        run = max(limits.RUN_ROWS_MIN, -(-rows // target.partitions))
+        run = max(RUN_ROWS_MIN, -(-rows // target.partitions))
         first = self._taken.get(target.name, self._start)
         self._taken[target.name] = first + -(-rows // run)
         turns = (first + np.arange(rows) // run) % target.partitions

@@ -27,14 +27,23 @@ from penstock.records.columnar import encode_batches, read_input
 from penstock.records.columnar.fitting import Shorten, fitting
 from penstock.spark.admin_http import BrokerAdmins
 from penstock.spark.broker_log import NO_OPTIONS, BrokerLog
-from penstock.spark.errors import UnknownTopics
-from penstock.spark.sink import limits
+from penstock.spark.errors import InvalidRows, StagingRefused, UnknownTopics
 from penstock.spark.sink.blobs import Blob, BlobParts
 from penstock.spark.sink.columns import KEY, VALUE
-from penstock.spark.sink.errors import InvalidRows, StagingRefused
 from penstock.spark.sink.options import SinkOptions
-from penstock.spark.sink.placing import Target, Turns, by_partition, by_topic
+from penstock.spark.sink.placing import MESSAGE_BYTES_DEFAULT, Target, Turns, by_partition, by_topic
 from penstock.spark.sink.store import BlobStore, StagingLocation, staging_locations
+
+CHUNK_BYTES: Final = 32 << 20
+"""Encoded bytes of rows that a task holds at a time; a chunk is one blob."""
+CHUNK_ROWS_MAX: Final = 1 << 20
+"""Most rows of a chunk."""
+CHUNK_HALVINGS_MAX: Final = 20
+"""Most halvings of a chunk that encodes to more than a blob may hold."""
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Largest batch that is staged, whatever its topic's limit."""
+TOPICS_MAX: Final = 1_000
+"""Most topics that one task may write to."""
 
 _NAME_CHARS_MAX: Final = 80
 
@@ -78,10 +87,8 @@ class Topics:
         """
         found = self.known.get(name)
         if found is None:
-            if len(self.known) >= limits.TOPICS_MAX:
-                raise InvalidRows(
-                    f"column topic names more than {limits.TOPICS_MAX} topics in one task"
-                )
+            if len(self.known) >= TOPICS_MAX:
+                raise InvalidRows(f"column topic names more than {TOPICS_MAX} topics in one task")
             found = self.known[name] = find_topic(self.bootstrap, name, self.security)
         return found
 
@@ -95,7 +102,7 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
     log = BrokerLog(bootstrap, security=security)
     try:
         state = log.topics((name,)).get(name)
-        batch_bytes_max = limits.MESSAGE_BYTES_DEFAULT if state is None else _batch_bytes(log, name)
+        batch_bytes_max = MESSAGE_BYTES_DEFAULT if state is None else _batch_bytes(log, name)
     finally:
         log.close()
     if state is None:
@@ -107,7 +114,7 @@ def find_topic(bootstrap: str, name: str, security: Mapping[str, str] = NO_OPTIO
         name=name,
         topic_id=state.topic_id,
         partitions=len(state.leader_epochs),
-        batch_bytes_max=min(batch_bytes_max, limits.MESSAGE_BYTES_MAX),
+        batch_bytes_max=min(batch_bytes_max, MESSAGE_BYTES_MAX),
     )
 
 
@@ -116,9 +123,9 @@ def _batch_bytes(log: BrokerLog, name: str) -> int:
     try:
         entries = log.client.describe_configs("topic", name)
     except BrokerRefused:
-        return limits.MESSAGE_BYTES_DEFAULT
+        return MESSAGE_BYTES_DEFAULT
     found = {entry.name: entry.value for entry in entries}
-    return int(found.get("max.message.bytes") or limits.MESSAGE_BYTES_DEFAULT)
+    return int(found.get("max.message.bytes") or MESSAGE_BYTES_DEFAULT)
 
 
 def stage(
@@ -190,11 +197,11 @@ class _Stager:
     def blobs(self, batches: Iterator[Any], columns: Sequence[str]) -> Iterator[Blob]:
         store: BlobStore | None = None
         chosen = (_as_bytes(batch.select(columns)) for batch in batches if batch.num_rows)
-        for chunk in chunks(chosen, limits.CHUNK_ROWS_MAX, limits.CHUNK_BYTES):
+        for chunk in chunks(chosen, CHUNK_ROWS_MAX, CHUNK_BYTES):
             if store is None:  # a task without rows asks for nothing
                 self._locations = self._locations or staging_locations(self._admins)
                 store = BlobStore(self._admins, self._locations)
-            for parts in self._encode(chunk, limits.CHUNK_HALVINGS_MAX):
+            for parts in self._encode(chunk, CHUNK_HALVINGS_MAX):
                 name = self._attempt.blob_name(self._count, self._randomness.uuid().hex)
                 self._count += 1
                 holders = store.put(name, parts.pieces, parts.size_bytes)

@@ -19,9 +19,14 @@ from penstock.base.files import MACHINE_FILES, sync_directory, write_all
 from penstock.client.admin_http import Answer, Body
 from penstock.client.errors import AdminUnavailable
 from penstock.spark.admin_http import ATTEMPT_SECONDS, BrokerAdmins
-from penstock.spark.errors import NotPenstock
-from penstock.spark.sink import limits
-from penstock.spark.sink.errors import StagingRefused
+from penstock.spark.errors import NotPenstock, StagingRefused
+
+STAGED_COPIES: Final = 2
+"""Number of brokers that get a blob, if several admin addresses are given."""
+COPY_TIMEOUT_SECONDS: Final = 10.0
+"""Longest time for a blob at one of several brokers, with its attempts."""
+STAGING_TIMEOUT_SECONDS: Final = 60.0
+"""Longest time for a blob, with its attempts, or for a request of staging locations."""
 
 TOKEN_FILE: Final = ".penstock-staging"  # noqa: S105  (a file's name)
 _TOKEN_CHARS_MAX: Final = 4_096
@@ -55,7 +60,7 @@ def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
         NotPenstock: another server, or a broker without this sink, responds.
         AdminUnavailable: no broker responds.
     """
-    timeout_seconds = limits.STAGING_TIMEOUT_SECONDS
+    timeout_seconds = STAGING_TIMEOUT_SECONDS
     if len(admins.addresses) == 1:
         answer = admins.call("GET", _STAGING, timeout_seconds=timeout_seconds)
         return (_location(admins.addresses[0].url, answer),)
@@ -65,7 +70,7 @@ def staging_locations(admins: BrokerAdmins) -> tuple[StagingLocation, ...]:
             answer = address.ask("GET", _STAGING, timeout_seconds=ATTEMPT_SECONDS)
             if answer.status < http.HTTPStatus.INTERNAL_SERVER_ERROR:
                 found.append(_location(address.url, answer))
-        if len(found) == limits.STAGED_COPIES:
+        if len(found) == STAGED_COPIES:
             break
     if not found:  # one of them will be there soon
         admins.call("GET", _STAGING, timeout_seconds=timeout_seconds)
@@ -105,15 +110,15 @@ class BlobStore:
             AdminUnavailable: no broker responds.
         """
         if len(self._locations) == 1:
-            self._put(self._locations[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            self._put(self._locations[0], name, pieces, size_bytes, STAGING_TIMEOUT_SECONDS)
             return (self._locations[0].url,)
         holders: list[str] = []
         for place in self._locations:
             with contextlib.suppress(AdminUnavailable, StagingRefused, OSError):
-                self._put(place, name, pieces, size_bytes, limits.COPY_TIMEOUT_SECONDS)
+                self._put(place, name, pieces, size_bytes, COPY_TIMEOUT_SECONDS)
                 holders.append(place.url)
         if not holders:
-            self._put(self._locations[0], name, pieces, size_bytes, limits.STAGING_TIMEOUT_SECONDS)
+            self._put(self._locations[0], name, pieces, size_bytes, STAGING_TIMEOUT_SECONDS)
             holders.append(self._locations[0].url)
         return tuple(holders)
 

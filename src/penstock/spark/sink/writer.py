@@ -29,14 +29,13 @@ from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_RANDOMNESS
 from penstock.client.security import admin_security
 from penstock.spark.admin_http import BrokerAdmins
-from penstock.spark.errors import InvalidOption
-from penstock.spark.query_id import QUERY_PROPERTY
+from penstock.spark.errors import InvalidOption, InvalidRows
 from penstock.spark.sink.blobs import Blob
 from penstock.spark.sink.columns import written_columns
 from penstock.spark.sink.commits import Appended, Commits
-from penstock.spark.sink.errors import InvalidRows
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.staging import Attempt, stage
+from penstock.spark.staged import QUERY_PROPERTY
 
 BATCH_ID: Final = "streaming.sql.batchId"
 

@@ -35,13 +35,11 @@ from pyspark.sql.types import StructType
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.spark.errors import InvalidOption, TableMismatch
-from penstock.spark.query_id import query_of
-from penstock.spark.staged import Staged
-from penstock.spark.tables.codecs import checked, spark_options
+from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.collection import ORPHAN_AGE_HOURS_DEFAULT, remove_orphans
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
-from penstock.spark.tables.files import WrittenFile, written_files
+from penstock.spark.tables.files import WrittenFile, checked, spark_options, written_files
 from penstock.spark.tables.location import absolute, filesystem, open_table
 from penstock.spark.tables.partitions import partition_rules, partition_texts
 from penstock.spark.tables.rules import (

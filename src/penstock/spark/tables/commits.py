@@ -18,13 +18,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from penstock.spark.tables.errors import QueryChanged
+from penstock.base.errors import InvalidError
 
 QUERY_SUFFIX: Final = "#query"
+
+
+class QueryChanged(InvalidError):
+    """Last batch of the application by another Spark query: another checkpoint."""
+
+    code: ClassVar[str] = "invalid_config"
+
+    def __init__(self, table: str, application: str, last_batch: int, query: str) -> None:
+        super().__init__(
+            f"table {table}: the last batch of application {application!r}, {last_batch}, was "
+            f"committed under another checkpoint than that of query {query}. Batch numbers are "
+            "compared within one checkpoint only: bring its directory back, or give a query that "
+            "without its old checkpoint an application name of its own"
+        )
+        self.table = table
+        self.application = application
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ Features".
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from deltalake import DeltaTable
 
-from penstock.spark.tables.errors import UnreadableTable, UnwritableTable
+from penstock.base.errors import InvalidError
 
 READER_VERSION_FEATURES: Final = 3
 WRITER_VERSION_FEATURES: Final = 7
@@ -29,6 +29,32 @@ APPENDED_FEATURES: Final = WRITTEN_FEATURES | {"deletionVectors"}
 """Features of tables that files can be added to."""
 _IDENTITY_VERSION: Final = 6
 """Writer version that implies the feature of identity columns."""
+
+
+class UnreadableTable(InvalidError):
+    """Table with a feature of Delta that a scan of its Parquet files does not honour."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+    def __init__(self, table: str, features: str) -> None:
+        super().__init__(
+            f"table {table} uses {features}, which a scan of its Parquet files would read "
+            "wrongly; read it with Delta's own connector"
+        )
+        self.table = table
+
+
+class UnwritableTable(InvalidError):
+    """Table with a feature of Delta that writes here do not maintain."""
+
+    code: ClassVar[str] = "unsupported_version"
+
+    def __init__(self, table: str, features: str) -> None:
+        super().__init__(
+            f"table {table} uses {features}, which cannot be kept up by writes here; write "
+            "another table, or write this one with Delta's own connector"
+        )
+        self.table = table
 
 
 def check_readable(opened: DeltaTable, root: str) -> None:

@@ -12,15 +12,48 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from deltalake import DeltaTable
 
+from penstock.base.errors import InvalidError
 from penstock.spark.positions import Position, Positions
-from penstock.spark.tables.errors import LogStartsAfterTable, TableOfAnotherTopic
 
 METADATA: Final = "penstock.positions"
 HISTORY_COMMITS_MAX: Final = 1_000
+
+
+class TableOfAnotherTopic(InvalidError):
+    """Table with records of another topic, or of an earlier one of that name."""
+
+    code: ClassVar[str] = "inconsistent_topic_id"
+
+    def __init__(self, table: str, topic: str, topic_id: str, held: str) -> None:
+        super().__init__(
+            f"table {table} was not kept from topic {topic} with id {topic_id}: its last commit "
+            f"is of {held}. A topic that was deleted and created again starts with other records: "
+            "move the table away, or set the topic's table.location to another place"
+        )
+        self.table = table
+        self.topic = topic
+
+
+class LogStartsAfterTable(InvalidError):
+    """Records between the end of the table and the start of the log that are in neither."""
+
+    code: ClassVar[str] = "offset_out_of_range"
+
+    def __init__(self, table: str, topic: str, partition: int, end: int, log_start: int) -> None:
+        super().__init__(
+            f"{topic}-{partition}: table {table} ends at offset {end} and the log starts at "
+            f"{log_start}: the records from {end} to {log_start - 1} were deleted (retention, or "
+            "a delete-records call) before the table had them"
+        )
+        self.table = table
+        self.topic = topic
+        self.partition = partition
+        self.end = end
+        self.log_start = log_start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import DataLoss, InvalidOption, OffsetWentBack
 from penstock.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS, spark_schema
-from penstock.spark.tables.errors import LogStartsAfterTable
 from penstock.spark.tables.location import absolute, open_table
-from penstock.spark.tables.positions import check_topic
+from penstock.spark.tables.positions import LogStartsAfterTable, check_topic
 from penstock.spark.tables.reading import scan
 
 RANGES_MAX: Final = 1_000

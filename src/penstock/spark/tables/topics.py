@@ -1,11 +1,21 @@
-"""Requests to a broker for the topics that request a table, and for the ends of their logs."""
+"""Topics that request a table, as a broker reports them, and the status of each table: its
+version, its size and its lag.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.base.errors import InvalidError
+from penstock.records.positions import READ_COMMITTED
 from penstock.spark.errors import InvalidOption
-from penstock.spark.tables.location import absolute
+from penstock.spark.tables.location import absolute, open_table
+from penstock.spark.tables.positions import check_reaches, check_topic
 from penstock.spark.tables.reconciler import DELTA, WantedTable, location_of
 
 if TYPE_CHECKING:
@@ -56,5 +66,66 @@ def wanted_table(client: Client, topic: TopicMetadata, root: str) -> WantedTable
         commit_interval_ms=int(configs[COMMIT_INTERVAL]),
         codec=configs.get(CODEC),
         partitions=tuple(sorted(item.index for item in topic.partitions)),
+        problem=problem,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """Status of one topic's table. `version` is None before the first commit.
+
+    `ends` are the offsets after the last ones in the table; `lag_records` counts offsets of the log
+    after them.
+    """
+
+    topic: str
+    location: str
+    version: int | None = None
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    ends: Mapping[int, int] = field(default_factory=dict)
+    lag_records: int = 0
+    problem: str | None = None
+
+
+def table_status(
+    client: Client, wanted: WantedTable, storage_options: Mapping[str, str] | None = None
+) -> TableStatus:
+    """Compare the table with the log; `problem` reports mismatches.
+
+    Raises:
+        UnknownTopic: the topic was deleted meanwhile.
+        deltalake.exceptions.DeltaError: the table cannot be read.
+    """
+    topic, location = wanted.topic, wanted.location
+    if wanted.problem is not None:
+        return TableStatus(topic=topic, location=location, problem=wanted.problem)
+    log_starts = client.list_offsets(topic, "earliest")
+    log_ends = client.list_offsets(topic, "latest", isolation=READ_COMMITTED)
+    opened = open_table(location, storage_options)
+    if opened is None:
+        lag_records = sum(log_ends.values()) - sum(log_starts.values())
+        return TableStatus(topic=topic, location=location, lag_records=lag_records)
+    actions = pa.table(opened.get_add_actions(flatten=True))
+    ends: dict[int, int] = {}
+    problem = None
+    try:
+        ends = check_topic(opened, location, topic, wanted.topic_id, wanted.partitions)
+        check_reaches(location, topic, ends, log_starts)
+    except InvalidError as error:
+        problem = str(error)
+    return TableStatus(
+        topic=topic,
+        location=location,
+        version=opened.version(),
+        rows=pc.sum(actions["num_records"]).as_py() or 0,
+        files=actions.num_rows,
+        size_bytes=pc.sum(actions["size_bytes"]).as_py() or 0,
+        ends=ends,
+        lag_records=sum(
+            max(0, end - max(ends.get(partition, 0), log_starts[partition]))
+            for partition, end in log_ends.items()
+        ),
         problem=problem,
     )

@@ -42,14 +42,13 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.errors import InvalidOption, TableMismatch
-from penstock.spark.query_id import query_of
 from penstock.spark.schema import quoted
-from penstock.spark.staged import Staged
+from penstock.spark.staged import Staged, query_of
 from penstock.spark.tables.append import DeltaSink, Written
 from penstock.spark.tables.bounds import bounded, is_local, property_of, unlisted
-from penstock.spark.tables.codecs import checked, delta_properties
 from penstock.spark.tables.commits import Commit, in_table
 from penstock.spark.tables.features import check_writable
+from penstock.spark.tables.files import checked, delta_properties
 from penstock.spark.tables.newest import Newest, distinct, in_tasks
 from penstock.spark.tables.partitions import merged_rules, with_null_texts
 from penstock.spark.tables.rules import (

@@ -28,8 +28,8 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client import Client
 from penstock.spark.pipeline import frames, joining, protecting, rules, schemas
 from penstock.spark.pipeline.analysis import plans
+from penstock.spark.pipeline.files import keys_of
 from penstock.spark.pipeline.graph import QueryPlan
-from penstock.spark.pipeline.keyring import keys_of
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay.chunks import chunk, chunk_count, records_in
 from penstock.spark.pipeline.replay.locking import locked

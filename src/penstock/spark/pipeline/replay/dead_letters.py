@@ -30,13 +30,12 @@ from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomn
 from penstock.client import Client
 from penstock.records.columnar.fitting import WithoutHeaders
 from penstock.records.positions import READ_COMMITTED
-from penstock.spark.errors import UnknownTopics
+from penstock.spark.errors import CommitRefused, InvalidRows, SinkOwnerChanged, UnknownTopics
 from penstock.spark.pipeline.paths import PipelinePaths
 from penstock.spark.pipeline.replay import dead_letter_rows
 from penstock.spark.pipeline.replay.dead_letter_rows import Filters, OffsetRange, Stamp
 from penstock.spark.pipeline.replay.locking import locked
 from penstock.spark.pipeline.spec import PipelineSpec
-from penstock.spark.sink.errors import CommitRefused, InvalidRows, SinkOwnerChanged
 from penstock.spark.sink.log_sink import LogSink
 from penstock.spark.tables import DeltaSink, read_table, table_version
 
