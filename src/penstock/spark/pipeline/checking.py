@@ -169,9 +169,10 @@ def _chosen(
     draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
 ) -> str | None:
     """Check the keys that the value of the key `by` allows or needs; return that value."""
-    value = section.get(by) if section.given(by) else by_name(part)[by].default
-    if value is None:
+    chosen = section.get(by) if section.given(by) else by_name(part)[by].default
+    if chosen is None:
         return None
+    value = str(chosen)
     what = "this" if by == "by" else f"the {by}"
     for name, examples in choices.items():
         if value not in examples and section.given(name):
@@ -180,7 +181,7 @@ def _chosen(
             draft.refuse((*section.key, name), said, f"take {name} away{other}")
         elif example := examples.get(value):
             _needs(draft, section, name, value, example.format(name=section.name))
-    return str(value)
+    return value
 
 
 def _source(draft: Draft, source: Section) -> None:
