@@ -41,7 +41,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -54,12 +55,11 @@ from starlette.routing import Route
 
 from penstock.base.errors import PenstockError
 from penstock.base.http_listener import HttpListener, is_loopback, parse_address, wrong_parameters
-from penstock.base.metrics import Registry, Sample, render
+from penstock.base.metrics import Metrics, Registry, Sample, counters, gauge, render
 from penstock.base.settings import INT_MAX, whole_number
 from penstock.base.system import Clock
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
-from penstock.host.server import metrics
 from penstock.host.server.connections import Connections
 from penstock.host.server.http_access import LISTENER, HttpAccess, NotAllowed
 from penstock.host.server.ingest import (
@@ -109,6 +109,15 @@ class _Refused(Exception):
         self.body = {"error": error, "message": message, **facts}
 
 
+class HttpMetrics(Metrics, prefix="penstock_host_http_"):
+    """Metrics of the HTTP interface."""
+
+    in_flight = gauge("in_flight", "Ingest requests under way.")
+    requests: dict[str, int] = counters(
+        "requests_total", "Answers of the HTTP front's ingest, by status.", "status"
+    )
+
+
 class HttpFront:
     """The HTTP interface of one agent: `start`, `address`, `stop`."""
 
@@ -127,8 +136,7 @@ class HttpFront:
         self._clock = clock
         self.listener_group = ListenerGroup[ListenerFiles](security.bounds, clock.monotonic)
         self._listener = HttpListener()
-        self._answers: dict[int, int] = {}
-        self.in_flight = 0
+        self.metrics = HttpMetrics()
         registry.add(self._samples)
         registry.add(self.listener_group.samples)
 
@@ -205,12 +213,9 @@ class HttpFront:
             exception_handlers={HTTPException: _http_error},
         )
 
-    def _samples(self) -> list[Sample]:
-        answers = [
-            Sample(metrics.HTTP_REQUESTS, count, (str(status),))
-            for status, count in sorted(self._answers.items())
-        ]
-        return [Sample(metrics.HTTP_IN_FLIGHT, self.in_flight), *answers]
+    def _samples(self) -> Iterator[Sample]:
+        self.metrics.requests = defaultdict(int, sorted(self.metrics.requests.items()))
+        return self.metrics.samples()
 
     # Routes
 
@@ -266,14 +271,14 @@ class HttpFront:
         return _json(status_of(self._connections))
 
     async def _ingest(self, request: Request) -> Response:
-        self.in_flight += 1
+        self.metrics.in_flight += 1
         try:
             response = await self._answer(request)
         finally:
-            self.in_flight -= 1
+            self.metrics.in_flight -= 1
         if not getattr(request.state, "read", False):
             response.headers["connection"] = "close"  # of the body nothing more is read
-        self._answers[response.status_code] = self._answers.get(response.status_code, 0) + 1
+        self.metrics.requests[str(response.status_code)] += 1
         return response
 
     async def _answer(self, request: Request) -> Response:
