@@ -72,6 +72,3 @@ PUBLISH_QUEUE_RECORDS: Final = 8192
 """Records that wait to be published."""
 PUBLISH_QUEUE_BYTES: Final = 64 << 20
 """Bytes of keys and values that wait to be published."""
-
-PARTITION_LABELS_MAX: Final = 100
-"""Partition ids with their own metric series; later ones share one."""

@@ -115,11 +115,10 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def dead_lettered(self, partition: int, offset: int, reason: str) -> None:
-        self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
         if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:
             reason = OTHER
-        by_reason[reason] = by_reason.get(reason, 0) + 1
+        by_reason[reason] += 1
         self._in_a_row += 1
         self._move(partition, offset)
 

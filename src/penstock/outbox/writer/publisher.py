@@ -23,8 +23,9 @@ from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.client.errors import Disconnected
 from penstock.client.limits import BATCH_BYTES
-from penstock.outbox import limits, metrics
+from penstock.outbox import limits
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
+from penstock.outbox.metrics import PublisherCounts
 from penstock.outbox.pointer import OutboxRecord
 
 if TYPE_CHECKING:
@@ -81,13 +82,11 @@ class TopicPublisher:
         self._queue_records = queue_records
         self._queue_bytes = queue_bytes
         self._queue: deque[_Request] = deque()
-        self._waiting_records = 0
-        self._waiting_bytes = 0
         self._client: Client | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._drain: asyncio.Task[None] | None = None
         self._stopping = False
-        self.publishes = 0
+        self.counts = PublisherCounts()
 
     async def start(self) -> None:
         """Make the client; it connects at the first publish."""
@@ -136,8 +135,8 @@ class TopicPublisher:
         loop = asyncio.get_running_loop()
         request = _Request(records, size_bytes, loop.create_future())
         self._queue.append(request)
-        self._waiting_records += len(records)
-        self._waiting_bytes += size_bytes
+        self.counts.waiting_records += len(records)
+        self.counts.waiting_bytes += size_bytes
         if self._drain is None:
             self._drain = loop.create_task(self._publish_waiting())
         await request.done
@@ -155,22 +154,20 @@ class TopicPublisher:
         await loop.run_in_executor(self._pool, client.describe_topic, self._topic)
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(metrics.QUEUED, self._waiting_records)
-        yield Sample(metrics.QUEUED_BYTES, self._waiting_bytes)
-        yield Sample(metrics.PUBLISHES, self.publishes)
+        return self.counts.samples()
 
     def _check_room(self, records: int, size_bytes: int) -> None:
         if not self._queue:
             return  # it is next, regardless of its size
-        if self._waiting_records + records > self._queue_records:
+        if self.counts.waiting_records + records > self._queue_records:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self._waiting_records} records wait,"
+                f"publisher of {self._topic}: {self.counts.waiting_records} records wait,"
                 f" of at most {self._queue_records}"
             )
-        if self._waiting_bytes + size_bytes > self._queue_bytes:
+        if self.counts.waiting_bytes + size_bytes > self._queue_bytes:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self._waiting_bytes} bytes wait and {size_bytes}"
-                f" come, of at most {self._queue_bytes}"
+                f"publisher of {self._topic}: {self.counts.waiting_bytes} bytes wait and"
+                f" {size_bytes} come, of at most {self._queue_bytes}"
             )
 
     async def _publish_waiting(self) -> None:
@@ -207,13 +204,13 @@ class TopicPublisher:
         client, loop = self._client, asyncio.get_running_loop()
         if client is None:
             return OutboxClosed(f"publisher of {self._topic}: stopped")
-        self.publishes += 1
+        self.counts.publishes += 1
         return await loop.run_in_executor(self._pool, _write, client, self._topic, records)
 
     def _finish(self, requests: Iterable[_Request], error: PenstockError | None) -> None:
         for request in requests:
-            self._waiting_records -= len(request.records)
-            self._waiting_bytes -= request.size_bytes
+            self.counts.waiting_records -= len(request.records)
+            self.counts.waiting_bytes -= request.size_bytes
             if request.done.done():
                 continue  # its caller was cancelled
             if error is None:
