@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from penstock.archive.assembly import LEADER_EPOCH, Result, Run, assemble, results_of
 from penstock.archive.planning import Piece, merge, newest_timestamp, trim
 from penstock.base.errors import PenstockError
+from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.control.batch_index.values import (
     CommitAnswer,
     FindRequest,
@@ -29,7 +30,7 @@ from penstock.control.batch_index.values import (
     PartitionKey,
     Watermarks,
 )
-from penstock.diskless.reading import limits, metrics
+from penstock.diskless.reading import limits
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
 from penstock.diskless.reading.errors import PartitionGone, Unreadable
@@ -43,7 +44,6 @@ from penstock.records.extents import Extent
 from penstock.storage import Read
 
 if TYPE_CHECKING:
-    from penstock.base.metrics import Sample
     from penstock.base.system import Clock
     from penstock.control.batch_index.plane import DisklessPlane
 
@@ -77,6 +77,26 @@ class Want(NamedTuple):
 PlannedRead = tuple[Want, list[Piece]]
 
 
+class ReadCounters(Metrics, prefix="penstock_diskless_"):
+    known = counter(
+        "coordinates_known_total", "Reads of a diskless partition whose extents were cached."
+    )
+    finds = counter(
+        "coordinates_asked_total",
+        "Reads of a diskless partition whose extents were read from the control plane.",
+    )
+    batches_bytes = counter(
+        "read_bytes_total",
+        "Bytes of batches that were loaded for consumers of diskless partitions.",
+    )
+    failures = counter(
+        "read_failures_total", "Reads of a diskless partition that ended at unreadable bytes."
+    )
+    known_extents = gauge("known_extents", "Cached extents of diskless partitions.")
+    ready_bytes = gauge("ready_bytes", "Bytes of loaded batches that wait for their fetch.")
+    loading_bytes = gauge("loading_bytes", "Bytes of objects that are being loaded for consumers.")
+
+
 class Reader:
     """Reads and loads batches of all partitions. Belongs to the event loop."""
 
@@ -101,7 +121,7 @@ class Reader:
         self._ready = Ready(max_bytes=limits.READY_MAX_BYTES, seconds=limits.READY_SECONDS)
         self._budget = ByteBudget(limits.LOADING_MAX_BYTES)
         self._loads = Loads[Place](limits.LOADS_MAX)
-        self.counters = metrics.ReadCounters()
+        self.counters = ReadCounters()
 
     # -- cached and ready batches ------------------------------------------------------------
 
@@ -195,12 +215,10 @@ class Reader:
         return run
 
     def samples(self) -> Iterator[Sample]:
-        yield from metrics.samples(
-            self.counters,
-            extents=len(self._coordinates),
-            ready_bytes=self._ready.size_bytes,
-            loading_bytes=self._budget.used_bytes,
-        )
+        self.counters.known_extents = len(self._coordinates)
+        self.counters.ready_bytes = self._ready.size_bytes
+        self.counters.loading_bytes = self._budget.used_bytes
+        return self.counters.samples()
 
     # -- loads -------------------------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
 from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS
-from penstock.diskless.metrics import WriteTimes, writing_samples
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import (
@@ -66,7 +65,6 @@ class ObjectWriter:
         self.core = Accumulator(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
-        self.times = WriteTimes()
         self._settings = settings
         self._plane = plane
         self._store = store
@@ -126,7 +124,12 @@ class ObjectWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def samples(self) -> Iterator[Sample]:
-        return writing_samples(self.core, self.times)
+        core, counters = self.core, self.core.counters
+        counters.pending_bytes = core.pending_bytes
+        counters.pending_submissions = core.pending_submissions
+        counters.in_flight = core.objects_in_flight
+        counters.leases = core.leases
+        return counters.samples()
 
     # Effects
 
@@ -186,7 +189,7 @@ class ObjectWriter:
                 number, lease.object_id, failure, self._now_ms(), self._randomness.uniform()
             )
         else:
-            self.times.put.observe(self._clock.monotonic() - begun)
+            self.core.counters.put_seconds.observe(self._clock.monotonic() - begun)
             self.core.put_done(number, lease.object_id, self._now_ms())
         self._perform()
 
@@ -206,11 +209,11 @@ class ObjectWriter:
             logger.info("committing %s failed: %s", lease.key, failure)
             self.core.commit_failed(number, failure, self._now_ms(), self._randomness.uniform())
         else:
-            times = self.times
-            times.commit.observe(self._clock.monotonic() - begun)
-            times.size.observe(size_bytes)
-            times.batches.observe(sum([len(entry.layout) for entry in entries]) // 8)
-            times.bytes_total += size_bytes
+            counters = self.core.counters
+            counters.commit_seconds.observe(self._clock.monotonic() - begun)
+            counters.object_size.observe(size_bytes)
+            counters.object_batches.observe(sum([len(entry.layout) for entry in entries]) // 8)
+            counters.object_bytes += size_bytes
             self.core.committed(number, answer, self._now_ms())
         self._perform()
 
