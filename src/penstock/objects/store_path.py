@@ -7,12 +7,11 @@ one failed request must not fail the others of its call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
-from penstock.base.metrics import Histogram
+from penstock.base.metrics import Histogram, Metrics, Sample, counter, gauge, histogram
 from penstock.base.system import Clock, Randomness
 from penstock.objects import limits
 from penstock.objects.errors import (
@@ -31,17 +30,15 @@ Result = memoryview | PenstockError
 Future = asyncio.Future[Result]
 
 
-@dataclass(slots=True)
-class PathCounters:
-    """Counters of one path."""
-
-    seconds: Histogram = field(default_factory=Histogram)
-    rate_limit_seconds: Histogram = field(default_factory=Histogram)
-    read_bytes: int = 0
-    failures: int = 0
-    retries: int = 0
-    hedges: int = 0
-    hedges_won: int = 0
+class PathCounters(Metrics, prefix="penstock_objects_fetch_", labels=("path",)):
+    seconds = histogram("seconds", "Latency of successful requests, including retries and waits.")
+    read_bytes = counter("bytes_total", "Bytes read from the store.")
+    failures = counter("failures_total", "Requests that failed.")
+    retries = counter("retries_total", "Attempts after a first one.")
+    hedges = counter("hedges_total", "Slow requests made twice.")
+    hedges_won = counter("hedges_won_total", "Slow requests whose second was answered first.")
+    running = gauge("running", "Requests that run.")
+    waiting = gauge("waiting", "Requests that wait for their pool.")
 
 
 class Job(NamedTuple):
@@ -70,6 +67,7 @@ class StorePath:
         pause: Pause,
     ) -> None:
         self.counters = PathCounters()
+        self.rate_limit_seconds = Histogram()
         self.pool = pool
         self._store = store
         self._rate_limit = rate_limit
@@ -106,6 +104,10 @@ class StorePath:
         if tasks:
             await asyncio.wait(tasks, timeout=limits.CLOSE_TIMEOUT_SECONDS)
         return waiting
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        self.counters.running, self.counters.waiting = self.pool.running, self.pool.waiting
+        return self.counters.samples(name)
 
     def _start(self, job: Job) -> None:
         task = asyncio.get_running_loop().create_task(self._run(job))
@@ -155,7 +157,7 @@ class StorePath:
         if self._rate_limit is None:
             return
         wait = self._rate_limit.take(self._clock.monotonic())
-        self.counters.rate_limit_seconds.observe(wait)
+        self.rate_limit_seconds.observe(wait)
         if wait > 0.0:
             await self._pause(wait)
 

@@ -27,9 +27,10 @@ from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Pool
 from penstock.objects.store_path import StorePath
 from penstock.partitions.local import LocalPartition
-from penstock.partitions.tiering import limits, metrics
+from penstock.partitions.tiering import limits
 from penstock.partitions.tiering.copier import Copier
 from penstock.partitions.tiering.fetching import TierFetcher
+from penstock.partitions.tiering.metrics import TierCounters
 from penstock.partitions.tiering.part import TieredPart, TierParts
 from penstock.partitions.tiering.reading import TierReader
 
@@ -75,7 +76,7 @@ class TierService:
         self._cold: StorePath | None = None
         self._copying = asyncio.Semaphore(settings.manager_copier_thread_pool_size)
         self._stopped = False
-        self.counters = metrics.TierCounters()
+        self.counters = TierCounters()
 
     @property
     def enabled(self) -> bool:
@@ -275,8 +276,14 @@ class TierService:
         task.add_done_callback(self._tasks.discard)
 
     def samples(self) -> Iterator[Sample]:
+        counters = self.counters
         led = [part.core for partition, part in self._hosted.items() if partition.leads]
-        return metrics.samples(self.counters, led)
+        tiers = [core.bounds for core in led if core.bounds is not None]
+        counters.lag_bytes = sum(core.lag_bytes for core in led)
+        counters.lag_segments = sum(core.lag_segments for core in led)
+        counters.size_bytes = sum(bounds.size_bytes for bounds in tiers)
+        counters.segments = sum(bounds.segments for bounds in tiers)
+        return counters.samples()
 
 
 def _nobody(partitions: Iterable[object]) -> None:
