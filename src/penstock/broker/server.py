@@ -19,7 +19,6 @@ from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
-from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.audit_topic import AuditTopic, AuditTopicParts
 from penstock.broker.connection import Connection
@@ -39,7 +38,7 @@ from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH
 from penstock.broker.listeners import advertised, parse_listeners
 from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
-from penstock.broker.metrics import RequestMetrics
+from penstock.broker.metrics import RequestMetrics, log_samples
 from penstock.broker.migration import MigrationParts, TopicMigrations
 from penstock.broker.opener import Opener
 from penstock.broker.partition_registry import PartitionRegistry
@@ -568,19 +567,18 @@ class BrokerServer:
             self.diskless.others_committed(rows)
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(broker_metrics.BYTES_IN, self.bytes_in)
-        yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
-        yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
-        muted = sum([connection.muted for connection in self._connections])
-        yield Sample(broker_metrics.CONNECTIONS_MUTED, muted)
-        yield Sample(broker_metrics.RECEIVE_BUFFER_BYTES, self.pool.received_bytes)
-        yield Sample(broker_metrics.LONG_POLLS, len(self.fetch_hub))
-        yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
-        yield from self.metrics.samples()
+        metrics = self.metrics
+        metrics.received_bytes, metrics.sent_bytes = self.bytes_in, self.bytes_out
+        metrics.connections = len(self._connections)
+        metrics.muted = sum([connection.muted for connection in self._connections])
+        metrics.receive_buffer_bytes = self.pool.received_bytes
+        metrics.long_polls = len(self.fetch_hub)
+        metrics.fetch_sessions = len(self.fetch_sessions)
+        yield from metrics.samples()
         yield from self.quotas.samples()
         yield from self.security_service.samples()
         yield from self.telemetry.samples()
-        yield from broker_metrics.log_samples(self.cluster, self.partitions)
+        yield from log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
         yield from self.migrations.samples()
         yield from self.share.samples()

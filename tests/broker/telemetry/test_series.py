@@ -75,7 +75,7 @@ def test_clients_and_their_series_are_bounded() -> None:
     points = [Point(f"p{number}", (), 1, False, False) for number in range(SERIES_PER_CLIENT_MAX)]
     more = [Point("more", (), 1, False, False), Point("p1", (), 7, False, False)]
     series.take(client(1), [*points, *more], 0)
-    assert (len(series), series.dropped) == (SERIES_PER_CLIENT_MAX, 1)
+    assert (len(series), series.metrics.dropped) == (SERIES_PER_CLIENT_MAX, 1)
     assert ("kafka_client_p1", 7) in shown(series)
     for number in range(CLIENTS_MAX):
         series.take(client(number + 2), more, 0)

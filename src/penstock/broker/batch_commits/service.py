@@ -49,7 +49,7 @@ from penstock.broker.batch_commits.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from penstock.broker.batch_commits.metrics import SinkCounters, sink_samples
+from penstock.broker.batch_commits.metrics import SinkCounters
 from penstock.broker.batch_commits.objects import check_size, commit_objects
 from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remove_blobs
 from penstock.broker.batch_commits.replicated import ReplicatedTarget
@@ -143,12 +143,11 @@ class SinkService:
         return len(self._open)
 
     def samples(self) -> Iterator[Sample]:
-        return sink_samples(
-            self.counters,
-            prepared_commits=self.prepared_commits,
-            staged=self.area.staged,
-            orphans=self.area.removed_orphans,
-        )
+        counters, staged = self.counters, self.area.staged
+        counters.open_intents = self.prepared_commits
+        counters.staged_bytes, counters.staged_blobs = staged.size_bytes, staged.files
+        counters.orphans = self.area.removed_orphans
+        return counters.samples()
 
     # -- requests ----------------------------------------------------------------------------
 

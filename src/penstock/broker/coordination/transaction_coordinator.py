@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.ids import TopicPartition
-from penstock.base.metrics import Sample
-from penstock.broker import metrics
+from penstock.base.metrics import Metrics, Sample, gauge, gauges
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Act
 from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
@@ -54,6 +53,18 @@ class TransactionParts:
     partitions: PartitionRegistry
     producer_ids: ProducerIds
     marker_peers: Peers
+
+
+class TransactionMetrics(Metrics, prefix="penstock_"):
+    ids: dict[str, int] = gauges(
+        "transactional_ids",
+        "Transactional ids that this broker coordinates, by the state of their transaction.",
+        "state",
+    )
+    unmarked = gauge(
+        "transactions_unmarked",
+        "Committed or aborted transactions whose markers are not yet written to all partitions.",
+    )
 
 
 class TransactionSource:
@@ -143,10 +154,14 @@ class TransactionCoordinator(Coordinator):
 
     def samples(self) -> Iterator[Sample]:
         counts = {} if self._transactions is None else self._transactions.counts()
-        for state, count in counts.items():
-            if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
-                yield Sample(metrics.TRANSACTIONAL_IDS, count, (state.value,))
-        yield Sample(metrics.TRANSACTIONS_UNMARKED, self.markers.ends)
+        metrics = TransactionMetrics()
+        metrics.ids = {
+            state.value: count
+            for state, count in counts.items()
+            if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+        }
+        metrics.unmarked = self.markers.ends
+        return metrics.samples()
 
     # Markers
 

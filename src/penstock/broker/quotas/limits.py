@@ -19,6 +19,3 @@ ACCEPT_SECONDS_MAX: Final = 30.0
 
 FILTERS_MAX: Final = 3
 """Components of a filter, at most one for each entity type."""
-
-SERIES_MAX: Final = 100
-"""Entities in metrics, those nearest to their quotas."""

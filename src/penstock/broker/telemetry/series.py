@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from penstock.base.metrics import Metric, Sample
+from penstock.base.metrics import Metric, Metrics, Sample, counter, gauge
 from penstock.broker.telemetry.instances import Instance
 from penstock.broker.telemetry.limits import (
     CLIENTS_MAX,
@@ -53,12 +53,20 @@ class _Client:
         self.until_ms = 0.0
 
 
+class SeriesMetrics(Metrics, prefix="penstock_client_metrics_"):
+    series = gauge("series", "Exposed series of clients' metrics.")
+    dropped = counter(
+        "dropped_total",
+        "Data points of clients' metrics that were dropped because of limits.",
+    )
+
+
 class ClientSeries:
     """Newest values of each client, longest unused client first."""
 
     def __init__(self) -> None:
         self._clients: dict[UUID, _Client] = {}
-        self.dropped = 0
+        self.metrics = SeriesMetrics()
 
     def __len__(self) -> int:
         return sum(len(client.series) for client in self._clients.values())
@@ -72,7 +80,7 @@ class ClientSeries:
             key = point.name, point.monotonic, point.attributes
             before = client.series.get(key)
             if before is None and len(client.series) >= SERIES_PER_CLIENT_MAX:
-                self.dropped += 1
+                self.metrics.dropped += 1
             else:
                 client.series[key] = point.value + (before or 0.0 if point.delta else 0.0)
         if len(self._clients) >= CLIENTS_MAX:
