@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import GrowingSegment, runs_of
@@ -31,15 +31,8 @@ from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.compaction.choosing import Cleanable, CompactionTarget, cleanable, groups
-from penstock.diskless.compaction.limits import (
-    ABORTED_MAX,
-    ABORTED_PAGE,
-    PAGE_EXTENTS,
-    PASS_EXTENTS_MAX,
-)
 from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
-from penstock.diskless.limits import WATERMARKS_PER_CALL_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import RecordTooLarge
 from penstock.records.extents import Extent
@@ -48,6 +41,13 @@ from penstock.storage.compaction.values import Live
 
 if TYPE_CHECKING:
     from penstock.diskless.compaction.rewriting import CompactionPass
+
+PAGE_EXTENTS: Final = 1_000
+PASS_EXTENTS_MAX: Final = 20_000
+"""Extents from a partition's start on that a pass reads; the next pass takes the others."""
+ABORTED_PAGE: Final = 1_000
+ABORTED_MAX: Final = 100_000
+"""Aborted transactions in the extents of a pass, which takes fewer extents to meet it."""
 
 logger = logging.getLogger(__name__)
 

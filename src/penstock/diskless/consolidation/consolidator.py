@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import build_segment
@@ -27,11 +27,13 @@ from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import ObjectLeaseLost, StaleExtents
 from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
-from penstock.diskless.consolidation.limits import BACKLOGS_MAX
 from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records.extents import Extent
+
+BACKLOGS_MAX: Final = 1_000
+"""Partitions of one pass, those with the most extents."""
 
 logger = logging.getLogger(__name__)
 

@@ -47,7 +47,6 @@ from penstock.diskless.errors import (
     WriterStopped,
     WriteTimedOut,
 )
-from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX, PENDING_SUBMISSIONS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.effects import (
     Answer,
@@ -62,6 +61,11 @@ from penstock.diskless.writing.objects import Happening, ObjectPhase, OpenObject
 from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectExists
 from penstock.records.appends import Outcome
+
+PENDING_SUBMISSIONS_MAX: Final = 100_000
+"""Unanswered submissions."""
+ATTEMPTS_AT_ONCE_MAX: Final = 3
+"""Concurrent PUTs of one object, after earlier ones became overdue."""
 
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
 

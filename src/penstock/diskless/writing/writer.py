@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from penstock.base.errors import BugError, PenstockError
@@ -24,7 +24,6 @@ from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.plane import DisklessPlane
 from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
-from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import (
@@ -37,6 +36,11 @@ from penstock.diskless.writing.effects import (
 )
 from penstock.diskless.writing.submission import Submission
 from penstock.objects.port import Buffer, ObjectStore
+
+TIMER_GRAIN_MS: Final = 1.0
+"""Time by which a timer of the event loop may fire too early."""
+COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
+"""Size up to which submissions are copied, so that they do not hold a whole receive buffer."""
 
 logger = logging.getLogger(__name__)
 

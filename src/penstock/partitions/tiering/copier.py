@@ -30,7 +30,6 @@ from penstock.control.tiers.values import (
 from penstock.objects.rate_limit import TokenBucket
 from penstock.partitions.tiering.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
 from penstock.partitions.tiering.errors import CopyTruncated
-from penstock.partitions.tiering.limits import STEPS_PER_LOOK_MAX
 from penstock.storage.tiering.copying import SegmentCopy
 
 if TYPE_CHECKING:
@@ -41,6 +40,9 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.metrics import TierCounters
     from penstock.partitions.tiering.part import TieredPart
     from penstock.partitions.tiering.settings import TierSettings
+
+STEPS_PER_LOOK_MAX: Final = 1_000
+"""Maximum number of effects for one partition before others have their turn."""
 
 logger = logging.getLogger(__name__)
 

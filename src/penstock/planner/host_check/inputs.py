@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
-from penstock.diskless.limits import STAGED_PUTS_AT_ONCE_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import BACKLOG
 from penstock.objects.limits import DIRECTORY_THREADS
