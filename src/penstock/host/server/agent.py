@@ -26,10 +26,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.base.metrics import Registry
 from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.host import limits
 from penstock.host.port import ChunkSink
 from penstock.host.server.access_file import Access
-from penstock.host.server.connection import HostConnection
+from penstock.host.server.connection import LAST_ANSWER_MS, HostConnection
 from penstock.host.server.connections import REASON_DRAIN, Connections
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
@@ -124,7 +123,7 @@ class HostAgent:
         await pause(0)
         for connection in connections:
             connection.close(REASON_DRAIN)
-        last_ms = connections.now_ms() + limits.LAST_ANSWER_MS
+        last_ms = connections.now_ms() + LAST_ANSWER_MS
         await connections.until(lambda: not connections, last_ms)
         for connection in connections:
             connection.abort(REASON_DRAIN)

@@ -17,19 +17,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.client.errors import Disconnected
 from penstock.client.limits import BATCH_BYTES
-from penstock.outbox import limits
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
 from penstock.outbox.metrics import PublisherCounts
 from penstock.outbox.pointer import OutboxRecord
+from penstock.outbox.settings import PUBLISH_QUEUE_BYTES, PUBLISH_QUEUE_RECORDS
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+PUBLISH_RECORDS_MAX: Final = 1024
+"""Records of one publish, which are the rows of one table."""
+PUBLISH_BYTES_MAX: Final = 8 << 20
+"""Bytes of keys and values of one publish, unless its first record alone is larger."""
+RECORD_OVERHEAD_BYTES: Final = 4096
+"""Largest size of a record's headers and its batch header."""
 
 
 class PointerPublisher(Protocol):
@@ -74,8 +81,8 @@ class TopicPublisher:
         bootstrap: str | Sequence[str] | Callable[[], Client],
         topic: str,
         *,
-        queue_records: int = limits.PUBLISH_QUEUE_RECORDS,
-        queue_bytes: int = limits.PUBLISH_QUEUE_BYTES,
+        queue_records: int = PUBLISH_QUEUE_RECORDS,
+        queue_bytes: int = PUBLISH_QUEUE_BYTES,
     ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
@@ -184,7 +191,7 @@ class TopicPublisher:
             request = self._queue[0]
             records += len(request.records)
             size_bytes += request.size_bytes
-            full = records > limits.PUBLISH_RECORDS_MAX or size_bytes > limits.PUBLISH_BYTES_MAX
+            full = records > PUBLISH_RECORDS_MAX or size_bytes > PUBLISH_BYTES_MAX
             if taken and full:
                 break
             taken.append(self._queue.popleft())
@@ -222,7 +229,7 @@ class TopicPublisher:
 def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
     """Write the records and return an error, if any; runs in the publisher's thread."""
     # A record above the client's usual batch size has its own batch, which the topic may reject.
-    largest = max([record.size_bytes for record in records]) + limits.RECORD_OVERHEAD_BYTES
+    largest = max([record.size_bytes for record in records]) + RECORD_OVERHEAD_BYTES
     batch_bytes = max(BATCH_BYTES, largest)
     try:
         client.write_arrow(topic, record_table(records), batch_bytes=batch_bytes)
