@@ -6,14 +6,13 @@ import random
 
 import pytest
 
-from penstock.objects import limits
-from penstock.objects.cache import Block, BlockCache, Pending
+from penstock.objects.cache import CACHE_BLOCK_OVERHEAD_BYTES, Block, BlockCache, Pending
 
 A = Block("a", 0)
 B = Block("b", 0)
 CONTENT = memoryview(b"x" * 100)
 OTHER = memoryview(b"y" * 100)
-COST = 100 + limits.CACHE_BLOCK_OVERHEAD_BYTES
+COST = 100 + CACHE_BLOCK_OVERHEAD_BYTES
 
 
 def cache(*, blocks: int = 3, lifespan_ms: int = 1000) -> BlockCache[str]:

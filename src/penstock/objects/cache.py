@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from penstock.base.metrics import Metrics, Sample, counter, gauge
-from penstock.objects import limits
+
+CACHE_BLOCK_OVERHEAD_BYTES: Final = 512
+"""Memory overhead of a cached block."""
 
 A = TypeVar("A")
 
@@ -150,14 +152,14 @@ class BlockCache(Generic[A]):
         if block in self._present or not content:
             return
         self._present[block] = _Entry(content, now_ms)
-        self.size_bytes += len(content) + limits.CACHE_BLOCK_OVERHEAD_BYTES
+        self.size_bytes += len(content) + CACHE_BLOCK_OVERHEAD_BYTES
         while self.size_bytes > self._bytes_max:
             self._drop(next(iter(self._present)))
             self.counters.evictions += 1
 
     def _drop(self, block: Block) -> None:
         entry = self._present.pop(block)
-        self.size_bytes -= len(entry.content) + limits.CACHE_BLOCK_OVERHEAD_BYTES
+        self.size_bytes -= len(entry.content) + CACHE_BLOCK_OVERHEAD_BYTES
 
     def _expired(self, entry: _Entry, now_ms: int) -> bool:
         return now_ms - entry.touched_ms >= self._lifespan_ms

@@ -20,13 +20,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Metrics, Sample, counter, histogram
 from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.objects import limits
 from penstock.objects.cache import Block, BlockCache, Pending
 from penstock.objects.errors import (
     InvalidRange,
@@ -41,6 +40,15 @@ from penstock.objects.port import Buffer, ObjectReader
 from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.settings import FetchSettings
 from penstock.objects.store_path import Future, Pause, Result, StorePath
+
+LAGGING_WAITING_PER_WORKER: Final = 100
+"""Waiting requests of the cold path per running one."""
+RECENT_WAITING_PER_WORKER: Final = 100
+"""Waiting loads of the hot path per running one."""
+LAGGING_RANGE_BYTES_MAX: Final = 64 << 20
+"""Maximum span of ranges of one object that are read as one."""
+CACHE_EXPIRY_CHECKS: Final = 4
+"""Expiry checks of the cache per lifespan."""
 
 
 class ObjectRange(NamedTuple):
@@ -109,11 +117,11 @@ class FetchPaths:
                 pause=pause,
             )
 
-        self._hot = path(hot, settings.data_pool_size, limits.RECENT_WAITING_PER_WORKER, None)
+        self._hot = path(hot, settings.data_pool_size, RECENT_WAITING_PER_WORKER, None)
         self._cold = path(
             cold,
             settings.lagging_pool_size,
-            limits.LAGGING_WAITING_PER_WORKER,
+            LAGGING_WAITING_PER_WORKER,
             TokenBucket(rate, now=clock.monotonic()) if rate else None,
         )
         self._counters = FetchCounters()
@@ -285,7 +293,7 @@ class FetchPaths:
     def _watch_expiry(self) -> None:
         """Schedule expiry checks while the cache is not empty."""
         if self._expiry is None and len(self._cache) and not self._closed:
-            seconds = self._settings.cache_lifespan_seconds / limits.CACHE_EXPIRY_CHECKS
+            seconds = self._settings.cache_lifespan_seconds / CACHE_EXPIRY_CHECKS
             self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
@@ -314,7 +322,7 @@ def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[
         start, end, index = items[0]
         inside = [index]
         for next_start, next_end, index in items[1:]:
-            if max(end, next_end) - start > limits.LAGGING_RANGE_BYTES_MAX:
+            if max(end, next_end) - start > LAGGING_RANGE_BYTES_MAX:
                 yield _Span(key, start, end, inside)
                 start, end, inside = next_start, next_end, [index]
             else:

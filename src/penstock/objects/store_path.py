@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.metrics import Histogram, Metrics, Sample, counter, gauge, histogram
+from penstock.base.retry import Backoff
 from penstock.base.system import Clock, Randomness
-from penstock.objects import limits
 from penstock.objects.errors import (
     ObjectTruncated,
     StoreClosed,
@@ -24,6 +24,13 @@ from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Admission, Pool
 from penstock.objects.port import ObjectReader
 from penstock.objects.rate_limit import TokenBucket
+from penstock.objects.threads import CLOSE_TIMEOUT_SECONDS
+
+GET_ATTEMPTS_MAX: Final = 3
+"""Maximum number of attempts of a read."""
+GET_BACKOFF: Final = Backoff(first_ms=50, steady=0.5)
+THROTTLED_PAUSES: Final = 4
+"""Factor of the pause after a throttled request."""
 
 Pause = Callable[[float], Awaitable[None]]
 Result = memoryview | PenstockError
@@ -102,7 +109,7 @@ class StorePath:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=limits.CLOSE_TIMEOUT_SECONDS)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_SECONDS)
         return waiting
 
     def samples(self, name: str) -> Iterator[Sample]:
@@ -142,12 +149,12 @@ class StorePath:
             job.future.set_result(result)
 
     async def _read(self, job: Job) -> memoryview:
-        for attempt in range(1, limits.GET_ATTEMPTS_MAX + 1):
+        for attempt in range(1, GET_ATTEMPTS_MAX + 1):
             await self._limit()
             try:
                 return await self._attempt(job)
             except StoreUnavailable as error:
-                if attempt == limits.GET_ATTEMPTS_MAX:
+                if attempt == GET_ATTEMPTS_MAX:
                     raise
                 self.counters.retries += 1
                 await self._pause(self._backoff(attempt, error))
@@ -163,8 +170,8 @@ class StorePath:
 
     def _backoff(self, attempt: int, error: StoreUnavailable) -> float:
         chance = self._randomness.uniform()
-        seconds = limits.GET_BACKOFF.pause_seconds(attempt, chance=chance)
-        return seconds * limits.THROTTLED_PAUSES if isinstance(error, StoreThrottled) else seconds
+        seconds = GET_BACKOFF.pause_seconds(attempt, chance=chance)
+        return seconds * THROTTLED_PAUSES if isinstance(error, StoreThrottled) else seconds
 
     async def _attempt(self, job: Job) -> memoryview:
         began = self._clock.monotonic()

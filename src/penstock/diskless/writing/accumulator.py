@@ -33,7 +33,7 @@ from math import inf
 from typing import Final
 from uuid import UUID
 
-from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
 from penstock.base.metrics import Metrics, counter, gauge, histogram
 from penstock.control.batch_index.values import CommitAnswer, ObjectLease

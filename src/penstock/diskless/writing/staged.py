@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness

@@ -20,8 +20,7 @@ from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import BACKLOG
-from penstock.objects.limits import DIRECTORY_THREADS
-from penstock.objects.settings import FetchSettings
+from penstock.objects.settings import DIRECTORY_THREADS, FetchSettings
 from penstock.planner.errors import ImpossiblePlan
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C

@@ -15,6 +15,7 @@ from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.compression import decompress
 from penstock.records.errors import CorruptBatch, RecordTooLarge
 from penstock.records.header import (
+    BATCHES_MAX,
     CHECKED_FROM,
     CODEC_MASK,
     HEADER_BYTES,
@@ -23,7 +24,7 @@ from penstock.records.header import (
     decode_header,
     verify_crc,
 )
-from penstock.records.limits import BATCHES_MAX, DECOMPRESSED_BATCH_BYTES_MAX
+from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
 _BUFFER_BYTES_MAX: Final = 2**31 - 1
 _JOINED_BYTES: Final = 1 << 20

@@ -10,7 +10,7 @@ Source: Kafka's `LogValidator`, `DefaultRecordBatch.iterator` and `PartialDefaul
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from penstock.base.crc import Readable
 from penstock.records.allowance import Allowance
@@ -19,7 +19,11 @@ from penstock.records.compression import decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
 from penstock.records.framing import check_frame
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
-from penstock.records.limits import REFUSED_RECORDS_NAMED_MAX, VALIDATED_BATCH_BYTES_MAX
+
+VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
+"""Most decompressed bytes of a batch that a broker validates."""
+REFUSED_RECORDS_NAMED_MAX: Final = 100
+"""Records of a rejected batch that its response names."""
 
 
 def check_records(
