@@ -23,6 +23,7 @@ from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.audit_topic import AuditTopic, AuditTopicParts
 from penstock.broker.connection import Connection
 from penstock.broker.coordination.groups import CoordinatorParts, GroupCoordinator
+from penstock.broker.coordination.ticking import HELD_UP_SECONDS
 from penstock.broker.coordination.transaction_coordinator import (
     TransactionCoordinator,
     TransactionParts,
@@ -34,7 +35,6 @@ from penstock.broker.fetch.operation import FetchHub
 from penstock.broker.fetch.sessions import FetchSessions
 from penstock.broker.handlers.metadata import MetadataCache
 from penstock.broker.identity import Identity
-from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import advertised, parse_listeners
 from penstock.broker.liveness import Liveness, LivenessParts
 from penstock.broker.metadata import ClusterMetadata
@@ -78,6 +78,13 @@ if TYPE_CHECKING:
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
     from penstock.storage import LogStore
+
+SCRATCH_BYTES: Final = 256 << 10
+"""Receive buffer that all connections of a loop share for small frames."""
+TICK_SECONDS: Final = 1.0
+"""Interval of checks of connections, produce timeouts and the store's housekeeping."""
+FINISH_LOOK_SECONDS: Final = 0.005
+"""Interval at which a stopping broker checks whether the last requests are answered."""
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,13 @@ from uuid import UUID
 
 from penstock.base.metrics import render
 from penstock.broker.telemetry.instances import Instance
-from penstock.broker.telemetry.limits import CLIENTS_MAX, SERIES_PER_CLIENT_MAX
 from penstock.broker.telemetry.otlp import Point
-from penstock.broker.telemetry.series import ClientSeries, instance_text
+from penstock.broker.telemetry.series import (
+    CLIENTS_MAX,
+    SERIES_PER_CLIENT_MAX,
+    ClientSeries,
+    instance_text,
+)
 from penstock.broker.telemetry.subscriptions import ATTRIBUTES
 
 NAME = "org.apache.kafka.producer.connection.creation.total"

@@ -40,7 +40,7 @@ from penstock.broker.admin import (
     views,
 )
 from penstock.broker.admin.health import Health, Readiness
-from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
+from penstock.broker.batch_commits.manifest import MANIFEST_BYTES_MAX
 from penstock.broker.parts import parts_of
 from penstock.security import CLUSTER, AuthorisationFailed
 from penstock.security.http_credentials import CHALLENGE, TooManyFailures

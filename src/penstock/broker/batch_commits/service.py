@@ -18,9 +18,10 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.base.errors import CorruptError, InvalidError, PenstockError
+from penstock.base.retry import Backoff
 from penstock.broker.batch_commits.commit import (
     Decision,
     continued,
@@ -38,10 +39,6 @@ from penstock.broker.batch_commits.errors import (
     SinkOwnerChanged,
     StagingUnavailable,
     UnknownSink,
-)
-from penstock.broker.batch_commits.limits import (
-    REDRIVE_BACKOFF,
-    SWEEP_SECONDS,
 )
 from penstock.broker.batch_commits.manifest import (
     Manifest,
@@ -63,6 +60,9 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.broker.batch_commits.parts import SinkParts
     from penstock.storage import PartitionLog
+
+SWEEP_SECONDS: Final = 60.0
+REDRIVE_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000)
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from penstock.broker.coordination.core import Compute, Computed
-from penstock.broker.coordination.limits import WORK_INLINE_MAX
+
+WORK_INLINE_MAX: Final = 2_000
+"""Size of the largest computation that runs on the event loop: a few milliseconds."""
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, Sample, gauge, gauges
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Act
-from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
 from penstock.broker.coordination.loading import FoundKey
 from penstock.broker.coordination.markers import MarkerParts, Markers
 from penstock.broker.coordination.transactions import (
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
+
+PRODUCER_ID_TRIES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,13 +36,15 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
 )
 from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
-from penstock.broker.limits import LOOK_FOR_TOPICS_SECONDS
 
 if TYPE_CHECKING:
     from penstock.broker.connection import RequestContext
     from penstock.broker.coordination.transaction_coordinator import TransactionCoordinator
     from penstock.broker.metadata import ClusterMetadata
     from penstock.security import Rights
+
+LOOK_FOR_TOPICS_SECONDS: Final = 1.0
+"""Longest wait of AddPartitionsToTxn for an image with an unknown topic."""
 
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import check_local, is_diskless
-from penstock.broker.limits import SWITCH_WAIT_SECONDS
 from penstock.broker.migration.errors import MigrationFailed, MigrationRunning
 from penstock.broker.migration.filler import FillingParticipant
 from penstock.broker.migration.follower import MigrationFollower
@@ -30,6 +29,9 @@ from penstock.control.epochs.rules import ack_quorum
 if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationParts, Participant
     from penstock.diskless.migration import MigrationPart
+
+SWITCH_WAIT_SECONDS: Final = 20.0
+"""Longest wait of a request for a switch, which continues afterwards."""
 
 logger = logging.getLogger(__name__)
 

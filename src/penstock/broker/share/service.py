@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
@@ -15,7 +15,6 @@ from penstock.broker.group_configs import GROUP_KIND, ConfigsOfGroups
 from penstock.broker.metadata.delta import delta_of
 from penstock.broker.parts import parts_of
 from penstock.broker.share.dead_letters.writer import DeadLetterWriter, WriterParts
-from penstock.broker.share.limits import DEAD_LETTER_LOOK_SECONDS
 from penstock.broker.share.offsets import ShareOffsets
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
     from penstock.partitions import Partition
+
+DEAD_LETTER_LOOK_SECONDS: Final = 60.0
+"""Interval of the search for dead letters of idle share partitions."""
 
 logger = logging.getLogger(__name__)
 

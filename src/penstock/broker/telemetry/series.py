@@ -22,13 +22,13 @@ from uuid import UUID
 
 from penstock.base.metrics import Metric, Metrics, Sample, counter, gauge
 from penstock.broker.telemetry.instances import Instance
-from penstock.broker.telemetry.limits import (
-    CLIENTS_MAX,
-    SERIES_PER_CLIENT_MAX,
-    TEXT_CHARACTERS_MAX,
-)
-from penstock.broker.telemetry.otlp import Point
+from penstock.broker.telemetry.otlp import TEXT_CHARACTERS_MAX, Point
 from penstock.broker.telemetry.subscriptions import CLIENT_ID, SOFTWARE, SOFTWARE_VERSION
+
+CLIENTS_MAX: Final = 1_000
+"""Clients whose metrics are exposed."""
+SERIES_PER_CLIENT_MAX: Final = 200
+"""Exposed series of one client; more are counted and dropped."""
 
 _PREFIX: Final = "kafka_client_"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")

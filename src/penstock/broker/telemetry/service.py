@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.broker.telemetry.instances import Instance, Instances
-from penstock.broker.telemetry.limits import INFLATED_BYTES_MAX
 from penstock.broker.telemetry.series import ClientSeries, instance_text
 from penstock.broker.telemetry.subscriptions import (
     CLIENT_ID,
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.settings import BrokerSettings
     from penstock.control.values import EntityConfigs
+
+INFLATED_BYTES_MAX: Final = 4 << 20
+"""Bytes of one push after decompression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,12 @@
 """Share groups at their coordinator: membership and assignment of partitions."""
 
-from penstock.broker.coordination.share.core import ShareGroups
+from penstock.broker.coordination.share.core import ShareGroupLimits, ShareGroups
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
     DescribedShareMember,
     EnsureShareGroup,
     ShareHeartbeat,
 )
-from penstock.broker.coordination.share.limits import ShareGroupLimits
 
 __all__ = [
     "DescribedShareGroup",

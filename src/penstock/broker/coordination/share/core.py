@@ -12,7 +12,8 @@ Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
@@ -26,11 +27,15 @@ from penstock.broker.coordination.group_events import (
     Prune,
 )
 from penstock.broker.coordination.kinds import Handler
-from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
+from penstock.broker.coordination.modern.core import (
+    EMPTY,
+    MEMBER_BYTES_MAX,
+    UNKNOWN_MEMBER_ID,
+    ModernGroups,
+)
 from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import Parked
 from penstock.broker.coordination.modern.group_saver import outdate
-from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.share.events import (
     DescribedShareGroup,
     DescribedShareMember,
@@ -38,9 +43,29 @@ from penstock.broker.coordination.share.events import (
     ShareHeartbeat,
 )
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
-from penstock.broker.coordination.share.limits import ShareGroupLimits
 from penstock.broker.coordination.share.record import KIND, decode_group, encode_group
 from penstock.broker.coordination.turn import Turn
+from penstock.broker.group_configs import GroupConfigs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupLimits:
+    """Bounds in milliseconds; `configs` returns the settings of a group."""
+
+    configs: Callable[[str], GroupConfigs]
+    groups_max: int = 100_000
+    max_size: int = 200
+    assignment_interval: int = 1_000
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return self.configs(group_id).share_session_timeout_ms
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self.configs(group_id).share_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        return self.assignment_interval
+
 
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
 GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"

@@ -37,6 +37,7 @@ from penstock.broker.coordination.core import (
 from penstock.broker.coordination.timers import Timers
 from penstock.broker.coordination.transactions import rules
 from penstock.broker.coordination.transactions.events import (
+    WAIT_MS,
     AddToTransaction,
     DescribeTransaction,
     EndTransaction,
@@ -45,12 +46,6 @@ from penstock.broker.coordination.transactions.events import (
     ListTransactions,
     MarkersWritten,
     VerifyPartitions,
-)
-from penstock.broker.coordination.transactions.limits import (
-    SAVE_RETRY_MS,
-    WAIT_MS,
-    WAITING_MAX,
-    TransactionLimits,
 )
 from penstock.broker.coordination.transactions.listing import listed
 from penstock.broker.coordination.transactions.metadata import TransactionMetadata
@@ -72,7 +67,15 @@ from penstock.broker.coordination.transactions.states import (
     TRANSACTIONAL_ID_NOT_FOUND,
     TransactionState,
 )
-from penstock.broker.coordination.transactions.transaction import Pending, Request, Transaction
+from penstock.broker.coordination.transactions.transaction import (
+    Pending,
+    Request,
+    Transaction,
+    TransactionLimits,
+)
+
+SAVE_RETRY_MS: Final = 1_000
+WAITING_MAX: Final = 1_000
 
 
 class Transactions:
