@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.partitions import look_up_watermarks
-from penstock.partitions.errors import NotEnoughReplicas
+from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, decode_header
 from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, Guard

@@ -21,13 +21,16 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.errors import UnknownTopicId
-from penstock.broker.migration.errors import MigrationFailed
 from penstock.broker.migration.follower import (
     SWITCH_PASS_SECONDS,
     SWITCH_POLL_SECONDS,
     MigrationFollower,
 )
-from penstock.broker.migration.participant import SWITCH_FENCE_SECONDS, is_of_living
+from penstock.broker.migration.participant import (
+    SWITCH_FENCE_SECONDS,
+    MigrationFailed,
+    is_of_living,
+)
 from penstock.broker.migration.retrying import retry_until_known
 from penstock.control import (
     InvalidCommit,

@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import check_local, is_diskless
-from penstock.broker.migration.errors import MigrationFailed, MigrationRunning
 from penstock.broker.migration.filler import FillingParticipant
 from penstock.broker.migration.follower import MigrationFollower
 from penstock.broker.migration.leader import Changed, MigrationLeader
-from penstock.broker.migration.participant import LocalParticipant
+from penstock.broker.migration.participant import LocalParticipant, MigrationFailed
 from penstock.broker.topic_plan import plan_replicas
 from penstock.control import MigrationParticipant, MigrationRequest, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -29,6 +28,13 @@ from penstock.control.epochs.rules import ack_quorum
 if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationParts, Participant
     from penstock.diskless.migration import MigrationPart
+
+
+class MigrationRunning(RetriableError):
+    """The migration is still running; the same request joins it."""
+
+    code: ClassVar[str] = "request_timed_out"
+
 
 SWITCH_WAIT_SECONDS: Final = 20.0
 """Longest wait of a request for a switch, which continues afterwards."""

@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
-from penstock.base.errors import BugError, PenstockError
+from penstock.base.errors import BugError, PenstockError, RetriableError
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import NotLeader
-from penstock.broker.migration.errors import MigrationFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -30,6 +29,13 @@ if TYPE_CHECKING:
     from penstock.partitions import GroupCommits, LocalPartition
     from penstock.records.appends import Outcome
     from penstock.storage import LogStore
+
+
+class MigrationFailed(RetriableError):
+    """The migration failed, and the topic is unchanged."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
 
 SWITCH_PASSES_MAX: Final = 50
 """Passes over the logs of a topic that becomes diskless before its producers count as too fast."""

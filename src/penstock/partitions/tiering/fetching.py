@@ -12,15 +12,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from penstock.archive.errors import CorruptObject
-from penstock.base.errors import PenstockError
+from penstock.base.errors import CorruptError, PenstockError
 from penstock.base.pause import pause
 from penstock.control.tiers.values import ABORTED, INDEX, SUFFIXES, TIME_INDEX, TierSegment
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.rate_limit import TokenBucket
-from penstock.partitions.tiering.errors import TierHole
 from penstock.partitions.tiering.runs import TierRun, run_of
 from penstock.records import OffsetOutOfRange, decode_header
 from penstock.storage.formats.index import SparseIndex
@@ -35,6 +34,13 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.source import TierSource
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage.values import OffsetAndTimestamp
+
+
+class TierHole(CorruptError):
+    """Neither the archive nor the log has an offset that they should have."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
 
 REST_SHARE: Final = 4
 """The rest of a segment joins its last chunk, up to this fraction of a chunk."""
