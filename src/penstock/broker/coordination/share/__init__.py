@@ -1,10 +1,11 @@
 """Share groups at their coordinator: membership and assignment of partitions."""
 
-from penstock.broker.coordination.share.core import ShareGroupLimits, ShareGroups
-from penstock.broker.coordination.share.events import (
+from penstock.broker.coordination.share.core import (
     DescribedShareGroup,
     DescribedShareMember,
     EnsureShareGroup,
+    ShareGroupLimits,
+    ShareGroups,
     ShareHeartbeat,
 )
 
