@@ -1,8 +1,8 @@
 """Runtime of cores: loads, fences and saves keys, holds requests and runs timers.
 
 Requests become events of a core (`core.py`). Its effects are performed in order: responses go to
-the request with their token, saves to the saver (`saving.py`), computations to the worker
-(`computing.py`). Both report back, and the core sends the responses that depend on them only then.
+the request with their token, saves to the saver (`saving.py`), computations to the
+`Worker`. Both report back, and the core sends the responses that depend on them only then.
 
 Each key belongs to one registered broker (`ownership.py`). When brokers come or go, keys of other
 brokers are dropped and a new round of loading begins (`loading.py`); a request waits for its key
