@@ -56,13 +56,13 @@ def test_acls_are_added_listed_and_removed(run: Run) -> None:
     ("words", "status", "said"),
     [
         (("add", "--topic", "t", "--principal", "User:a"), 2, "--operation"),
-        (("add", "--principal", "User:a", "--operation", "read"), 2, "say on what"),
+        (("add", "--principal", "User:a", "--operation", "read"), 2, "give a resource"),
         (
             ("add", "--cluster", "--principal", "User:a", "--operation", "read"),
-            2, "read means nothing on a cluster, only create",
+            2, "read is not valid on a cluster; valid: create",
         ),
         (("add", "--topic", "t", "--principal", "a", "--operation", "read"), 1, "no colon"),
-        (("remove",), 2, "or --all"),
+        (("remove",), 2, "or add --all"),
     ],
 )  # fmt: skip
 def test_what_makes_no_acl_is_refused(
@@ -117,6 +117,6 @@ def test_the_first_user_is_made_before_the_first_start(bare: Run, tmp_path: Path
         assert "admin" in found
         held = bare("user", "remove", "admin", *place)
         assert held.status == 1
-        assert "if a broker runs, leave --offline out" in held.err
+        assert "if a broker runs, omit --offline" in held.err
     assert bare("user", "remove", "admin", *place).status == 0
     assert bare("user", "list", "--data-dir", str(directory)).status == 2

@@ -61,6 +61,11 @@ def processes(of: Path) -> list[int]:
     return found
 
 
+def problems(text: str) -> list[str]:
+    """The lines of stderr that do not say what a command waits for on a busy machine."""
+    return [line for line in text.splitlines() if not line.startswith("% waiting")]
+
+
 def bench_topics(bootstrap: str) -> list[str]:
     from penstock.client import Client
 
@@ -95,7 +100,7 @@ def test_a_broker_of_its_own(
         "bench", "--data-dir", str(data), "--seconds", "1", "--write", str(written),
         "--output", "json",
     )  # fmt: skip
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     read = calibration(ran.out)
     assert read == calibration(written.read_text())
     assert set(read.measured) == HOST | LATENCIES | THROUGHPUT | CPU | STORE | COMMIT
@@ -117,8 +122,7 @@ def test_a_running_broker(bare: Run, data: Path) -> None:
     with Broker(process=True) as broker:
         words = ("bench", "-b", broker.bootstrap, "--data-dir", str(data), "--seconds", "1")
         ran = bare(*words, "--output", "json")
-        said = [line for line in ran.err.splitlines() if not line.startswith("% waiting")]
-        assert (ran.status, said) == (0, [])
+        assert (ran.status, problems(ran.err)) == (0, [])
         assert bench_topics(broker.bootstrap) == []
     read = calibration(ran.out)
     assert set(read.measured) == HOST | LATENCIES | THROUGHPUT | CPU
@@ -130,7 +134,7 @@ def test_a_running_broker(bare: Run, data: Path) -> None:
 
 def test_the_table_shows_ratios_and_how(bare: Run, data: Path, bootstrap: str) -> None:
     ran = bare("-b", bootstrap, "bench", "--data-dir", str(data), "--seconds", "1", "--explain")
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     assert "× loopback" in ran.out
     assert "median of 3 runs" in ran.out
     assert "not measured: the broker's CPU (the broker runs in the process that measures it)" in (
@@ -150,7 +154,7 @@ def test_a_store_and_a_database_are_left_as_they_were(
         "bench", "--data-dir", str(data), "--seconds", "1", "--store", url, *options,
         "--control", database, "--output", "json",
     )  # fmt: skip
-    assert (ran.status, ran.err) == (0, "")
+    assert (ran.status, problems(ran.err)) == (0, [])
     read = calibration(ran.out)
     remote = {f"remote_{name}" for name in STORE}
     assert remote | COMMIT | {"diskless_produce_mb_per_s"} < set(read.measured)
@@ -256,7 +260,7 @@ def test_the_death_of_the_broker_is_reported(data: Path) -> None:
         os.kill(serving[0], signal.SIGKILL)
         assert process.wait(LIMIT_SECONDS) == 1
         shown = terminal.result(LIMIT_SECONDS)
-    assert "the broker that was measured is gone: it ended with status -9" in shown
+    assert "the measured broker has ended: it ended with status -9" in shown
     assert list(data.iterdir()) == []
 
 
@@ -267,12 +271,12 @@ def test_the_death_of_the_broker_is_reported(data: Path) -> None:
         (["--seconds", "0"], 2, "--seconds"),
         (["--store-option", "a=b"], 2, "--store-option: needs --store"),
         (["--store", "s3://x", "--store-option", "a"], 2, "must read key=value"),
-        (["--data-dir", "/nowhere/at/all"], 1, "/nowhere/at/all: there is no such directory"),
+        (["--data-dir", "/nowhere/at/all"], 1, "/nowhere/at/all does not exist"),
         (["--data-dir", "/proc"], 1, "data directory /proc: "),
         (["--write", "/nowhere/c.json"], 1, "--write /nowhere/c.json: No such file"),
         (["--write", "/"], 1, "--write /: is a directory"),
         (["--store", "ftp://x"], 1, "--store ftp://x: must begin with"),
-        (["--store", "file:///nowhere"], 1, "file:///nowhere: there is no such directory"),
+        (["--store", "file:///nowhere"], 1, "file:///nowhere: the directory does not exist"),
         (["--control", "mysql://x"], 1, "--control mysql://x: must begin with postgresql://"),
         (["--control", "postgresql://127.0.0.1:1/none"], 1, "database none on 127.0.0.1:1"),
         (["-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=300"], 3, "127.0.0.1:1"),
@@ -444,7 +448,7 @@ def test_every_small_request_is_a_record_in_the_log(bootstrap: str) -> None:
     ("settings", "timeout_ms", "said"),
     [
         ({"message.max.bytes": 50}, 20_000, "one record"),
-        ({"min.insync.replicas": 2}, 500, "0 requests were answered within 500 ms"),
+        ({"min.insync.replicas": 2}, 500, "only 0 requests were answered within 500 ms"),
     ],
     ids=["for good", "for now"],
 )

@@ -106,7 +106,7 @@ def test_groups(run: Run, topic: MakeTopic) -> None:
     assert "name a topic" in run("group", "seek", group, "--to", "end").err
     dry = run("group", "seek", group, "-t", name, "--to", "end")
     assert "dry run" in dry.out
-    assert "there is none" in run("group", "describe", group).err
+    assert "does not exist" in run("group", "describe", group).err
     done = run("--output", "json", "group", "seek", group, "-t", name, "--to", "-2", "--execute")
     assert [(row["partition"], row["to"]) for row in json.loads(done.out)] == [(0, 0), (1, 1)]
     found = json.loads(run("group", "describe", group, "--output", "json").out)
@@ -230,7 +230,7 @@ def test_wrong_arguments_are_errors(run: Run, bootstrap: str) -> None:
     for more in ((), ("--dry-run",), ("--undo",)):
         wrong = run("broker", "drain", "99", *more)
         assert (wrong.status, wrong.out) == (1, "")
-        assert wrong.err == "penstock: there is no broker 99; there are brokers 1\n"
+        assert wrong.err == "penstock: unknown broker 99; the cluster has brokers 1\n"
     with Client(bootstrap) as client:
         assert client.excluded_brokers() == frozenset()
 
@@ -244,7 +244,7 @@ def test_a_local_retention_needs_a_tiered_topic(run: Run, topic: Callable[..., s
     ):
         wrong = run(*words)
         assert (wrong.status, wrong.out) == (2, "")
-        assert "local.retention.ms=1000: it has an effect on tiered topics only" in wrong.err
+        assert "local.retention.ms=1000: this setting affects tiered topics only" in wrong.err
     assert f"{name}-local" not in run("topic", "list").out
 
 
@@ -279,8 +279,8 @@ def test_quotas(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (("producer_byte_rate=1",), 2, "say whose quotas: --user"),
-        (("producer_byte_rate=x", "--user", "a"), 2, "'x' is no number"),
+        (("producer_byte_rate=1",), 2, "no entity given: add --user"),
+        (("producer_byte_rate=x", "--user", "a"), 2, "'x' is not a number"),
         (("producer_byte_rate=0", "--user", "a"), 1, "0 must be above 0"),
         (("speed=1", "--user", "a"), 1, "unknown quota of users and client ids"),
         (("producer_byte_rate=1", "--user", "a", "--default", "user"), 2, "give one of --user"),
@@ -391,7 +391,7 @@ def test_errors_are_one_line_and_a_status(bare: Run, run: Run) -> None:
     assert "penstock topic list" in missing.err
     assert run("produce", "no-such-topic", stdin="x\n").status == 1
     assert bare("topic", "list", "-X", "novalue").status == 2
-    assert "there are bootstrap.servers" in bare("topic", "list", "-X", "security=none").err
+    assert "known: bootstrap.servers" in bare("topic", "list", "-X", "security=none").err
     assert "serve" in bare("--help").out
 
 
@@ -404,7 +404,7 @@ def test_profiles(
     assert bare("--profile", "here", "topic", "list").status == 0
     missing = bare("--profile", "there", "topic", "list")
     assert missing.status == 1
-    assert "it has default, here" in missing.err
+    assert "its profiles: default, here" in missing.err
     monkeypatch.setenv("PENSTOCK_PROFILE", "here")
     assert bare("topic", "list").status == 0
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "127.0.0.1:1")

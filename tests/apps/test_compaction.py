@@ -80,4 +80,4 @@ def test_a_log_that_is_compacted_no_further_is_named(bare: Run) -> None:
         produce(broker, 5)
         found = until(lambda: examined(bare, *words)[1].get("compaction of broker 1"))
         assert found[0] == "warn"
-        assert "t-0 compacted no further: CorruptLog" in found[1]
+        assert "compaction of t-0 stopped: CorruptLog" in found[1]

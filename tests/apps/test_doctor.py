@@ -73,6 +73,7 @@ def test_every_advertised_address_is_tried(
                 "node.id": node,
                 "control.url": url,
                 "diskless.storage.url": tmp_path.as_uri(),
+                "broker.session.timeout.ms": 60_000,
             }
             if address:
                 settings["advertised.listeners"] = f"PLAINTEXT://{address}"
@@ -120,7 +121,7 @@ def test_brokers_that_are_down_or_stopped_are_named(bare: Run) -> None:
             os.kill(broker.pid, signal.SIGCONT)
     _, cause, fix = found["broker"]
     assert f"{broker.bootstrap} did not answer ApiVersions" in cause
-    assert "stopped or overloaded" in fix
+    assert "stopped or busy" in fix
 
 
 def test_without_a_configuration_nothing_is_said_of_one(

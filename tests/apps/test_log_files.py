@@ -80,9 +80,9 @@ def test_wrong_words_are_refused(broker: Broker, bare: Run, tmp_path: Path) -> N
     for words, said in (
         (("dump", "t", "--offsets", "5"), "must read FROM:TO"),
         (("dump", "t", "--offsets", "5:4"), "FROM is above TO"),
-        (("dump", "t", "--what", "indexes"), "goes with --data-dir"),
+        (("dump", "t", "--what", "indexes"), "requires --data-dir"),
         (("dump",), "name a TOPIC"),
-        (("stats", "t", "--set", "a=b"), "go with --objects"),
+        (("stats", "t", "--set", "a=b"), "require --objects"),
         (("repair", "t"), "stopped broker"),
     ):
         ran = bare("log", *words, "-b", broker.bootstrap)
@@ -138,10 +138,10 @@ def test_rot_is_set_aside_and_consumers_pass_it(broker: Broker, bare: Run, tmp_p
     file.write_bytes(data)
     assert bare("log", "verify", *place).status == 1
     planned = bare("log", "repair", *place)
-    assert "nothing was changed" in planned.out
+    assert "nothing changed" in planned.out
     assert f"{rotten['size_bytes']} bytes that cannot be read" in planned.out
     assert file.read_bytes() == data
-    assert "are done" in bare("log", "repair", *place, "--yes").out
+    assert "done; check the result" in bare("log", "repair", *place, "--yes").out
     assert file.with_name(f"{file.name}.1.quarantined").read_bytes() == data
     found = json.loads(bare("--output", "json", "log", "verify", *place).out)
     assert found["wrong"] == 0

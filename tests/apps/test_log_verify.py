@@ -61,9 +61,10 @@ def test_doctor_says_how_a_stuck_group_gets_past_it(broker: Broker, bare: Run) -
         (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
         return dict(finding)
 
+    bare("log", "verify", "t", "-b", broker.bootstrap)  # loads what a check has 15 s for
     stuck = asked()
     assert stuck["status"] == "fail"
-    assert "group billing stands at offset 3 of t-1" in stuck["cause"]
+    assert "group billing is at offset 3 of t-1" in stuck["cause"]
     assert "offsets 3 to 5 cannot be read: " in stuck["cause"]
     command = re.search(r"penstock (group seek .* --execute)", stuck["fix"])
     assert command is not None
@@ -91,12 +92,43 @@ def test_a_running_broker_is_asked(broker: Broker, bare: Run) -> None:
     assert bare("log", "verify", "none", "-b", broker.bootstrap).status == 1
 
 
+@pytest.mark.parametrize(
+    ("hurt", "first", "last"), [((1,), 3, 5), ((1, 2, 3), 3, 11), ((4,), 12, 14)]
+)
+def test_damage_that_a_running_broker_finds_is_one_fault(
+    bare: Run, tmp_path: Path, hurt: tuple[int, ...], first: int, last: int
+) -> None:
+    with Broker(directory=tmp_path, admin=False) as broker:
+        with Client(broker.bootstrap) as client:
+            client.create_topic("t", 1)
+            produce(broker.bootstrap, "t", *[GOOD_BATCH] * 5)
+            client.commit_offsets("billing", {("t", 0): first})
+        broker.stop()
+        file = tmp_path / "log" / "t-0" / "00000000000000000000.log"
+        stored = bytearray(file.read_bytes())
+        for number in hurt:
+            stored[number * len(GOOD_BATCH) + len(GOOD_BATCH) - 2] ^= 1
+        file.write_bytes(stored)
+        broker.start()
+        words = ("-b", broker.bootstrap)
+        told = bare("--output", "json", "log", "verify", "t", *words)
+        facts = json.loads(told.out)
+        (row,) = facts["findings"]
+        assert (row["base_offset"], row["last_offset"]) == (first, last)
+        assert "CORRUPT_MESSAGE" in row["reason"]
+        assert (told.status, facts["batches"]) == (1, 5 - len(hurt))
+        found = bare("--output", "json", "doctor", *words)
+        (finding,) = [load for load in json.loads(found.out) if load["check"] == "consumers"]
+        assert finding["status"] == "fail"
+        assert f"--to {last + 1} --execute" in finding["fix"]
+
+
 def test_files_are_read_when_the_broker_is_stopped(
     broker: Broker, bare: Run, tmp_path: Path
 ) -> None:
     words = ("--output", "json", "log", "verify", "--data-dir", str(tmp_path))
     running = bare(*words)
-    assert "a broker runs" in running.err
+    assert "a broker is running" in running.err
     assert json.loads(running.out)["partitions"] == 3
     broker.stop()
     file = tmp_path / "log" / "t-1" / "00000000000000000000.log"
@@ -111,9 +143,9 @@ def test_files_are_read_when_the_broker_is_stopped(
     assert bare(*words, "fine").status == 0
     assert "no such partition" in bare(*words, "t", "-p", "7").err
     assert bare(*words[:-1], str(tmp_path / "log")).status == 1
-    assert "name the directory above" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
+    assert "give its parent directory" in bare(*words[:-1], str(tmp_path / "log" / "t-1")).err
     (tmp_path / "empty").mkdir()
-    assert "no directory of partitions" in bare(*words[:-1], str(tmp_path / "empty")).err
+    assert "contains no partition directories" in bare(*words[:-1], str(tmp_path / "empty")).err
 
 
 def test_the_logs_of_all_processes_are_read(broker: Broker, bare: Run, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_batch_id_names_one_small_payload(run: Run, root: Path, name: str) -> 
         "--threshold", "64k", stdin="payload",
     )  # fmt: skip
     assert ran.status == 2
-    assert "drop --threshold" in ran.err
+    assert "omit --threshold" in ran.err
 
 
 def test_a_reused_batch_id_is_reported_and_the_others_are_read(

@@ -65,19 +65,19 @@ def file(tmp_path: Path) -> Path:
     [
         ([], "give one of --dead-letters, --parked and --sink"),
         (["--parked", "--sink", "first"], "give one of --dead-letters, --parked and --sink"),
-        (["--parked", "--rule", "small"], "--rule goes with --dead-letters"),
-        (["--dead-letters", "--all"], "--all goes with --parked"),
-        (["--dead-letters", "--from", "earliest"], "--from goes with --sink"),
+        (["--parked", "--rule", "small"], "--rule requires --dead-letters"),
+        (["--dead-letters", "--all"], "--all requires --parked"),
+        (["--dead-letters", "--from", "earliest"], "--from requires --sink"),
         (["--dead-letters", "--since", "noon"], "--since noon: "),
         (["--dead-letters", "--offsets", "0-5"], "must read PARTITION:FROM-TO"),
         (["--dead-letters", "--offsets", "0:5-4"], "4 comes before 5"),
         (["--parked", "--key-hex", "xy"], "--key-hex xy: "),
         (["--parked", "--all", "--key", "a"], "give --all or keys, not both"),
         (["--parked", "--execute"], "--execute needs --key, --key-hex or --all"),
-        (["--parked", "--all", "--execute"], "no parked record is meant"),
-        (["--parked", "--query", "lines"], "query lines holds nothing"),
+        (["--parked", "--all", "--execute"], "no parked record matches"),
+        (["--parked", "--query", "lines"], "query lines has no held records"),
         (["--sink", "first", "--from", "noon"], "--from noon: "),
-        (["--sink", "other"], "there is no sink other; there are first"),
+        (["--sink", "other"], "unknown sink other; the file has first"),
     ],
 )
 def test_invalid_options_are_reported(bare: Run, file: Path, words: list[str], told: str) -> None:
@@ -94,10 +94,10 @@ def test_names_that_nothing_has(file: Path) -> None:
     for wanted, told in (
         (
             Filters(rule="smal"),
-            f"{file}: --rule: no dead letter is of rule 'smal', .*; write 'small'",
+            f"{file}: --rule smal: no dead letter has this rule, .*; write 'small'",
         ),
-        (Filters(rule="xyz"), "there are 'small', 'undecodable'"),
-        (Filters(topic="line"), "no dead letter is of topic 'line', .*; write 'lines'"),
+        (Filters(rule="xyz"), "known: 'small', 'undecodable'"),
+        (Filters(topic="line"), "--topic line: no dead letter has this topic, .*; write 'lines'"),
     ):
         with pytest.raises(NoSuchDeadLetters, match=told):
             check_filters(spec, wanted)
@@ -105,8 +105,8 @@ def test_names_that_nothing_has(file: Path) -> None:
 
 def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
     base = ["pipeline", "replay", str(file), "-b", "127.0.0.1:1", "--parked"]
-    assert bare(*base).out == "nothing waits\n"
-    assert bare(*base, "--key", "a").out == "nothing of these keys waits\n"
+    assert bare(*base).out == "no held records\n"
+    assert bare(*base, "--key", "a").out == "no held records of these keys\n"
     spec = load(file, bootstrap="127.0.0.1:1")
     kinds = ["park", "follow", "retry", "park"]
     rows = {
@@ -120,7 +120,7 @@ def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
     lot.save(pa.Table.from_pydict(rows, schema=SCHEMA), 0)
     shown = bare(*base)
     assert shown.status == 0
-    assert "query lines: 4 records wait, 2 of them parked" in shown.out
+    assert "query lines: 4 held records, 2 of them parked" in shown.out
     assert "too large" in shown.out
     (found,) = json.loads(bare(*base, "--output", "json").out)
     assert (found["records"], found["parked"], found["requested"]) == (4, 2, [])
@@ -133,7 +133,7 @@ def test_parked_records_are_shown_and_asked_for(bare: Run, file: Path) -> None:
         (PipelinePaths(spec).releases("lines") / f"{request}.json").read_bytes()
     )
     assert (body["keys"], body["dead_letter"], body["by"]) == (["61"], True, whoami())
-    assert f"asked for already: {request}" in bare(*base).out
+    assert f"pending release requests: {request}" in bare(*base).out
 
 
 # What runs
@@ -212,5 +212,5 @@ def test_a_killed_backfill_continues_and_dead_letters_are_replayed(
         found = json.loads(ended(call("replay", "--dead-letters", "--output", "json")))
         assert (found["going"], found["groups"][0]["rule"]) == (10, "small")
         shown = ended(call("replay", "--dead-letters", "--limit", "4", "--execute"))
-        assert shown.startswith("put 4 records back, replay ")
+        assert shown.startswith("returned 4 records to their topics, replay ")
         assert client.list_offsets("lines")[0] == 110 + 10 + 4

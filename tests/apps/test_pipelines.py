@@ -167,7 +167,7 @@ def test_status_before_the_first_run(
     file = str(write(PIPELINE))
     ran = bare("pipeline", "status", file, "-b", broker.bootstrap)
     assert ran.status == 0
-    assert "has not run here yet" in ran.out
+    assert "has never run with this state directory" in ran.out
     ran = bare("pipeline", "status", file, "-b", broker.bootstrap, "--output", "json")
     assert json.loads(ran.out)["queries"] == []
 
@@ -208,7 +208,7 @@ def test_without_java(write: Callable[[str], Path]) -> None:
     ran = penstock("validate", write("naem = 3\n" + PIPELINE), PATH="/nowhere", JAVA_HOME="")
     assert ran.returncode == 1
     assert "naem: is not known here" in ran.stdout
-    assert "Spark's checks are left out: Spark needs a Java runtime" in ran.stderr
+    assert "skipped Spark's checks: Spark needs a Java runtime" in ran.stderr
 
 
 # Processes
@@ -299,7 +299,7 @@ def test_a_run_from_plan_to_stop_and_on(
         # A second run is refused before Spark starts.
         second = bare("pipeline", "run", *where)
         assert second.status == 1
-        assert f"is run already, by process {process.pid}" in second.err
+        assert f"is already running as process {process.pid}" in second.err
         process.send_signal(signal.SIGTERM)
         ended = events(process.stdout, lambda event: event["event"] == "ended")
         assert ended["query"] == "lines"

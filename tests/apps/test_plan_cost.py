@@ -68,7 +68,7 @@ def test_prices_are_written_edited_and_read(bare: Run, tmp_path: Path) -> None:
     assert file.read_text() == our_price_text()
     again = bare("plan", "cost", "--write-prices", str(file))
     assert again.status == 2
-    assert "is there already" in again.err
+    assert "exists already" in again.err
     whole = tomllib.loads(file.read_text())
     file.write_text(
         '[zone.gb]\nusd = 0.02\ndate = 2024-01-01\nsource = "an old bill, both sides"\n'

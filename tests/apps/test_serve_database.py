@@ -39,7 +39,7 @@ def waits(process: subprocess.Popen[str]) -> str:
     """The line that says what the start waits for."""
     assert process.stderr is not None
     for line in process.stderr:
-        if "the start waits for" in line:
+        if "; the broker stops after" in line:
             return line
     raise AssertionError(f"it ended with status {process.wait()}")
 

@@ -113,7 +113,7 @@ def test_run_continues_until_a_signal(
             child.kill()
             child.wait()
     assert child.returncode == 0, said
-    assert f"topic {name}: keeping table" in said
+    assert f"topic {name}: maintaining table" in said
 
 
 def test_what_is_wrong_with_a_table_is_said(

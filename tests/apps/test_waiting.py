@@ -235,7 +235,7 @@ def test_a_broker_that_is_not_registered_is_named_at_once(run: Run) -> None:
         assert SYSTEM_CLOCK.monotonic() - begun < 2
         assert (ran.status, ran.err) == (
             1,
-            "penstock: broker 7 is not registered; there are brokers 1\n",
+            "penstock: broker 7 is not registered; the cluster has brokers 1\n",
         )
 
 

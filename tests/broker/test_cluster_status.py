@@ -56,7 +56,10 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
         broker_id: int(broker_id == leader) for broker_id in (1, 2, 3)
     }
     healthy = await diagnosis(trio)
-    assert (healthy["status"], healthy["cause"]) == ("ok", "1, all led, all copies in sync")
+    assert (healthy["status"], healthy["cause"]) == (
+        "ok",
+        "1, all have leaders, all replicas in sync",
+    )
     first, second = [broker_id for broker_id in (1, 2, 3) if broker_id != leader]
     await trio.stop(first)
     (row,) = (await facts(trio))["brokers"][first - 1 : first]
@@ -67,13 +70,13 @@ async def test_what_is_behind_and_what_refuses_is_shown(trio: Cluster) -> None:
     assert (lacking["state"], lacking["needed"], lacking["leader"]) == ("behind", 2, leader)
     behind = await diagnosis(trio)
     assert behind["status"] == "warn"
-    assert behind["cause"].endswith(f"not in sync; brokers {first} are not there")
+    assert behind["cause"].endswith(f"not in sync; brokers {first} are not registered")
     await trio.stop(second)
     await until(lambda: image.image.topics["t"].partitions[0].isr == (leader,))
     (lacking,) = (await facts(trio))["partitions"]
     assert lacking["state"] == "refusing"
     refusing = await diagnosis(trio, status=1)
-    assert refusing["cause"].startswith("t-0: fewer than the 2 copies in sync")
+    assert refusing["cause"].startswith("t-0: fewer than the 2 replicas in sync")
     assert f"start broker {first} and {second}," in refusing["fix"]
     shown = await asked(trio, "cluster", "status")
     assert "refusing" in shown

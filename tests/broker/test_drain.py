@@ -105,7 +105,7 @@ async def test_a_topic_is_reassigned_and_gets_a_new_leader(four: Cluster) -> Non
     (shown,) = await facts(four, "topic", "replicas", "t")
     assert (shown["replicas"], shown["adding"], shown["removing"]) == ([last, before[0]], [], [])
     for words, message in (
-        (["--factor", "9"], "t-0 would have 9 replicas, and 4 brokers are there for them"),
+        (["--factor", "9"], "t-0 cannot have 9 replicas: only 4 brokers are eligible"),
         (["--replicas", "1,9"], "broker 9 is not registered"),
         (["--replicas", "1"], "min.insync.replicas = 2"),
     ):

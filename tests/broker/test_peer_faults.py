@@ -91,7 +91,7 @@ async def test_what_peers_send_is_judged(
         replication(cluster, other).rows_came(leader, [row])
         await until(lambda: not (log.copy.failed or log.copy.resting))
         assert everything(log) == whole, what
-    assert f"broker {leader} sends what the log refuses" in caplog.text
+    assert f"the log rejected records from broker {leader}" in caplog.text
     led = cluster.log(leader)
     for false in (Ack(authority, epoch, FAR, FAR), Begun(authority, epoch, FAR, FAR)):
         replication(cluster, leader).rows_came(9, [Row(led.key, false)])  # who is no replica
@@ -103,7 +103,7 @@ async def test_what_peers_send_is_judged(
     await until(lambda: log.copy.core.authority == authority)
     differing = Row(log.key, Append(authority, epoch, 0, 1, 3), twin)
     replication(cluster, other).rows_came(leader, [differing])
-    assert "this copy and its leader differ" in caplog.text
+    assert "this replica differs from its leader" in caplog.text
     assert "other records than its leader: it takes no part" in log.copy.trouble
     assert everything(log)[: len(whole)] == whole
     assert await cluster.produce(b"with two") == 4

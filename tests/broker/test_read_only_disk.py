@@ -56,7 +56,7 @@ async def test_a_disk_that_takes_nothing_any_more(
         assert copies.failed
         trouble = {log.copy.trouble for log in copies.logs.values()}
         assert trouble == {"the disk has failed: it takes no part before the broker is restarted"}
-        assert f"{len(names)} copies take no part until a restart: " in caplog.text
+        assert f"{len(names)} replicas are offline until a restart: " in caplog.text
         assert "Read-only file system" in str(cluster.brokers[1].store.failed)
         assert b"before" in await cluster.values(single, "alone"), "what is there is read"
         row = await cluster.clients[single].produce("alone", batch(b"refused"))

@@ -241,7 +241,7 @@ async def test_a_reassignment_waits_for_a_slow_learner(
     await until(lambda: own._row(log.key).move)  # type: ignore[union-attr]
     own._moves._begun[log.key] = row(four).move
     own.replication.claim([log.key])
-    await until(lambda: "does not get all of the log in time" in caplog.text)
+    await until(lambda: "did not receive the whole log in time" in caplog.text)
     assert await four.produce(b"meanwhile") == 1
     assert row(four).replicas == before
     learner.rows_came = came  # type: ignore[method-assign]

@@ -87,7 +87,7 @@ async def test_replicas_are_placed_on_brokers_with_the_role(cluster: RoleCluster
     answer = await cluster.clients[1].call("CreatePartitions", 3, body)
     assert answer.results[0].error_message == refused
     _, told = await ran(cluster, "topic", "reassign", "t", "--factor", "4", status=1)
-    assert "t-0 would have 4 replicas, and 3 brokers are there for them" in told
+    assert "t-0 cannot have 4 replicas: only 3 brokers are eligible" in told
 
 
 async def test_what_needs_no_replica_goes_where_it_is_to(cluster: RoleCluster) -> None:

@@ -16,7 +16,13 @@ import pytest
 
 from penstock.client import BrokersUnreachable, Client
 from penstock.client.connection import Connection
-from penstock.client.errors import ClientClosed, Disconnected, MalformedResponse, TimedOut
+from penstock.client.errors import (
+    ClientClosed,
+    Disconnected,
+    MalformedResponse,
+    TimedOut,
+    note_attempts,
+)
 from penstock.testing import Broker
 from tests.client.proxy import Proxy
 
@@ -88,6 +94,15 @@ def test_no_broker_listens() -> None:
     client.close()
     with pytest.raises(ClientClosed):
         client.metadata()
+
+
+def test_attempts_are_noted_once() -> None:
+    error = BrokersUnreachable("no broker answers")
+    note_attempts(error, 1)
+    assert not hasattr(error, "__notes__")
+    note_attempts(error, 18)
+    note_attempts(error, 2)
+    assert error.__notes__ == ["failed after 18 attempts"]
 
 
 @contextmanager

@@ -12,10 +12,10 @@ async def test_the_line_about_a_wait_has_the_last_failure(caplog: pytest.LogCapt
     async def attempt() -> int:
         nonlocal attempts
         attempts += 1
-        if "the start waits for" not in caplog.text:
+        if "waiting for" not in caplog.text:
             raise ControlUnavailable(f"refused {attempts}")
         return attempts
 
     last = await when_answering(attempt, where="the database", seconds=60.0) - 1
-    assert "the start waits for the database" in caplog.text
+    assert "waiting for the database" in caplog.text
     assert f"; the last attempt: refused {last}" in caplog.text

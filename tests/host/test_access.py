@@ -85,7 +85,7 @@ def test_topics_are_names_or_beginnings() -> None:
             "[[rule]]\nuser = 'a'\npassword = 'hunter2'\nprincipal = 'User:a'",
             "rule 1: a credential must read",
         ),
-        ("rules = []", "must be at most 1000 tables [[rule]] and nothing else"),
+        ("rules = []", "must consist of at most 1000 tables [[rule]]"),
         ("rule = 3", "must be at most 1000 tables"),
         ("rule = [3]", "rule 1: must be a table"),
         ("[[rule]", "Expected ']]'"),

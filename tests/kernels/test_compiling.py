@@ -47,7 +47,7 @@ def test_a_folder_that_takes_nothing_is_named_in_a_warning(tmp_path: Path) -> No
     blocked.write_text("no folder")
     said = run(COPY, blocked)
     assert said.stdout == ANSWER
-    assert said.stderr.count("cannot be kept in") == 1
+    assert said.stderr.count("cannot be stored in") == 1
     assert str(blocked) in said.stderr
 
 

@@ -387,7 +387,7 @@ def test_payloads_may_be_left_to_the_caller(shelf: Shelf) -> None:
                 raise
             except Exception as error:
                 messages.give_up("my-reason", str(error))
-                with pytest.raises(InvalidError, match="needs a current message"):
+                with pytest.raises(InvalidError, match="requires a current message"):
                     messages.give_up("again", "")
     assert read == [b"streamed"]
     (dead,) = shelf.dead_letters()

@@ -135,7 +135,7 @@ def test_short_writes_are_continued(
 
 
 def test_a_write_that_takes_nothing_fails(tmp_path: Path, open_tree: Callable[..., Tree]) -> None:
-    with pytest.raises(WriteFailed, match="took none of its bytes"):
+    with pytest.raises(WriteFailed, match="wrote no bytes"):
         open_tree(FaultyFiles(write_bytes_max=0)).write(plan())
     assert files_of(tmp_path) == {}
 

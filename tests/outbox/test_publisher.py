@@ -130,7 +130,7 @@ async def test_the_queue_is_bounded(outbox_broker: Broker, topic: str) -> None:
     await publisher.stop()
     busy = [result for result in results if isinstance(result, OutboxBusy)]
     assert len(busy) == 21
-    assert "10 records wait, of at most 10" in str(busy[0])
+    assert "10 records are waiting, of at most 10" in str(busy[0])
     assert len(rows_of(outbox_broker, topic)) == 10
 
 

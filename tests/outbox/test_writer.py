@@ -423,7 +423,7 @@ async def test_a_root_that_is_not_there(tmp_path: Path) -> None:
 
 async def test_a_writer_without_a_publisher_does_not_send(tmp_path: Path) -> None:
     async with running(tmp_path) as writer:
-        with pytest.raises(InvalidPayload, match="needs a publisher"):
+        with pytest.raises(InvalidPayload, match="requires a publisher"):
             await writer.send(b"x", partition_id="p")
 
 

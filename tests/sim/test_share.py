@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.mark.parametrize(
     "bounds",
-    [Bounds(crashes=0, depth=4), ONE_BROKER._replace(depth=5), DEAD_LETTERS],
+    [Bounds(crashes=0, depth=4), ONE_BROKER._replace(depth=6), DEAD_LETTERS],
     ids=["two brokers", "one broker", "dead letters"],
 )
 def test_everything_holds(bounds: Bounds) -> None:

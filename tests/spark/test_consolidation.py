@@ -219,4 +219,4 @@ def test_options_of_spark_go_with_spark() -> None:
     command = [sys.executable, "-m", "penstock", "diskless", "consolidate", "--master", "local"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "--master, --admin and --set go with --spark" in done.stderr
+    assert "--master, --admin and --set require --spark" in done.stderr

@@ -78,7 +78,7 @@ def test_java_s_options_come_before_those_of_the_user(spark: SparkSession) -> No
 
 @pytest.mark.spark
 def test_what_cannot_be_shipped_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NotShipped, match="no Python file"):
+    with pytest.raises(NotShipped, match="not a Python file"):
         ship(spark, [tmp_path / "gone.py"])
     files = [tmp_path / folder / "steps.py" for folder in ("a", "b")]
     for file in files:

@@ -20,30 +20,30 @@ from penstock.base.errors import PenstockError
 
 _COMMANDS: Final = {
     "serve": ("serve", "serve", "Run a broker."),
-    "topic": ("log.topics", "topic", "Topics: create, list, describe, alter, move, delete."),
+    "topic": ("log.topics", "topic", "Manage topics: create, list, alter, reassign, delete."),
     "produce": ("log.produce", "produce", "Write records to a topic."),
     "consume": ("log.consume", "consume", "Read records of a topic."),
-    "group": ("log.groups", "group", "Consumer groups: list, describe, seek, delete."),
-    "queue": ("log.queues", "queue", "Share groups as queues: depth, oldest, peek, redrive."),
-    "transaction": ("log.transactions", "transaction", "Transactions: list, describe, abort."),
-    "cluster": ("log.cluster", "cluster", "Brokers and the state of their partitions."),
-    "broker": ("log.brokers", "broker", "Brokers that are to go: drain, remove."),
-    "config": ("log.configs", "config", "Configurations of topics and brokers."),
-    "quota": ("log.quotas", "quota", "Quotas: what clients may use of each broker."),
-    "acl": ("access.acls", "acl", "ACLs: who may do what: list, add, remove."),
-    "tls": ("tls", "tls", "Certificates: a CA for development, check, reload."),
-    "user": ("access.users", "user", "Users with passwords: add, list, remove, passwd."),
-    "log": ("log.command", "log", "What is stored: dump, verify, repair, count."),
-    "diskless": ("diskless.command", "diskless", "Objects of diskless topics."),
-    "host": ("host.command", "host", "The agent that producers of this host send to."),
-    "outbox": ("outbox.command", "outbox", "Payloads as files, pointers on a topic."),
-    "pipeline": ("pipeline.command", "pipeline", "Spark pipelines that are files."),
-    "keys": ("keys", "keys", "Keys of protected fields: init, list, rotate, shred."),
-    "table": ("tables", "table", "Delta tables beside topics."),
-    "plan": ("plan.command", "plan", "Size it, cost it, check the host."),
-    "kernels": ("kernels", "kernels", "Compile what opens records, after an installation."),
-    "bench": ("bench.command", "bench", "Measure this host, for plans to compute with."),
-    "doctor": ("doctor.command", "doctor", "Find out what is wrong, and how to mend it."),
+    "group": ("log.groups", "group", "Manage consumer groups: list, describe, seek, delete."),
+    "queue": ("log.queues", "queue", "Inspect share groups, and redrive dead letters."),
+    "transaction": ("log.transactions", "transaction", "Inspect and abort transactions."),
+    "cluster": ("log.cluster", "cluster", "Show brokers and partitions, and suggest moves."),
+    "broker": ("log.brokers", "broker", "Drain and remove brokers."),
+    "config": ("log.configs", "config", "Manage settings of topics, groups and brokers."),
+    "quota": ("log.quotas", "quota", "Manage quotas of users, client ids, addresses."),
+    "acl": ("access.acls", "acl", "Manage access rules: list, add, remove."),
+    "tls": ("tls", "tls", "Create, check and reload certificates."),
+    "user": ("access.users", "user", "Manage users and passwords."),
+    "log": ("log.command", "log", "Show, check and repair stored batches."),
+    "diskless": ("diskless.command", "diskless", "Inspect and rewrite objects of diskless topics."),
+    "host": ("host.command", "host", "Run or query the agent for producers of this host."),
+    "outbox": ("outbox.command", "outbox", "Keep payloads in files, and pointers on a topic."),
+    "pipeline": ("pipeline.command", "pipeline", "Run Spark pipelines, each defined by a file."),
+    "keys": ("keys", "keys", "Manage the keys of encrypted fields."),
+    "table": ("tables", "table", "Maintain Delta tables of topics."),
+    "plan": ("plan.command", "plan", "Size a cluster, compute its cost, check the host."),
+    "kernels": ("kernels", "kernels", "Compile the decoders, after an installation."),
+    "bench": ("bench.command", "bench", "Measure this host, as input of plans."),
+    "doctor": ("doctor.command", "doctor", "Find problems, and show how to fix them."),
 }
 
 STATUS_FAILED: Final = 1
@@ -52,11 +52,11 @@ STATUS_INTERRUPTED: Final = 130
 
 _CURES: Final = {
     "broker_not_available": "start one with `penstock serve`, or name it with -b HOST:PORT",
-    "unknown_topic_or_partition": "`penstock topic list` shows the topics that there are,"
-    " `penstock topic create` makes one",
-    "group_id_not_found": "`penstock group list` shows the groups that there are",
-    "offset_out_of_range": "-o beginning and -o end are where the log begins and ends",
-    "request_timed_out": "`penstock doctor` finds out what is wrong",
+    "unknown_topic_or_partition": "list topics with `penstock topic list`, or"
+    " create one with `penstock topic create`",
+    "group_id_not_found": "list groups with `penstock group list`",
+    "offset_out_of_range": "use -o beginning or -o end",
+    "request_timed_out": "run `penstock doctor` to find the problem",
 }
 
 
@@ -64,7 +64,7 @@ _CURES: Final = {
     cls=LazyGroup, entries=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.version_option(__version__, prog_name="penstock")
-@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Bootstrap servers.")
 @click.option("--profile", help="Section of the profile file (PENSTOCK_PROFILE).")
 @click.option("--output", type=click.Choice(("table", "json")), help="How results are written.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")

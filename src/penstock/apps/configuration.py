@@ -69,8 +69,8 @@ class DirectorySettings:
         choices=("owner", "group"),
     )  # fmt: skip
     processes: int = setting(
-        1, "Brokers of one cluster that one command runs over log.dirs, each a process of its own,"
-        " with node.id and the ports of its listeners counted up; not with control.url.", 1,
+        1, "Broker processes of one cluster that one command runs in log.dirs; node.id and the"
+        " ports of the listeners increase by one for each. Not with control.url.", 1,
         PROCESSES_MAX,
     )  # fmt: skip
 
@@ -90,12 +90,12 @@ class LocationSettings:
     )  # fmt: skip
     diskless_storage_url: str = setting(
         "", "Where diskless topics are stored: file:///directory, s3://bucket/prefix, gs://… or"
-        " az://…; the same for all brokers: one with another store does not start. Empty is the"
-        " directory objects below log.dirs; with control.url it must be named.",
+        " az://…. All brokers must have the same store; a broker with another one does not"
+        " start. Empty is the directory objects below log.dirs; required with control.url.",
     )  # fmt: skip
     diskless_storage_options: tuple[str, ...] = setting(
-        (), "Options of the store as name=value, such as aws_endpoint and aws_region. What is not"
-        " given comes from the environment and the machine's own identity.",
+        (), "Options of the store as name=value, such as aws_endpoint and aws_region. Options"
+        " that are missing come from the environment and the machine's identity.",
         secret=True,
     )  # fmt: skip
     diskless_storage_options_file: str = setting(

@@ -36,7 +36,7 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
         "--master-key",
         envvar="PENSTOCK_KEYS_MASTER",
         metavar="FILE|env:NAME",
-        help="Where the master key is (PENSTOCK_KEYS_MASTER). Default: master.key of the ring.",
+        help="Location of the master key (PENSTOCK_KEYS_MASTER). Default: master.key of the ring.",
     )
     @wraps(command)
     def wrapped(*arguments: Any, ring: str, master_key: str | None, **options: Any) -> None:
@@ -48,7 +48,7 @@ def _ring(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped  # fmt: skip
 
 
-@click.group("keys", short_help="Keys of protected fields: init, list, rotate, shred.")
+@click.group("keys", short_help="Manage the keys of encrypted fields.")
 def keys() -> None:
     """Manage keyrings, which have a data key for each subject whose fields are encrypted.
 
@@ -57,7 +57,7 @@ def keys() -> None:
     """
 
 
-@keys.command("init", short_help="Make a keyring.")
+@keys.command("init", short_help="Create a keyring.")
 @_ring
 @output_option
 def init(state: State, place: KeyPlace) -> None:
@@ -79,7 +79,7 @@ def init(state: State, place: KeyPlace) -> None:
 @keys.command("list", short_help="Show subjects that have keys.")
 @click.option(
     "--limit", type=click.IntRange(0, SUBJECTS_MAX), default=SHOWN_MAX, show_default=True,
-    help="Most subjects that are shown, the oldest first.",
+    help="Most subjects to show, the oldest first.",
 )  # fmt: skip
 @_ring
 @output_option
@@ -96,7 +96,7 @@ def list_keys(state: State, place: KeyPlace, limit: int) -> None:
     show(state, rows, ("subject", "made"), title=title)
 
 
-@keys.command("rotate", short_help="Wrap all keys by a new master key.")
+@keys.command("rotate", short_help="Wrap all keys with a new master key.")
 @_ring
 @output_option
 def rotate(state: State, place: KeyPlace) -> None:
@@ -135,7 +135,7 @@ def shred(state: State, place: KeyPlace, subjects: tuple[str, ...], yes: bool) -
     _told(state, [(subject, ring.shred(subject)) for subject in named], "shredded", "has no key")
 
 
-@keys.command("readmit", short_help="Let shredded subjects get new keys.")
+@keys.command("readmit", short_help="Allow new keys for shredded subjects.")
 @click.argument("subjects", nargs=-1, required=True, metavar="SUBJECT…")
 @_ring
 @output_option

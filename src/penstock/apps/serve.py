@@ -32,15 +32,32 @@ logger = logging.getLogger(__name__)
 
 @click.command("serve", short_help="Run a broker.")
 @click.option(
-    "--config", "file", type=click.Path(path_type=Path), help="TOML file with Kafka's names."
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    help="TOML file of settings, by Kafka's names.",
 )
 @click.option("--data-dir", help="Directory of the log and its database (log.dirs).")
-@click.option("--listener", metavar="HOST:PORT", help="Where Kafka clients connect; port 0: any.")
-@click.option("--admin", metavar="HOST:PORT", help="Where the admin HTTP interface listens.")
+@click.option(
+    "--listener", metavar="HOST:PORT", help="Address for Kafka clients; port 0: any free port."
+)
+@click.option("--admin", metavar="HOST:PORT", help="Address of the admin HTTP interface.")
 @click.option("--processes", metavar="N", help="Brokers that share the directory (processes).")
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True)
-@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="Format of log lines.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="warning",
+    show_default=True,
+    help="Lowest level of log lines.",
+)
 def serve(
     file: Path | None,
     data_dir: str | None,

@@ -114,7 +114,7 @@ class State:
                 raise click.UsageError(f"-X {text}: must read key=value")
             if name.strip() not in _CLIENT_SETTINGS and not _is_security(name.strip()):
                 raise click.UsageError(
-                    f"-X {text}: there is no such client setting; there are "
+                    f"-X {text}: unknown client setting; known: "
                     + ", ".join(_CLIENT_SETTINGS)
                     + ", and Kafka's of security.*, sasl.* and ssl.*"
                 )
@@ -194,7 +194,7 @@ class State:
         name = self.profile or os.environ.get("PENSTOCK_PROFILE")
         if not path.exists():
             if name is not None:
-                raise InvalidProfile(f"profile {name!r}: there is no file {path}")
+                raise InvalidProfile(f"profile {name!r}: file {path} does not exist")
             return {}
         try:
             with path.open("rb") as file:
@@ -204,7 +204,7 @@ class State:
         chosen = profiles.get(name or "default", {} if name is None else None)
         if not isinstance(chosen, dict):
             known = ", ".join(sorted(profiles)) or "none"
-            raise InvalidProfile(f"profile {name!r} is not in {path}; it has {known}")
+            raise InvalidProfile(f"profile {name!r} is not in {path}; its profiles: {known}")
         return {key: str(value) for key, value in chosen.items()}
 
 
@@ -250,7 +250,7 @@ def output_option(command: Callable[..., None]) -> Callable[..., None]:
 def client_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command `-b`, `--profile`, `--output`, `-X`, and a `State` as first argument."""
 
-    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers to ask.")
+    @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Bootstrap servers.")
     @click.option("--profile", help="Section of the profile file.")
     @click.option("--output", type=click.Choice(("table", "json")), help="How to write results.")
     @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Client setting.")

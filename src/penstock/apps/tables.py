@@ -27,7 +27,7 @@ SHOWN_MAX: Final = 100
 Command = Callable[..., Any]
 
 
-@click.group("table", short_help="Delta tables beside topics.")
+@click.group("table", short_help="Maintain Delta tables of topics.")
 def table() -> None:
     """Manage the Delta tables of topics with table.format=delta."""
 
@@ -35,11 +35,11 @@ def table() -> None:
 def _root(command: Command) -> Command:
     return click.option(
         "--root", required=True, envvar="PENSTOCK_TABLE_ROOT", metavar="DIRECTORY",
-        help="Where tables without table.location are (PENSTOCK_TABLE_ROOT).",
+        help="Directory of tables without table.location (PENSTOCK_TABLE_ROOT).",
     )(command)  # fmt: skip
 
 
-@table.command("run", short_help="Keep the tables.")
+@table.command("run", short_help="Maintain the tables.")
 @_root
 @click.option(
     "--admin", envvar="PENSTOCK_ADMIN_URL", metavar="URL",
@@ -48,9 +48,9 @@ def _root(command: Command) -> Command:
 @click.option("--master", metavar="URL", help="Spark's master. Default: this machine.")
 @click.option(
     "--tables-max", type=click.IntRange(1, 1_000), default=32, show_default=True,
-    help="Most tables kept at once; further topics wait.",
+    help="Most tables to maintain at once; further topics wait.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Take what is there now, and end.")
+@click.option("--once", is_flag=True, help="Write the available records, and stop.")
 @client_options
 def run(
     state: State, root: str, admin: str | None, master: str | None, tables_max: int, once: bool
@@ -80,7 +80,7 @@ def run(
             raise click.exceptions.Exit(1)
 
 
-@table.command("status", short_help="How the tables stand.")
+@table.command("status", short_help="Show the state of the tables.")
 @_root
 @client_options
 def status(state: State, root: str) -> None:
@@ -109,7 +109,7 @@ def status(state: State, root: str) -> None:
         raise click.exceptions.Exit(1)
 
 
-@table.command("compact", short_help="Make many small files few.")
+@table.command("compact", short_help="Rewrite small files as large ones.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
 @click.option("--target", default="128m", show_default=True, help="Size of the files to make.")
@@ -131,7 +131,7 @@ def compact(state: State, topics: tuple[str, ...], root: str, target: str) -> No
     _show(state, ("topic", "files_removed", "files_added", "version"), rows)
 
 
-@table.command("clean", short_help="Remove files that no commit needs.")
+@table.command("clean", short_help="Remove files that no table version needs.")
 @click.argument("topics", nargs=-1, metavar="[TOPIC…]")
 @_root
 @click.option("--age", default="7d", show_default=True, help="Age of files to remove; 1h or more.")
@@ -163,7 +163,7 @@ def _chosen(state: State, topics: tuple[str, ...], root: str) -> list[WantedTabl
     with state.client() as client:
         wanted = wanted_tables(client, root)
     if unknown := sorted(set(topics) - set(wanted)):
-        raise InvalidError(f"topic {unknown[0]}: no table is kept beside it (table.format)")
+        raise InvalidError(f"topic {unknown[0]} has no table; set table.format=delta on the topic")
     for item in wanted.values():
         if item.problem is not None:
             click.echo(f"penstock: {item.problem}", err=True)

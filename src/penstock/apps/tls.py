@@ -18,12 +18,12 @@ RELOAD_SECONDS: Final = 10.0
 DEFAULT_ADMIN: Final = "127.0.0.1:9644"
 
 
-@click.group("tls", short_help="Certificates: a CA for development, check, reload.")
+@click.group("tls", short_help="Create, check and reload certificates.")
 def tls() -> None:
     """Certificates. Brokers reload PEM files within seconds of a change, without a restart."""
 
 
-@tls.command("dev-ca", short_help="Make certificates for development.")
+@tls.command("dev-ca", short_help="Create certificates for development.")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--host", "hosts", multiple=True, default=("localhost", "127.0.0.1"), show_default=True,
@@ -32,7 +32,13 @@ def tls() -> None:
 @click.option(
     "--client", "clients", multiple=True, metavar="NAME", help="A client's certificate, CN=NAME."
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="Days that the certificates are valid.",
+)
 @output_option
 def dev_ca(
     state: State, directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], days: int
@@ -40,7 +46,7 @@ def dev_ca(
     """Create an authority in DIRECTORY, unless it has one, and keystores that it signs.
 
     ca.pem is the truststore of all, broker.pem the keystore of brokers. A reader of ca-key.pem can
-    impersonate anybody: not for production.
+    impersonate every client and broker: not for production.
     """
     from penstock.security.data.secret_files import write_private
     from penstock.security.development_ca import authority_in, common_name
@@ -64,14 +70,15 @@ def dev_ca(
 
 def _check_name(name: str) -> None:
     if name in ("ca", "ca-key", "broker") or Path(name).name != name:
-        raise BadInput(f"--client {name}: must be a plain name, and none of ca, ca-key, broker")
+        raise BadInput(f"--client {name}: must be a plain name other than ca, ca-key and broker")
 
 
-@tls.command("check", short_help="What a keystore has, and what is wrong with it.")
+@tls.command("check", short_help="Check a keystore.")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--key", default="", metavar="FILE", help="The private key, if it is elsewhere.")
 @click.option(
-    "--key-password", default="", envvar="PENSTOCK_KEY_PASSWORD", help="PENSTOCK_KEY_PASSWORD.",
+    "--key-password", default="", envvar="PENSTOCK_KEY_PASSWORD",
+    help="Password of the private key (PENSTOCK_KEY_PASSWORD).",
 )  # fmt: skip
 @output_option
 def check(state: State, file: str, key: str, key_password: str) -> None:
@@ -101,7 +108,7 @@ def check(state: State, file: str, key: str, key_password: str) -> None:
     )
 
 
-@tls.command("reload", short_help="Have brokers take changed files into use now.")
+@tls.command("reload", short_help="Make brokers reload changed files now.")
 @admin_option
 @output_option
 def reload(state: State, admin: str | None) -> None:
@@ -118,6 +125,6 @@ def reload(state: State, admin: str | None) -> None:
         if answer.status != 200:
             raise BrokerRefused(f"{url}: {answer.message}")
         failures += [f"{url}: {failure}" for failure in answer.body.get("failures", [])]
-    say(state, "\n".join(failures) or "everything is in use", failures=failures)
+    say(state, "\n".join(failures) or "reloaded all files", failures=failures)
     if failures:
         raise click.exceptions.Exit(1)

@@ -141,7 +141,7 @@ def build(
             replicated=None if alone is None else lambda where: where not in alone,
         )
     except StoreLocked as error:
-        error.add_note("stop that broker, or choose another directory with --data-dir")
+        error.add_note("stop the broker that uses it, or choose another directory with --data-dir")
         raise
     control = _control(configuration, notices)
     archive, registry = _diskless(configuration, control, topics.config_of), Registry()

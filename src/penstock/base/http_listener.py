@@ -93,8 +93,8 @@ def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> 
         if _REPLACEMENT in value:
             return f"parameter {name[:64]!r}: the percent-encoded bytes are not UTF-8"
         if name not in known:
-            there_are = f"there are {', '.join(known)}" if known else "this path takes none"
-            return f"parameter {name[:64]!r}: there is none of this name; {there_are}"
+            hint = f"known: {', '.join(known)}" if known else "this path has no parameters"
+            return f"unknown parameter {name[:64]!r}; {hint}"
         if name in seen:
             return f"parameter {name!r}: given more than once"
         seen.add(name)

@@ -361,7 +361,9 @@ class AdminCalls:
         nodes = self._session.refresh(()).nodes
         if broker_id not in nodes:
             names = ", ".join(map(str, sorted(nodes)))
-            raise UnknownBroker(f"broker {broker_id} is not registered; there are brokers {names}")
+            raise UnknownBroker(
+                f"broker {broker_id} is not registered; the cluster has brokers {names}"
+            )
         return nodes[broker_id]
 
     def _call_resource(self, kind: ResourceKind, name: str | int, api: str, body: Any) -> Any:

@@ -75,13 +75,13 @@ def choose(
         if name is None:
             return None
         if schema.names.count(name) > 1:
-            raise InvalidArgument(f"there are several columns {name!r} for the records' {what}")
+            raise InvalidArgument(f"the data has several columns {name!r} for the records' {what}")
         if name in schema.names:
             return name
         if name == default and what != "value":
             return None
         raise InvalidArgument(
-            f"there is no column {name!r} for the records' {what}; the columns are "
+            f"the data has no column {name!r} for the records' {what}; its columns: "
             + (", ".join(schema.names) or "none")
         )
 

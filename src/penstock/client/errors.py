@@ -36,6 +36,7 @@ _FENCED: Final = frozenset(
 )
 _UNAVAILABLE: Final = frozenset({"broker_not_available", "kafka_storage_error"})
 _RETRIABLE: Final = frozenset({"kafka_storage_error", "broker_not_available"})
+_ATTEMPTS: Final = "failed after"
 
 
 class BrokerRefused(InvalidError):
@@ -190,6 +191,12 @@ class InvalidArgument(InvalidError):
     """An invalid argument; the call can never succeed with it."""
 
     code: ClassVar[str] = "invalid_request"
+
+
+def note_attempts(error: PenstockError, attempts: int) -> None:
+    """Add the number of attempts to an error, if there were several and no call has added it."""
+    if attempts > 1 and not any(_ATTEMPTS in note for note in getattr(error, "__notes__", ())):
+        error.add_note(f"{_ATTEMPTS} {attempts} attempts")
 
 
 _OWN: Final[dict[str, type[PenstockError]]] = {

@@ -29,6 +29,7 @@ from penstock.client.errors import (
     UnknownTopic,
     broker_error,
     is_retriable,
+    note_attempts,
 )
 from penstock.client.fetch import (
     BY_ID_FROM,
@@ -258,7 +259,7 @@ class Reader:
             chance=self._session.randomness.uniform(),
         )
         if pause is None:
-            error.add_note(f"failed after {self._failures} attempts")
+            note_attempts(error, self._failures)
             raise error
         self._retry_at_ms = now_ms + pause * 1000
 

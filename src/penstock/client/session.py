@@ -25,6 +25,7 @@ from penstock.client.errors import (
     InvalidArgument,
     UnknownTopic,
     broker_error,
+    note_attempts,
 )
 from penstock.client.metadata import (
     ClusterMetadata,
@@ -147,7 +148,7 @@ class Session:
                     chance=self.randomness.uniform(),
                 )
                 if pause is None:
-                    error.add_note(f"failed after {failures} attempts")
+                    note_attempts(error, failures)
                     raise
             else:
                 if failures:

@@ -192,7 +192,7 @@ class StoreGuard:
             )
         if missing:
             logger.warning(
-                "%s is adopted, but %d of %d objects looked for are not in it, such as %s: a broker"
+                "%s is adopted, but lacks %d of %d sampled objects, such as %s: a broker"
                 " with another diskless.storage.url may have written them",
                 self.name, len(missing), len(keys), missing[0],
             )  # fmt: skip

@@ -159,7 +159,7 @@ class DisklessService:
         try:
             self._wanted = self._wanted or await self._plane.highest_object_id() > 0
         except PenstockError as error:
-            logger.warning("the control plane was not asked for its objects: %s", error)
+            logger.warning("cannot check the store against the control plane: %s", error)
         await self.prepare(image, image.topics.values())
         self._started = True
 

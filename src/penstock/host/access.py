@@ -112,7 +112,7 @@ def parse_rules(text: str) -> Rules:
         raise InvalidRules(str(error)) from None
     entries = tree.pop("rule", [])
     if tree or not isinstance(entries, list) or len(entries) > RULES_MAX:
-        raise InvalidRules(f"must be at most {RULES_MAX} tables [[rule]] and nothing else")
+        raise InvalidRules(f"must consist of at most {RULES_MAX} tables [[rule]]")
     peers: list[tuple[int | None, int | None, Permission]] = []
     tokens: dict[str, Permission] = {}
     users: dict[str, Permission] = {}

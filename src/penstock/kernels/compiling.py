@@ -120,8 +120,8 @@ def _sources() -> str:
 @lru_cache(maxsize=1)
 def _warn_once(cause: str) -> None:
     logger.warning(
-        "compiled kernels cannot be kept in %s (%s): every process compiles them again, which takes"
-        " seconds; run `penstock kernels` once as a user who may write there, or name another"
+        "compiled kernels cannot be stored in %s (%s): every process compiles them again, which"
+        " takes seconds; run `penstock kernels` once as a user who may write there, or name another"
         " folder by %s",
         folder(), cause, FOLDER_VARIABLE,
     )  # fmt: skip

@@ -77,4 +77,4 @@ class Calls(Generic[K, V, A]):
                 try:
                     self._answered(key, value, answer)
                 except Exception:
-                    logger.exception("%s: what is to be done with an answer failed", self._what)
+                    logger.exception("%s: handling a response failed", self._what)

@@ -281,7 +281,9 @@ class Copy:
                 self._move(effect.mark)
             elif isinstance(effect, Halt):
                 where = self.log.topic_partition
-                logger.critical("%s: this copy and its leader differ at %d", where, effect.offset)
+                logger.critical(
+                    "%s: this replica differs from its leader at offset %d", where, effect.offset
+                )
             elif isinstance(effect, (PersistPromise, PersistLimbo, TruncateTo, StartAt, MoveStart)):
                 self._keep(effect, data)
             else:
@@ -303,7 +305,7 @@ class Copy:
             self._cut(effect.end)
         elif isinstance(effect, StartAt):
             logger.info(
-                "%s: this copy restarts, empty, at offset %d", log.topic_partition, effect.base
+                "%s: this replica restarts empty at offset %d", log.topic_partition, effect.base
             )
             log.start_at(effect.base, producers=bytes(data), floor=self.mark)
         else:
@@ -313,8 +315,8 @@ class Copy:
         """Cut what is not in the chain; where that was committed, it is not any more."""
         if end < self.mark:
             logger.error(
-                "%s: what was committed from offset %d on, up to %d, is cut here: an unclean"
-                " election has given it up", self.log.topic_partition, end, self.mark,
+                "%s: discarding committed records from offset %d up to %d: an unclean election"
+                " discarded them", self.log.topic_partition, end, self.mark,
             )  # fmt: skip
             self._move(end)
         self.log.truncate(end, floor=self.mark)
@@ -370,7 +372,11 @@ class Copy:
             end_offset = min(asked.next, self.core.durable)
             found = self.log.read(base, max_bytes=CHUNK_BYTES, end_offset=end_offset)
         except PenstockError as error:
-            logger.error("%s: a claimant cannot read on: %s", self.log.topic_partition, error)
+            logger.error(
+                "%s: a candidate leader cannot read the log further: %s",
+                self.log.topic_partition,
+                error,
+            )
             self._tell(sender, answer, [], 0)
             return
         answer = answer._replace(next=found.next_offset)

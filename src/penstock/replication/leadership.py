@@ -289,7 +289,7 @@ class Leadership:
         """Claim for the former replicas, as the new ones take too long."""
         if self.core.phase in (Phase.CLAIMED, Phase.FOUND) and self.core.moves:
             logger.warning(
-                "%s: a quorum of %s does not get all of the log in time; its replicas stay for now",
+                "%s: a quorum of %s did not receive the whole log in time; keeping the replicas",
                 self._log.topic_partition, self.core.terms.placement,
             )  # fmt: skip
             self._perform(self.core.keep_placement())

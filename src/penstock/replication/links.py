@@ -446,8 +446,8 @@ class Link(asyncio.BufferedProtocol):
         try:
             self._take_frames()
         except MalformedFrame as error:
-            logger.error("broker %s sends what cannot be trusted: %s", self.peer, error)
-            self.close("what it sends cannot be trusted")
+            logger.error("broker %s sent an invalid message: %s", self.peer, error)
+            self.close("invalid message")
 
     def _take_frames(self) -> None:
         received = self._block[: self._filled]

@@ -78,7 +78,11 @@ class Mending:
                 answer = answer._replace(next=read.next_offset)
                 buffers, size_bytes = list(read.buffers), read.size_bytes
         except PenstockError as error:
-            logger.error("%s: no copy can be given: %s", self._log.topic_partition, error)
+            logger.error(
+                "%s: cannot send records to repair another replica: %s",
+                self._log.topic_partition,
+                error,
+            )
         self._tell(sender, answer, buffers, size_bytes)
 
     def heard(self, answer: CopyAnswer, data: memoryview, now_ms: int) -> bool:

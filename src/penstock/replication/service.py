@@ -399,7 +399,7 @@ class Replication:
                 leading.keep()
                 found.append(log)
             elif leading.core.unclean:
-                logger.error("%s: what is left does not get all of it", log.log.topic_partition)
+                logger.error("%s: replicas lack a part of the log", log.log.topic_partition)
                 leading.lost()
                 found.append(log)
             else:
@@ -442,7 +442,7 @@ class Replication:
                 self._waiting[one] = None
             one.leading.may_append(one.copy.core)  # clients get the epoch first
         except PenstockError as error:
-            logger.error("%s: replicas get nothing: %s", one.log.topic_partition, error)
+            logger.error("%s: cannot send to replicas: %s", one.log.topic_partition, error)
             one.mend(error)
 
     def room_bytes(self, broker_id: int) -> int:
@@ -476,7 +476,7 @@ class Replication:
         if self.failed:
             return
         self.failed = True
-        logger.critical("%d copies take no part until a restart: %s", len(self.logs), error)
+        logger.critical("%d replicas are offline until a restart: %s", len(self.logs), error)
         for log in self.logs.values():
             log.copy.broken = True
             self._give_away(log)
@@ -536,7 +536,7 @@ class Replication:
                 log.heard(broker_id, row.message, row.data)
             except PenstockError as error:
                 logger.error(
-                    "%s: broker %d sends what the log refuses: %s",
+                    "%s: the log rejected records from broker %d: %s",
                     log.log.topic_partition, broker_id, error,
                 )  # fmt: skip
                 self.stir(log)
@@ -567,7 +567,7 @@ class Replication:
         if log is not None:
             log.claiming = False
         if isinstance(answer, PenstockError):
-            logger.warning("a claim was refused: %s", answer)
+            logger.warning("a leadership claim was rejected: %s", answer)
         elif log is not None:
             log.lead(answer)
 

@@ -105,7 +105,7 @@ class TokenVerifier:
             self.loads.succeeded += 1
         except (OSError, PenstockError, ValueError) as error:
             self.loads.failed += 1
-            logger.warning("the keys of tokens were not loaded, the former ones stay: %s", error)
+            logger.warning("could not load the keys of tokens, keeping the former ones: %s", error)
 
 
 def loader(url: str, truststore: str, clock: Clock) -> Callable[[], bytes]:

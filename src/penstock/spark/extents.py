@@ -156,7 +156,9 @@ class HttpExtents:
     def _without(self, at: TopicPartition, reason: str) -> _Page:
         """Return a page without extents; the next range does not wait for a leader either."""
         self._leaderless = True
-        logger.warning("%s is read through its leader: no broker names extents: %s", at, reason)
+        logger.warning(
+            "reading %s through its leader, since no broker returned its extents: %s", at, reason
+        )
         return _Page(PartitionExtents(topic_id="", log_start_offset=0, extents=()), None)
 
     def close(self) -> None:

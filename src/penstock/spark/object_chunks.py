@@ -179,7 +179,7 @@ class _Store:
         failed = next((answer for answer in answers if isinstance(answer, _NO_STORE)), None)
         if failed is not None and not self._given_up:
             self._given_up = True
-            logger.warning("reading from the broker, since the store cannot be read: %s", failed)
+            logger.warning("cannot read from the store, reading from the broker: %s", failed)
 
 
 def windows(items: Sequence[Slice], done: set[int]) -> Iterator[list[Part]]:
@@ -221,7 +221,7 @@ def open_here(url: str, options: Mapping[str, str]) -> ObjectStore:
     """
     parts, place = urlsplit(url), without_credentials(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
-        raise StoreUnavailable(f"there is no directory {place} on this machine")
+        raise StoreUnavailable(f"directory {place} does not exist on this machine")
     try:
         return open_store(url, options=options, request_timeout_ms=REQUEST_TIMEOUT_MS)
     except InvalidSetting as error:

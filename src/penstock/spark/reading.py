@@ -137,7 +137,9 @@ class TaskReader:
         try:
             return renewed(slices, source)
         except ExtentsUnavailable as error:
-            logger.warning("the URLs of a task have ended, and there are no new ones: %s", error)
+            logger.warning(
+                "the signed URLs of a task expired, and new ones are not available: %s", error
+            )
             return slices
         finally:
             source.close()

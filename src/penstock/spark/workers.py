@@ -167,7 +167,7 @@ def _files(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
     for given in paths:
         file = Path(given).resolve()
         if file.suffix not in {".py", ".zip", ".egg"} or not file.is_file():
-            raise NotShipped(f"{given}: no Python file (.py, .zip, .egg) to give to the workers")
+            raise NotShipped(f"{given}: not a Python file (.py, .zip, .egg) that workers can load")
         known = names.setdefault(file.name, file)
         if known != file:
             raise NotShipped(

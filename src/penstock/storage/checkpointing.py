@@ -115,7 +115,7 @@ class Checkpointer:
         try:
             self.load_some(len(self.recovered))
         except (StorageError, OSError) as error:
-            logger.error("no checkpoint: %s", error)
+            logger.error("the checkpoint failed: %s", error)
             self._end(error if isinstance(error, StorageError) else StorageError(str(error)))
             return
         self._running = True

@@ -115,9 +115,9 @@ class LogConfig:
         False, "Reserve the space of a segment when it is created.", no_effect=NO_RESERVE
     )
     record_validation: str = setting(
-        "chain", "How far produced batches are looked into: 'headers' not beyond header and"
-        " checksum, 'chain' walks the records of uncompressed ones and the frames of compressed"
-        " ones, which it does not inflate, 'full' opens compressed ones too.",
+        "chain", "Depth of the validation of produced batches: 'headers' checks header and"
+        " checksum, 'chain' also the record framing of uncompressed batches and the frames of"
+        " compressed ones, 'full' also decompresses and checks compressed batches.",
         choices=("headers", "chain", "full"),
     )  # fmt: skip
     remote_log_copy_disable: bool = setting(
@@ -150,11 +150,11 @@ class LogConfig:
         604_800_000, "Age at which a segment is closed, even if it is not full.", 1, LONG_MAX
     )
     table_codec: str = setting(
-        "snappy", "Compression of the files of the table beside the topic; see table.format.",
+        "snappy", "Compression of the files of the topic's table; see table.format.",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
     )  # fmt: skip
     table_commit_interval_ms: int = setting(
-        60_000, "How often the table beside the topic gets a commit; see table.format.", 100,
+        60_000, "Interval of the commits to the topic's table; see table.format.", 100,
         86_400_000,
     )  # fmt: skip
     table_format: str = setting(

@@ -157,7 +157,7 @@ class LogMaintenance:
         try:
             return self._checkpointer.load_some(REPLAYED_LOGS_MAX)
         except (OSError, StorageError) as error:
-            logger.error("loading a log failed, to be tried again: %s", error)
+            logger.error("loading a log failed, retrying: %s", error)
             return False
 
     def remove_log(self, log: PartitionLog, name: str, then: Callable[[], None]) -> None:
@@ -306,7 +306,7 @@ class LogMaintenance:
     def _renamed(self, drops: list[Dropped], now_ms: int, error: StorageError | None) -> None:
         self._dropping = False
         if error is not None:
-            logger.error("removing segments failed, and is tried again: %s", error)
+            logger.error("removing segments failed, retrying: %s", error)
             self._drops = drops + self._drops
             return
         for drop in drops:

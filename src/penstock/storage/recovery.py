@@ -432,7 +432,7 @@ class Directories:
         if self._checkpoint.clean and len(found) < len(self._checkpoint.points):
             there = {(log.where.topic, log.where.partition) for log in found}
             for topic, partition in self._checkpoint.points.keys() - there:
-                logger.error("the directory of %s is gone", TopicPartition(topic, partition))
+                logger.error("the directory of %s is missing", TopicPartition(topic, partition))
 
     def _make_missing(self, names: set[str]) -> Iterator[TopicPartition]:
         """Create missing directories of logs that only the journal has, not the checkpoint."""

@@ -210,7 +210,7 @@ class SegmentFiles:
                 self.files.remove(segment.sibling(suffix))
 
     def _made_anew(self, segment: Segment, interval_bytes: int) -> SparseIndex:
-        logger.error("%s: the index is wrong and is rebuilt", segment.path)
+        logger.error("%s: rebuilding the index, which does not match the segment", segment.path)
         self._rebuild_index(segment, interval_bytes)
         return self.index_of(segment, interval_bytes)
 

@@ -253,7 +253,7 @@ class SegmentWriter:
         self.error = storage_error(self._root, error)
         self._queue.write_error = self.error
         self._counters.disk_full += 1
-        logger.error("writing segments failed, to be tried again: %s", error)
+        logger.error("writing segments failed, retrying: %s", error)
 
     def may_write_alone(self, item: Appended[PartitionLog]) -> bool:
         """Return whether an append is the only unwritten one of its log, and its file is open."""

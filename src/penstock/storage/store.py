@@ -199,7 +199,7 @@ class LogStore:
         if failures == [None]:
             self._checkpointer.close()
         else:
-            logger.error("the store is not closed cleanly: %s", failures)
+            logger.error("the store was not closed cleanly: %s", failures)
 
     def _drain(self) -> None:
         workers = self._writer, self._segment_worker, self._syncer
@@ -559,7 +559,7 @@ class LogStore:
         name = stray_directory_name(tp, self._new_uuid())
         if not any(entry.endswith(".log") for entry in entries):
             name = deleted_directory_name(tp, self._new_uuid())
-        logger.warning("%s belongs to no known topic: renamed to %s", source, name)
+        logger.warning("%s does not belong to a known topic: renamed to %s", source, name)
         self._files.rename(source, os.path.join(self._root, name))
 
     def _check_open(self) -> None:

@@ -57,4 +57,4 @@ def test_pauses_grow_and_a_child_that_does_not_stop_is_killed(tmp_path: Path) ->
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=60)
     assert said == ["0.1 s\n", "0.2 s\n", "0.4 s\n"]
-    assert out.endswith("stubborn did not stop within 0.2 s, and had to be killed\n")
+    assert out.endswith("stubborn did not stop within 0.2 s: killed\n")

@@ -93,7 +93,7 @@ def test_children_come_again_and_do_not_outlive_the_parent(tmp_path: Path) -> No
         assert stored(client, "spread") == sorted(VALUES["value"].to_pylist() * 2)
         status, said = refused("--data-dir", str(tmp_path), *LOCAL, "--processes", "2")
         assert status == 1
-        assert f"process {parent.pid} runs brokers over it" in said
+        assert f"process {parent.pid} runs brokers in it" in said
         parent.terminate()
         assert parent.wait(TIMEOUT_SECONDS) == 0
     status, said = refused("--data-dir", str(tmp_path), *LOCAL)
@@ -116,7 +116,7 @@ def test_a_directory_goes_from_one_process_to_two_and_back(tmp_path: Path) -> No
         _check_the_admin_address(admin, client)
         status, said = refused("--data-dir", str(tmp_path), *LOCAL)
         assert status == 1
-        assert "stop the broker that has it, or choose another directory" in said
+        assert "stop the broker that uses it, or choose another directory" in said
         client.delete_topic("spread")
         parent.send_signal(signal.SIGINT)
         assert parent.wait(TIMEOUT_SECONDS) == 0
@@ -134,7 +134,7 @@ def _check_the_admin_address(admin: AdminHttp, client: Client) -> None:
     path = "/v1/topics/spread/partitions/{}/extents?start=0&end=1"
     assert {asked("GET", path.format(each))[0] for each in range(PARTITIONS)} == {200}
     status, text = asked("DELETE", "/v1/sinks/none")
-    assert (status, "there is no" in text or "resource_not_found" in text) == (404, True)
+    assert (status, "does not run here" in text or "resource_not_found" in text) == (404, True)
     from http.client import HTTPConnection
     from urllib.parse import urlsplit
 

@@ -288,7 +288,7 @@ async def test_a_broker_that_was_replaced_commits_nothing(
 
 async def test_another_owner_is_refused(house: DisklessHouse) -> None:
     await house.post(0, staged(house, 0), owner="first")
-    with pytest.raises(SinkOwnerChanged, match="belongs to 'first'"):
+    with pytest.raises(SinkOwnerChanged, match="belong to owner 'first'"):
         await house.post(1, staged(house, 1), owner="second")
     await check(house, 1)
 

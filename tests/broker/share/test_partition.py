@@ -230,7 +230,7 @@ class Agrees(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
-        self.has_dead_letters(False)
+        self.choose_limits(False)
 
     @initialize(dead_letters=st.booleans())
     def choose_limits(self, dead_letters: bool) -> None:

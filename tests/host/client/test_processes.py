@@ -253,7 +253,9 @@ def dies(self, position, pieces):
     os.kill(os.getpid(), signal.SIGKILL)
 
 Ring.write = dies
-client = HostClient(path, ring_bytes=1 << 20, ring_payload_bytes_min=1)
+client = HostClient(
+    path, ring_bytes=1 << 20, ring_payload_bytes_min=1, connect_timeout_ms=60_000
+)
 client.wait_started()
 while True:
     body = os.urandom(4092)

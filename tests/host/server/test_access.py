@@ -240,7 +240,7 @@ async def test_the_socket_file_has_the_group_that_is_asked_for() -> None:
     async with serving(socket_group=str(group), socket_mode="0620") as agent:
         found = os.stat(agent.settings.socket_path)
         assert (found.st_gid, stat.S_IMODE(found.st_mode)) == (group, 0o620)
-    with pytest.raises(SocketPathUnusable, match="there is no group 'no-such-group'"):
+    with pytest.raises(SocketPathUnusable, match="group 'no-such-group' does not exist"):
         async with serving(socket_group="no-such-group"):
             pass
 

@@ -132,7 +132,7 @@ def test_a_checkpoint_copied_to_another_pipeline_is_noticed(pipeline: Pipeline) 
     second = pipeline.write(other).run.state
     shutil.copytree(first / "checkpoints", second / "checkpoints")
     pipeline.send(topic, numbers(10, 20))
-    with pytest.raises(QueryFailed, match=r"stands at batch 1, and there is no entry"):
+    with pytest.raises(QueryFailed, match=r"is at batch 1, and the journal has no entry"):
         pipeline.run(other)
     assert not (pipeline.folder / "other").exists()
 
@@ -143,7 +143,7 @@ def test_two_runs_of_one_pipeline_are_refused(pipeline: Pipeline) -> None:
     runner = PipelineRunner(spec, pipeline.spark)
     runner.start()
     try:
-        with pytest.raises(PipelineRuns, match="is run already, by process"):
+        with pytest.raises(PipelineRuns, match="is already running as process"):
             PipelineRunner(spec, pipeline.spark).start()
         runner.wait(threading.Event())
     finally:

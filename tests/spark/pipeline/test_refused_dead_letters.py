@@ -158,6 +158,6 @@ def test_what_only_the_broker_refuses_leaves_nothing_visible(
     # Every record is older than its batch is when the broker looks at it.
     strict = {"message.timestamp.before.max.ms": "0"}
     pipeline.client.alter_configs("topic", (out, dead)[refusing], strict)
-    with pytest.raises(QueryFailed, match="was refused"):
+    with pytest.raises(QueryFailed, match="was rejected"):
         pipeline.run(text(pipeline, topic, out, dead))
     assert not any(seen(pipeline, out, dead))

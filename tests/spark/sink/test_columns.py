@@ -69,6 +69,6 @@ def test_names_the_column_and_the_fix(given: str, said: str) -> None:
 
 
 def test_wants_a_topic() -> None:
-    with pytest.raises(InvalidRows, match="neither an option topic nor a column topic"):
+    with pytest.raises(InvalidRows, match="no topic given: set option topic"):
         written_columns(schema("value string"), topic=None)
     assert written_columns(schema("value string;topic string"), topic=None) == ("value", "topic")

@@ -104,7 +104,10 @@ def test_another_owner_is_refused(spark: SparkSession, target: Target) -> None:
     for batch_id in (0, 3, 4):
         with pytest.raises(SinkOwnerChanged, match=r"another application.*DELETE") as caught:
             sink.write(numbered(spark, 10), batch_id, owner="query two")
-        assert "query one" in str(caught.value)
+        text = str(caught.value)
+        assert "query one" in text
+        assert text.count("checkpoint was") == 1
+        assert f"DELETE /v1/sinks/{target.name}" in text
     assert target.count() == 10
 
 
@@ -156,7 +159,9 @@ def test_ordered_by_holds_for_each_key(spark: SparkSession, target: Target) -> N
     assert sum(map(len, found.values())) == 6_000
     for values in found.values():
         assert values == sorted(values)
-    with pytest.raises(InvalidOption, match="there is no column later; there are key, value, at"):
+    with pytest.raises(
+        InvalidOption, match="the batch has no column later; its columns: key, value, at"
+    ):
         LogSink(
             application="x", topic=target.name, ordered_by=["later"], **target.addresses()
         ).write(frame, 0)

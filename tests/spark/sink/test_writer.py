@@ -166,7 +166,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, target: Target) -> None:
     with pytest.raises(InvalidOption, match="subscribe"):
         reading.reader(StructType())
     nowhere = {name: text for name, text in target.sink_options().items() if name != "topic"}
-    with pytest.raises(InvalidRows, match="neither an option topic"):
+    with pytest.raises(InvalidRows, match="no topic given: set option topic"):
         PenstockSource(nowhere).writer(frame.schema, overwrite=False)
     streaming = PenstockSource(target.sink_options(application="a", batchId=1))
     with pytest.raises(InvalidOption, match="numbers its batches itself"):

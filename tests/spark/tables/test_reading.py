@@ -65,7 +65,7 @@ def test_tables_of_others_are_read(spark: SparkSession, table: Path) -> None:
 
 def test_a_version_is_pinned(spark: SparkSession, rows: DataFrame, table: Path) -> None:
     assert table_version(str(table)) is None
-    with pytest.raises(InvalidOption, match="no Delta table"):
+    with pytest.raises(InvalidOption, match="is not a Delta table"):
         read_table(spark, str(table))
     sink = DeltaSink(str(table), application="a")
     sink.write(rows, 0)

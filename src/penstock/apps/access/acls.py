@@ -58,9 +58,9 @@ def _words(words: tuple[str, ...], begin: int) -> click.Choice[str]:
     return click.Choice([word.replace("_", "-") for word in words[begin:]], case_sensitive=False)
 
 
-@click.group("acl", short_help="ACLs: who may do what: list, add, remove.")
+@click.group("acl", short_help="Manage access rules: list, add, remove.")
 def acl() -> None:
-    """Access rules: who may do what on which resources, if authorizer.class.name is set.
+    """Manage access rules of principals, which apply if authorizer.class.name is set.
 
     Deny takes precedence; read, write, delete and alter imply describe, alter-configs implies
     describe-configs. Changes are in force on every broker within a second.
@@ -69,7 +69,7 @@ def acl() -> None:
 
 @acl.command("list")
 @resource_options
-@click.option("--match", is_flag=True, help="With a name: all that decides about it.")
+@click.option("--match", is_flag=True, help="With a name: all rules that apply to it.")
 @click.option("--principal", metavar="TYPE:NAME", help="Entries of this principal.")
 @client_options
 def list_acls(state: State, resources: list[Resource], match: bool, principal: str | None) -> None:
@@ -86,11 +86,17 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
 
 @acl.command("add")
 @resource_options
-@click.option("--prefix", is_flag=True, help="All resources whose names begin so.")
+@click.option("--prefix", is_flag=True, help="All resources whose names begin with the given one.")
 @click.option(
-    "--principal", multiple=True, required=True, metavar="TYPE:NAME", help="As User:a; User:*."
+    "--principal",
+    multiple=True,
+    required=True,
+    metavar="TYPE:NAME",
+    help="Such as User:a; User:* is everyone.",
 )
-@click.option("--operation", multiple=True, type=_words(OPERATIONS, 2), help="What is meant.")
+@click.option(
+    "--operation", multiple=True, type=_words(OPERATIONS, 2), help="Operation to allow or deny."
+)
 @click.option(
     "--host",
     multiple=True,
@@ -98,7 +104,7 @@ def list_acls(state: State, resources: list[Resource], match: bool, principal: s
     show_default=True,
     help="Address or network (10.0.0.0/8); * is any.",
 )
-@click.option("--deny", is_flag=True, help="Deny it, whatever allows it.")
+@click.option("--deny", is_flag=True, help="Deny; this overrides rules that allow.")
 @client_options
 def add_acls(
     state: State,
@@ -109,9 +115,9 @@ def add_acls(
     host: tuple[str, ...],
     deny: bool,
 ) -> None:
-    """Allow principals operations on resources, or deny them."""
+    """Allow or deny principals operations on resources."""
     if not resources or not operation:
-        raise click.UsageError("say on what (--topic, --group, --cluster, …) and --operation")
+        raise click.UsageError("give a resource (--topic, --group, --cluster, …) and --operation")
     bindings = [
         AclBinding(
             resource_type=kind,
@@ -144,8 +150,8 @@ def _check(bindings: list[AclBinding]) -> None:
         if binding.operation != "all" and binding.operation not in known:
             words = ", ".join(word.replace("_", "-") for word in (*known, "all"))
             raise click.UsageError(
-                f"{binding.operation.replace('_', '-')} means nothing on a"
-                f" {binding.resource_type}, only {words}"
+                f"{binding.operation.replace('_', '-')} is not valid on a"
+                f" {binding.resource_type}; valid: {words}"
             )
 
 
@@ -156,7 +162,9 @@ def _check(bindings: list[AclBinding]) -> None:
 @click.option("--operation", type=_words(OPERATIONS, 2), help="Entries of this operation.")
 @click.option("--host", help="Entries of this host.")
 @click.option("--permission", type=_words(PERMISSIONS, 2), help="Entries that deny, or allow.")
-@click.option("--all", "everything", is_flag=True, help="All entries, where nothing is named.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Remove all entries, if no other option is given."
+)
 @client_options
 def remove_acls(
     state: State,
@@ -179,7 +187,7 @@ def remove_acls(
     )
     named = resources or principal or host or operation or permission
     if not named and not everything:
-        raise click.UsageError("say which entries, or --all")
+        raise click.UsageError("no filter given: name the entries to remove, or add --all")
     filters = [replace(wanted, resource_type=kind, name=name) for kind, name in resources]
     with state.client() as client:
         removed = [binding for each in filters or [wanted] for binding in client.delete_acls(each)]

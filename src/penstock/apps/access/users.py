@@ -48,7 +48,9 @@ class Users(Protocol):
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name the store of users, as one argument `offline`."""
 
-    @click.option("--offline", is_flag=True, help="In the database, while no broker runs.")
+    @click.option(
+        "--offline", is_flag=True, help="Use the database directly, while no broker runs."
+    )
     @click.option(
         "--config", "file", type=click.Path(path_type=Path), help="The broker's settings file."
     )
@@ -56,7 +58,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def wrapped(offline: bool, file: Path | None, data_dir: str | None, **arguments: Any) -> None:
         if not offline and (file is not None or data_dir is not None):
-            raise click.UsageError("--config and --data-dir belong to --offline")
+            raise click.UsageError("--config and --data-dir require --offline")
         place = OfflineUsers(_configuration(file, data_dir)) if offline else None
         command(offline=place, **arguments)
 
@@ -67,7 +69,7 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of a password, as `password`, a function that reads it."""
 
     @click.option(
-        "--password-file", metavar="FILE|-", help="Its first line is the password; -: stdin."
+        "--password-file", metavar="FILE|-", help="File whose first line is the password; -: stdin."
     )
     @click.option(
         "--mechanism",
@@ -76,9 +78,15 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(list(HASHES)),
         default=(SCRAM_SHA_512,),
         show_default=True,
-        help="For what it is kept; PLAIN goes by any of them.",
+        help="Mechanism of the stored password; PLAIN works with each.",
     )
-    @click.option("--iterations", type=int, default=ITERATIONS, show_default=True)
+    @click.option(
+        "--iterations",
+        type=int,
+        default=ITERATIONS,
+        show_default=True,
+        help="Iterations of the hash.",
+    )
     @wraps(command)
     def wrapped(password_file: str | None, **arguments: Any) -> None:
         command(password=lambda: _password(password_file), **arguments)
@@ -86,7 +94,7 @@ def password_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@click.group("user", short_help="Users with passwords: add, list, remove, passwd.")
+@click.group("user", short_help="Manage users and passwords.")
 def user() -> None:
     """Manage users for SCRAM and PLAIN. The cluster stores a salted hash of each password."""
 
@@ -137,7 +145,7 @@ def remove_user(state: State, name: str, offline: OfflineUsers | None) -> None:
     def remove(users: Users) -> None:
         known = users.list_users().get(name)
         if not known:
-            raise BadInput(f"there is no user {name}")
+            raise BadInput(f"user {name} does not exist")
         users.delete_user(name, list(known))
 
     _with(state, offline, remove)
@@ -254,7 +262,7 @@ class OfflineUsers:
                 await control.start()
                 return await use(control)
             except UnavailableError as error:
-                error.add_note("if a broker runs, leave --offline out")
+                error.add_note("if a broker runs, omit --offline")
                 raise
             finally:
                 await control.close()

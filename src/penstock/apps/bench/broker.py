@@ -85,7 +85,7 @@ class OwnBroker:
             line += piece
         found = _READY.search(line)
         if found is None:
-            raise UnavailableError(f"no broker started: it said {line[:100]!r}")
+            raise UnavailableError(f"no broker started: unexpected output {line[:100]!r}")
         self.admin_url = f"http://{found[2].decode()}"
         return found[1].decode()
 
@@ -128,7 +128,7 @@ def own_broker(directory: Path, settings: Mapping[str, object]) -> Iterator[tupl
         failure = "" if broker is None else broker.failure()
         if not failure or failure in str(error):
             raise
-        raise UnavailableError(f"the broker that was measured is gone: {failure}") from error
+        raise UnavailableError(f"the measured broker has ended: {failure}") from error
     finally:
         if broker is not None:
             broker.stop()
@@ -196,7 +196,9 @@ class Bed:
                 self._topics.remove(name)
                 self.client.delete_topic(name)
         except PenstockError as error:
-            error.add_note(f"topic {name} may be left behind")
+            error.add_note(
+                f"topic {name} may remain; delete it with `penstock topic delete {name}`"
+            )
             raise
 
     def cpu_seconds(self) -> float | None:

@@ -58,15 +58,15 @@ class Result:
         }
 
 
-@click.command("bench", short_help="Measure this host, for plans to compute with.")
+@click.command("bench", short_help="Measure this host, as input of plans.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path),
     help=f"Directory whose disk is measured. [default: {DEFAULT_DIRECTORY} if there, else .]",
 )  # fmt: skip
-@click.option("--quick", is_flag=True, help=f"About {QUICK_SECONDS:g} seconds in all.")
+@click.option("--quick", is_flag=True, help=f"Measure for about {QUICK_SECONDS:g} seconds.")
 @click.option(
     "--seconds", type=Number(1, 3600),
-    help=f"About so many in all. [default: {SECONDS:g}]",
+    help=f"Approximate duration in seconds. [default: {SECONDS:g}]",
 )  # fmt: skip
 @click.option("--store", metavar="URL", help="Object store: s3://bucket/prefix, file:///directory.")
 @click.option(
@@ -137,7 +137,7 @@ def _measured(state: State, locations: Locations, seconds: float) -> Result:
         measured = measure(found.steps, seconds=seconds, runs=runs, begin=begin)
     if found.here:
         cores = usable_cores()
-        how = "what this process may use, by its affinity and its cgroup's quota"
+        how = "processors that this process may use, by its affinity and its cgroup's quota"
         measured["cores"] = Measured(value=cores, unit="cores", how=how)
     if host["filesystem"] in ("tmpfs", "ramfs") and "sync_p50_ms" in measured:
         found.notes.append(

@@ -159,5 +159,5 @@ async def _commit(plane: Plane, lease: ObjectLease, topic_id: UUID) -> float:
     elapsed = _now() - start
     refused = [placed for placed in answer.placed if placed.error is not None]
     if refused:
-        raise InvalidError(f"a commit was refused: {refused[0].error}: {refused[0].message}")
+        raise InvalidError(f"a commit was rejected: {refused[0].error}: {refused[0].message}")
     return elapsed

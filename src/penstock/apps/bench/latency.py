@@ -84,7 +84,7 @@ def _consumed(bed: Bed, seconds: float) -> Figures:
         acknowledged = run_async(_paced(bed, topic, due), _select_loop)
         came = following.result()
     if len(came) != len(due):
-        raise UnavailableError(f"topic {topic}: {len(came)} records came of {len(due)}")
+        raise UnavailableError(f"topic {topic}: read {len(came)} of {len(due)} records")
     return quantiles_ms("end_to_end", _latencies(due, came)) | quantiles_ms(
         "delivery", [max(0.0, latency) for latency in _latencies(acknowledged, came)]
     )

@@ -106,7 +106,7 @@ class Load:
         batches = self._bed.client.iter_arrow(topic, columns=("value",))
         found = sum([batch.num_rows for batch in batches])
         if found != expected:
-            raise UnavailableError(f"topic {topic}: {found} records came back of {expected}")
+            raise UnavailableError(f"topic {topic}: read {found} of {expected} records")
 
     def hows(self, where: str) -> dict[str, str]:
         """Return the descriptions of the figures; `where` names the target."""
@@ -114,7 +114,7 @@ class Load:
         what = f"values of {self._value_bytes} B over {partitions} of {where}"
         ways = {
             "produce": f"columnar client, acks=all, no compression, {what}",
-            "consume": f"columnar client, from the start, of what was just written: {what}",
+            "consume": f"columnar client, from the start of the records just written: {what}",
         }
         return {
             f"{self._names[way]}{figure}": f"{said}{how}"

@@ -105,7 +105,7 @@ def _asked_again(
     while count < at_least or _now() < until:
         ready = crowd.select(max(0.0, deadline - _now()))
         if not ready or _now() > deadline:
-            raise UnavailableError(f"{count} requests were answered within {timeout_ms} ms")
+            raise UnavailableError(f"only {count} requests were answered within {timeout_ms} ms")
         for key, _ in ready:
             connection, call = key.data
             for answer in read_acknowledgements(connection.receive()).values():

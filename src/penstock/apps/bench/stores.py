@@ -81,7 +81,7 @@ def store_place(url: str, options: Mapping[str, str]) -> Iterator[StorePlace]:
     parts = urlsplit(url)
     directory = Path(unquote(parts.path)) if parts.scheme == "file" else None
     if directory is not None and not directory.is_dir():
-        raise InvalidError(f"--store {without_credentials(url)}: there is no such directory")
+        raise InvalidError(f"--store {without_credentials(url)}: the directory does not exist")
     place = StorePlace(url, f"{url.rstrip('/')}/{own_name('-')}", options)
     taken = False
     try:
@@ -112,7 +112,7 @@ def _emptied(place: StorePlace, *, tell: bool) -> None:
     except PenstockError as error:
         if tell:
             shown = without_credentials(place.url)
-            text = f"penstock: objects below {shown} may be left behind: {error}"
+            text = f"penstock: objects below {shown} may remain, delete them: {error}"
             click.echo(text, err=True)
 
 

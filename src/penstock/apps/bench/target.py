@@ -84,7 +84,7 @@ def scratch(parent: Path) -> Iterator[Path]:
         DirectoryUnusable: it cannot be created, or has too little room.
     """
     if not parent.is_dir():
-        raise DirectoryUnusable(f"data directory {parent}: there is no such directory; {_CURE}")
+        raise DirectoryUnusable(f"data directory {parent} does not exist; {_CURE}")
     check_space(parent, shutil.disk_usage(parent).free)
     directory = None
     try:
@@ -108,7 +108,7 @@ def _removed(directory: Path) -> None:
     with deferred():
         shutil.rmtree(directory, ignore_errors=True)
     if directory.exists():
-        click.echo(f"penstock: {directory} could not be removed whole", err=True)
+        click.echo(f"penstock: could not remove all of {directory}; delete the rest", err=True)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def _running(stack: ExitStack, state: State, locations: Locations, directory: Pa
     if seen.pid is None:
         found.notes.append(f"not measured: the broker's CPU ({seen.why_not})")
     else:
-        found.notes.append("the broker's CPU includes what others asked of it meanwhile")
+        found.notes.append("the broker's CPU includes requests of other clients")
     if seen.here:
         found.steps += _limits(stack, directory)
         found.notes.append(f"the disk's figures are those of {locations.data_dir}")
@@ -182,7 +182,7 @@ def _running(stack: ExitStack, state: State, locations: Locations, directory: Pa
         found.notes.append(f"not measured: diskless topics ({refused})")
     else:
         found.steps.append(diskless_step(bed, where="a diskless topic of the broker's store"))
-        found.notes.append("the broker sweeps the objects of the deleted topics in its own time")
+        found.notes.append("the broker deletes the objects of the deleted topics later")
     return found
 
 

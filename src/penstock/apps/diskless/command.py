@@ -35,7 +35,7 @@ ROWS_PER_CALL: Final = 1_000
 PARTITIONS_SHOWN: Final = 8
 
 
-@click.group("diskless", short_help="Objects of diskless topics.")
+@click.group("diskless", short_help="Inspect and rewrite objects of diskless topics.")
 def diskless() -> None:
     """Inspect the objects of diskless topics.
 
@@ -59,7 +59,7 @@ class Status(NamedTuple):
     warning: str
 
 
-@diskless.command("status", short_help="Totals, backlogs, marks.")
+@diskless.command("status", short_help="Count objects by state and kind.")
 @installation_options
 def status(configuration: Configuration) -> None:
     """Count objects by state and kind, and list the partitions with the most objects.
@@ -113,7 +113,7 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
         most = ("partition", "extents", "bytes=size_bytes")
         show(state, backlogs, most, title="Most in write-ahead objects")
         marked = "unknown" if found.marked_id is None else found.marked_id
-        click.echo(f"highest object id {found.highest_id}, noted in the store: {marked}")
+        click.echo(f"highest object id {found.highest_id}, recorded in the store: {marked}")
     if found.warning:
         click.echo(f"penstock: {found.warning}", err=True)
         raise click.exceptions.Exit(1)
@@ -122,11 +122,15 @@ def _show_status(state: State, found: Status, names: dict[PartitionKey, str]) ->
 @diskless.command("objects", short_help="List objects.")
 @click.option(
     "--state", "wanted", type=click.Choice(("pending", "committed", "deleting")),
-    help="Only those of this state.",
+    help="Only objects in this state.",
 )  # fmt: skip
-@click.option("--after", default="", metavar="KEY", help="Begin behind this key.")
+@click.option("--after", default="", metavar="KEY", help="List objects after this key.")
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="How many."
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Most objects to list.",
 )
 @installation_options
 def objects(configuration: Configuration, wanted: str | None, after: str, limit: int) -> None:
@@ -212,8 +216,8 @@ async def _sealed(installation: Installation, key: str, size_bytes: int | None) 
     return f"a sealed segment from offset {first.base_offset} on"
 
 
-@diskless.command("verify", short_help="Compare index and objects.")
-@click.option("--topic", help="Only this topic's partitions; objects without a row of all.")
+@diskless.command("verify", short_help="Check the objects against the index.")
+@click.option("--topic", help="Only this topic's partitions; orphans of all topics.")
 @click.option("--checksums", is_flag=True, help="Read all batches and compare their checksums.")
 @installation_options
 def verify(configuration: Configuration, topic: str | None, checksums: bool) -> None:

@@ -24,13 +24,16 @@ PASSES_MAX: Final = 1_000
 are those of the last one, which has tried all of them again."""
 
 
-@click.command("consolidate", short_help="Make segments of write-ahead objects.")
+@click.command("consolidate", short_help="Rewrite write-ahead objects as segments.")
 @click.option("--topic", help="Only this topic's partitions.")
+@click.option("--all-ages", is_flag=True, help="Ignore the minimum age and amount of extents.")
 @click.option(
-    "--all-ages", is_flag=True, help="Take what is young, too, and what is too little for itself."
+    "--spark",
+    "by_spark",
+    is_flag=True,
+    help="Run a Spark job; a running broker chooses the extents.",
 )
-@click.option("--spark", "by_spark", is_flag=True, help="As a Spark job, by a running broker.")
-@click.option("--master", metavar="URL", help="Spark's master; else every core of this machine.")
+@click.option("--master", metavar="URL", help="Spark master. Default: all cores of this machine.")
 @click.option("--admin", metavar="URL", help="With --spark: a broker's admin address.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="With --spark: Spark's settings."
@@ -55,7 +58,7 @@ def consolidate(
     the store with diskless.storage.options as given here, and with their environment.
     """
     if not by_spark and (master or admin or settings):
-        raise click.UsageError("--master, --admin and --set go with --spark")
+        raise click.UsageError("--master, --admin and --set require --spark")
     if by_spark:
         facts = _by_spark(configuration, topic, all_ages, master, admin, settings)
     else:

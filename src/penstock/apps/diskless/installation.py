@@ -80,7 +80,9 @@ async def opened(configuration: Configuration) -> AsyncIterator[Installation]:
     try:
         await plane.start()
     except DatabaseLocked as error:
-        error.add_note("a broker has it open: stop it first, or use PostgreSQL (control.url)")
+        error.add_note(
+            "a running broker uses the database: stop the broker, or use PostgreSQL (control.url)"
+        )
         raise
     try:
         store = open_store(
@@ -110,7 +112,9 @@ def _plane(configuration: Configuration) -> SqliteControlPlane | PostgresControl
         return PostgresControlPlane(url)
     path = configuration.directory / "control.sqlite"
     if not path.exists():
-        raise NoDatabase(f"there is no database {path}: name the broker's directory (--data-dir)")
+        raise NoDatabase(
+            f"database {path} does not exist; name the broker's directory with --data-dir"
+        )
     return SqliteControlPlane(path)
 
 
@@ -140,5 +144,5 @@ async def wanted_partitions(
         if topic is None or name.rpartition("-")[0] == topic
     }
     if topic is not None and not wanted:
-        raise click.UsageError(f"there is no diskless topic {topic!r}")
+        raise click.UsageError(f"{topic!r} is not a diskless topic")
     return wanted

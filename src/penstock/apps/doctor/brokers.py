@@ -75,16 +75,16 @@ def cure(error: PenstockError, broker: str) -> str:
     cause = error.__cause__ if isinstance(error.__cause__, PenstockError) else error
     if isinstance(cause, ConnectionRefused):
         return (
-            f"start {broker} (`penstock serve`); its log says why it ended. If it runs, name the"
-            " address at which it listens"
+            f"start {broker} (`penstock serve`); its log has the cause of the stop. If it runs,"
+            " name the address at which it listens"
         )
     if isinstance(cause, EncryptionExpected):
         return "name a file with the client's options of security (PENSTOCK_CLIENT_CONFIG)"
     if isinstance(cause, NotAccepted):
-        return f"see whether the machine of {broker} runs, and whether a firewall blocks the way"
+        return f"check that the machine of {broker} runs and that no firewall blocks it"
     if isinstance(cause, TimedOut):
         return (
-            f"see whether the process of {broker} is stopped or overloaded: it accepts connections"
+            f"check whether the process of {broker} is stopped or busy: it accepts connections"
             " and does not answer"
         )
     return ""
@@ -196,7 +196,7 @@ def _readiness(broker: BrokerState) -> Check:
 
 
 _BRING_BACK: Final = (
-    "bring back what is named: the broker needs no restart, unless storage has failed"
+    "restore the named parts: the broker needs no restart, unless storage has failed"
 )
 
 

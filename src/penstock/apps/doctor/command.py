@@ -37,7 +37,7 @@ from penstock.base.errors import PenstockError
 from penstock.client.replicas import outage
 
 
-@click.command("doctor", short_help="Find out what is wrong, and how to mend it.")
+@click.command("doctor", short_help="Find problems, and show how to fix them.")
 @click.option(
     "--config",
     "file",
@@ -77,7 +77,7 @@ def doctor(
     """
     local_checks, findings = _here(file, data_dir, local=local)
     local_checks += [agent(socket), outbox(root), *_host_checks(agent_file), *programs()]
-    with state.working("looking at brokers and this machine"), ThreadPoolExecutor(1) as threads:
+    with state.working("checking brokers and this machine"), ThreadPoolExecutor(1) as threads:
         beside = threads.submit(look, local_checks)
         if not local:
             findings += _of_brokers(replace(state, notice=_ignore), admin)

@@ -19,8 +19,8 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
     finding = Finding(
         check=f"{NAME} of broker {answer['node_id']}",
         status="warn",
-        cause=f"{partition_names(failed)} compacted no further: {failed[0]['reason']}",
-        fix="`penstock log verify` says what is damaged, `penstock log repair` sets it aside; the"
+        cause=f"compaction of {partition_names(failed)} stopped: {failed[0]['reason']}",
+        fix="find the damage with `penstock log verify`, remove it with `penstock log repair`; the"
         " broker tries again after its next start",
     )
     return [finding]

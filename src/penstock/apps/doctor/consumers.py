@@ -40,7 +40,7 @@ def _look(state: State) -> list[Finding]:
     if stuck:
         return stuck
     left_out = len(groups) > GROUPS_MAX or len(behind) > PARTITIONS_MAX
-    limits = f", of which {GROUPS_MAX} and {PARTITIONS_MAX} were looked at" if left_out else ""
+    limits = f", of which {GROUPS_MAX} and {PARTITIONS_MAX} were checked" if left_out else ""
     partitions = counted(len(behind), "partition")
     cause = f"{counted(len(groups), 'group')}, {partitions} with records to read{limits}"
     return [Finding(check=NAME, status="ok", cause=f"{cause}: the next batches can be read")]
@@ -76,12 +76,12 @@ def _stuck(
             check=NAME,
             status="fail",
             cause=(
-                f"group {group} stands at offset {offset} of {topic}-{partition}, and the batch"
+                f"group {group} is at offset {offset} of {topic}-{partition}, and the batch"
                 f" at offsets {wrong.base_offset} to {wrong.last_offset} cannot be read:"
                 f" {wrong.reason}"
             ),
             fix=(
                 f"stop the group, penstock group seek {group} -t {topic} -p {partition}"
-                f" --to {follows} --execute; penstock log verify {topic} names all such batches"
+                f" --to {follows} --execute; list all such batches with penstock log verify {topic}"
             ),
         )

@@ -23,8 +23,8 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
             check=NAME,
             status="warn",
             cause=f"broker {answer['node_id']}: {partition_names(rows)}: {why}",
-            fix="see that broker's log, which says what happened; replace a disk that has"
-            " failed, and restart it: with an empty directory it copies all from the others",
+            fix="read the cause in that broker's log; replace a disk that has"
+            " failed, and restart the broker: with an empty directory it copies all logs",
         )
         for why, rows in alike.items()
     ]
@@ -32,7 +32,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
 
 def _well(answers: Sequence[AdminAnswer]) -> str:
     count = sum(answer["count"] for answer in answers)
-    return f"{count} on {counted(len(answers), 'broker')} asked, all take part in full"
+    return f"{count} on {counted(len(answers), 'broker')} asked, all follow their leaders in full"
 
 
 copies_check: Final = admin_check(NAME, "/v1/copies", wrong=_findings, well=_well)

@@ -28,12 +28,12 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
     findings = []
     for (group, topic), rows in alike.items():
         names = partition_names(rows)
-        fix = FIXES.get(rows[0]["error"], "remove the named cause; the broker then continues")
+        fix = FIXES.get(rows[0]["error"], "remove this cause; the broker then continues")
         findings.append(
             Finding(
                 check=NAME,
                 status="fail",
-                cause=f"broker {answer['node_id']}: group {group!r} stands still where its records"
+                cause=f"broker {answer['node_id']}: group {group!r} is blocked where its records"
                 f" wait for topic {topic!r}, {names}: {rows[0]['reason']}",
                 fix=fix.format(topic=topic),
             )

@@ -73,7 +73,10 @@ async def _one(threads: Threads, check: Check, seconds: float, outage: str) -> S
         async with asyncio.timeout(seconds):
             return await threads.run(check.run)
     except TimeoutError:
-        cause, fix = f"no answer within {seconds:g} s", "see whether what it asks hangs"
+        cause, fix = (
+            f"no answer within {seconds:g} s",
+            "check whether the service that it queries is blocked",
+        )
         if outage:
             cause = f"not checked: {cause}; {outage}"
             return [Finding(check=check.name, status="skip", cause=cause)]

@@ -32,7 +32,7 @@ def admin_check(
     def look(state: State, admins: Sequence[str]) -> list[Finding]:
         answers = admin_answers(state, admins, path)
         if not answers:
-            fix = "name the admin interfaces of the brokers with --admin"
+            fix = "give the admin addresses of the brokers with --admin"
             return [Finding(check=name, status="skip", cause="no admin interface answers", fix=fix)]
         found = [finding for answer in answers for finding in wrong(answer)]
         return found or [Finding(check=name, status="ok", cause=well(answers))]

@@ -82,7 +82,7 @@ def sync(name: str, directory: Path) -> Finding:
         return Finding(
             check=name,
             status="fail",
-            cause=f"{at}: nothing can be written: {error.strerror}",
+            cause=f"{at}: cannot write: {error.strerror}",
             fix="choose another directory, or change its owner",
         )
     median_ms = quantile(times, 0.5)

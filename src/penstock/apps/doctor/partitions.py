@@ -51,7 +51,7 @@ def _look(state: State) -> list[Finding]:
         return [_finding(trouble, names) for trouble, names in sorted(alike.items())] + others
     count = sum(len(topic.partitions) for topic in found.topics.values())
     return [
-        Finding(check=NAME, status="ok", cause=f"{count}, all led, all copies in sync"),
+        Finding(check=NAME, status="ok", cause=f"{count}, all have leaders, all replicas in sync"),
         *others,
     ]
 
@@ -94,20 +94,20 @@ def _finding(trouble: Trouble, names: Sequence[str]) -> Finding:
     status: Status = "warn" if trouble.state == "behind" else "fail"
     state = {
         "stopped": "no leader",
-        "refusing": f"fewer than the {trouble.needed} copies in sync that must acknowledge",
+        "refusing": f"fewer than the {trouble.needed} replicas in sync that must acknowledge",
         "behind": "copies that are not in sync",
     }[trouble.state]
     reasons = []
     if trouble.gone:
-        reasons.append(f"brokers {_listed(trouble.gone)} are not there")
+        reasons.append(f"brokers {_listed(trouble.gone)} are not registered")
     if trouble.behind:
-        reasons.append(f"the copies on brokers {_listed(trouble.behind)} are behind")
+        reasons.append(f"the replicas on brokers {_listed(trouble.behind)} are out of sync")
     cure = (
         f"start broker {' and '.join(map(str, trouble.gone))}, each with its own directory; with"
-        " an empty one it copies all from the others"
+        " an empty one it copies the log from the other replicas"
         if trouble.gone
-        else "they catch up by themselves; if not, see whether those brokers reach the leader at"
-        " its replication.listener, and what their logs say"
+        else "they catch up without help; if not, check that those brokers reach the leader at"
+        " its replication.listener, and read their logs"
     )
     return Finding(
         check=NAME, status=status, cause=f"{where}: {state}; {', '.join(reasons)}", fix=cure

@@ -193,7 +193,7 @@ def _acls(configuration: Configuration, listeners: list[Listener]) -> list[Findi
     wrong = []
     if broker.allow_everyone_if_no_acl_found:
         wrong.append(
-            "allow.everyone.if.no.acl.found: everybody may do everything on what no ACL names"
+            "allow.everyone.if.no.acl.found: all principals may use resources without ACLs"
         )
     anonymous = [
         listener.name

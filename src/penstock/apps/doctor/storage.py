@@ -22,7 +22,7 @@ PLACE_SECONDS: Final = 3.5
 
 CONTROL_FILE: Final = "control.sqlite"
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
-_LOST_BY_POWER: Final = "what was answered may be lost with the machine: set it to on"
+_LOST_BY_POWER: Final = "acknowledged commits may be lost if the machine fails: set it to on"
 
 
 def installation(configuration: Configuration) -> list[Check]:
@@ -40,7 +40,7 @@ def _database(configuration: Configuration) -> Finding:
     url = configuration.locations.control_url
     if url:
         return _within(
-            "database", "see that it runs, and that control.url is right", _postgres(url)
+            "database", "check that it runs, and that control.url is correct", _postgres(url)
         )
     path = configuration.directory / CONTROL_FILE
     try:
@@ -50,7 +50,7 @@ def _database(configuration: Configuration) -> Finding:
         return Finding(
             check="database",
             status="skip",
-            cause=f"control.url is not set, and there is no {path}",
+            cause=f"control.url is not set, and {path} does not exist",
             fix="name the broker's file with --config, or its directory with --data-dir",
         )
     if not whole:
@@ -63,7 +63,7 @@ def _database(configuration: Configuration) -> Finding:
     return Finding(
         check="database",
         status="ok",
-        cause=f"{path}, {path.stat().st_size} bytes, brokers' own: their readiness tells of it",
+        cause=f"{path}, {path.stat().st_size} bytes, used by brokers; their readiness covers it",
     )
 
 
@@ -119,7 +119,7 @@ def _object_store(configuration: Configuration) -> Finding:
                 cause += f", and no diskless topic has used {directory}"
             return Finding(check="object store", status="skip", cause=cause)
         url = directory.absolute().as_uri()
-    fix = "see that it runs and lets us in: diskless.storage.url and its options"
+    fix = "check that it runs and allows access: diskless.storage.url and its options"
     return _within("object store", fix, _looked_at(configuration, url))
 
 
@@ -150,7 +150,7 @@ async def _looked_at(configuration: Configuration, url: str) -> Finding:
         check="object store",
         status="warn",
         cause=f"{said}, and has no identity ({KEY})",
-        fix="none, if no broker has used it yet; else it was emptied or is another one",
+        fix="none if no broker has used it yet; otherwise it was emptied or is another store",
     )
 
 
@@ -181,7 +181,7 @@ def agent(named: str | None) -> Check:
 
     path = named or os.environ.get("PENSTOCK_HOST_SOCKET_PATH")
     if path is None and not Path(DEFAULT_SOCKET).exists():
-        cause = f"no socket is named (--agent), and there is no {DEFAULT_SOCKET}"
+        cause = f"no socket is given (--agent), and {DEFAULT_SOCKET} does not exist"
         return skipped("host agent", cause)
     return Check("host agent", lambda: [_agent(path or DEFAULT_SOCKET)])
 
@@ -196,16 +196,16 @@ def _agent(path: str) -> Finding:
             check="host agent",
             status="fail",
             cause=str(error),
-            fix=f"start one with `penstock host serve --socket {path}`, or look at its log",
+            fix=f"start one with `penstock host serve --socket {path}`, or read its log",
         )
     if found.state != "serving":
         return Finding(
             check="host agent",
             status="fail",
             cause=f"socket {path}: the agent is {found.state}: {found.reason}",
-            fix="`penstock host status` and the agent's log say more",
+            fix="see `penstock host status` and the agent's log",
         )
-    cause = f"socket {path}: takes producers in, answered in {found.answer_ms:.1f} ms"
+    cause = f"socket {path}: accepts producers, answered in {found.answer_ms:.1f} ms"
     return Finding(check="host agent", status="ok", cause=cause)
 
 
@@ -213,7 +213,7 @@ def outbox(named: str | None) -> Check:
     """Return the check of an outbox's tree, if one is given."""
     root = named or os.environ.get("PENSTOCK_OUTBOX_ROOT")
     if not root:
-        return skipped("outbox", "no root is named (--outbox, PENSTOCK_OUTBOX_ROOT)")
+        return skipped("outbox", "no root is given (--outbox, PENSTOCK_OUTBOX_ROOT)")
     return Check("outbox", lambda: _outbox(Path(root)))
 
 
@@ -223,7 +223,7 @@ def _outbox(root: Path) -> list[Finding]:
         mode = root.stat().st_mode
     except OSError as error:
         cause = f"{error.strerror}"
-        fix = "mount or make it: every writer and reader must see the same directory"
+        fix = "mount or create it: every writer and reader must see the same directory"
         return [Finding(check=name, status="fail", cause=cause, fix=fix)]
     if not stat.S_ISDIR(mode):
         cause = "it is no directory"

@@ -24,7 +24,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
             Finding(
                 check=f"{NAME}, setting",
                 status="warn",
-                cause=f"broker {broker}: {partition_names(rows)} have remote.storage.enable, and"
+                cause=f"broker {broker}: {partition_names(rows)} have remote.storage.enable, but"
                 " remote.log.storage.system.enable is off there",
                 fix="set it to true on all brokers: objects of deleted topics in the archive are"
                 " deleted only then",
@@ -42,7 +42,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
                 status="fail" if worst >= FAILURES_MAX else "warn",
                 cause=f"broker {broker}: {partition_names(failed)} could not be copied to"
                 f" {answer['store']}, {worst} times: {error}",
-                fix="bring the store back, or mend diskless.storage.options; nothing is deleted"
+                fix="restore the store, or correct diskless.storage.options; nothing is deleted"
                 " locally until then, so disks fill",
             )
         )
@@ -56,7 +56,7 @@ def _findings(answer: AdminAnswer) -> list[Finding]:
                 cause=f"broker {broker}: {waiting} bytes of {partition_names(growing)} wait for the"
                 " archive, and it becomes more",
                 fix="raise remote.log.manager.copy.max.bytes.per.second or"
-                " remote.log.manager.copier.thread.pool.size, or see whether the store is slow",
+                " remote.log.manager.copier.thread.pool.size, or check whether the store is slow",
             )
         )
     return findings

@@ -36,7 +36,13 @@ ROUND_TRIPS_MAX: Final = 20_000
 @click.command("bench", short_help="Measure an agent.")
 @socket_option
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--partition",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Partition of the chunks.",
+)
 @click.option(
     "--size", type=click.IntRange(1, 8 << 20), default=65_536, show_default=True,
     help="Payload bytes of one frame.",

@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 DEFAULT_SOCKET: Final = "/var/run/penstock/host.sock"
 HTTP_SECONDS: Final = 2.0
 
-_HEALTH: Final = "Whether an agent takes producers in, and its sink accepts."
+_HEALTH: Final = "Check that an agent and its sink accept data."
 _COMMANDS: Final = {
     "health": ("host.command", "health", _HEALTH),
     "serve": ("host.command", "serve", "Run an agent."),
-    "status": ("host.command", "status", "What an agent is doing."),
+    "status": ("host.command", "status", "Show the state of an agent."),
     "send": ("host.send", "send", "Send lines to an agent."),
     "bench": ("host.bench", "bench", "Measure an agent."),
 }
@@ -51,7 +51,7 @@ _COMMANDS: Final = {
 
 @click.group(
     "host", cls=LazyGroup, entries=_COMMANDS,
-    short_help="The agent that producers of this host send to.",
+    short_help="Run or query the agent for producers of this host.",
 )  # fmt: skip
 def host() -> None:
     """Run or query the host agent, which receives chunks from producers over a Unix socket."""
@@ -76,7 +76,7 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--socket", "path", metavar="PATH", help="The socket file (host.socket.path).")
 @click.option(
     "--sink", type=click.Choice(("null", "memory", "outbox", "log")),
-    help="Where chunks go (host.sink).",
+    help="Destination of chunks (host.sink).",
 )  # fmt: skip
 @click.option("-b", "--bootstrap", metavar="HOST:PORT,…", help="Brokers (bootstrap.servers).")
 @click.option("--outbox-root", metavar="PATH", help="Directory of the outbox (outbox.root).")
@@ -84,10 +84,12 @@ def socket_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--http", metavar="HOST:PORT", help="HTTP front (host.http.listener); port 0: any.")
 @click.option(
     "--takeover", is_flag=True,
-    help="Take the path from an agent that still serves it (host.socket.takeover).",
+    help="Replace an agent that still serves this path (host.socket.takeover).",
 )  # fmt: skip
 @click.option("-X", "overrides", multiple=True, metavar="KEY=VALUE", help="Any setting by name.")
-@click.option("--log-format", type=click.Choice(("text", "json")), default="text")
+@click.option(
+    "--log-format", type=click.Choice(("text", "json")), default="text", help="Format of log lines."
+)
 @click.option(
     "--log-level", type=click.Choice(("debug", "info", "warning", "error")), default="warning",
     show_default=True,
@@ -214,7 +216,7 @@ def health(path: str, live: bool) -> None:
         click.echo(f"healthy, answered in {probed.answer_ms:.1f} ms")
 
 
-@click.command("status", short_help="What an agent is doing.")
+@click.command("status", short_help="Show the state of an agent.")
 @socket_option
 @click.option(
     "--http", metavar="HOST:PORT", envvar="PENSTOCK_HOST_HTTP_LISTENER",

@@ -107,7 +107,7 @@ def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
         peer.settimeout(left)
         piece = peer.recv(ANSWER_BYTES_MAX)
         if not piece:
-            raise OSError("the agent hung up without an answer")
+            raise OSError("the agent closed the connection without an answer")
         data += piece
         frame, _ = decode(bytes(data), 0, ANSWER_BYTES_MAX)
         if frame is not None:
@@ -116,5 +116,7 @@ def _answer(peer: socket.socket, by: float, clock: Clock) -> Header:
                 header.type == PONG and header.token == _TOKEN
             ):
                 return header
-            raise OSError(f"the answer was no PONG but a frame of type {int(header.type)}")
-    raise OSError(f"more than {ANSWER_BYTES_MAX} bytes, and no answer in them")
+            raise OSError(
+                f"the agent answered PING by a frame of type {int(header.type)}, expected PONG"
+            )
+    raise OSError(f"received {ANSWER_BYTES_MAX} bytes without a complete answer")

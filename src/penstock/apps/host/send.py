@@ -50,7 +50,7 @@ class AgentUnavailable(UnavailableError):
 @click.command("send", short_help="Send lines to an agent.")
 @socket_option
 @click.option("--topic", default="", help="Topic of the chunks; the log sink needs one.")
-@click.option("--partition", type=click.IntRange(min=0), help="Default: each in turn.")
+@click.option("--partition", type=click.IntRange(min=0), help="Partition. Default: round robin.")
 @click.option(
     "--batch", type=click.IntRange(1, 4096), default=500, show_default=True,
     help="Lines of one frame.",
@@ -185,5 +185,7 @@ def cut(file: IO[bytes], size: int) -> Iterator[list[bytes]]:
 
 def _without_end(line: bytes) -> bytes:
     if len(line) > LINE_BYTES_MAX:
-        raise BadInput(f"a line of more than {LINE_BYTES_MAX} bytes, which one chunk cannot hold")
+        raise BadInput(
+            f"a line is longer than {LINE_BYTES_MAX} bytes, the limit of a chunk; split it"
+        )
     return line.removesuffix(b"\n").removesuffix(b"\r")

@@ -61,4 +61,4 @@ def cpu_seconds(pid: int) -> float | None:
                 total += int((task / "schedstat").read_text().split()[0])
         return total / 1e9
     except OSError:
-        raise UnavailableError(f"the broker's process {pid} is gone") from None
+        raise UnavailableError(f"the broker's process {pid} has ended") from None

@@ -82,7 +82,7 @@ class RawLimit:
         begun = self._order(size * count, read_bytes)
         for _ in range(count):
             if send(pieces) != size:
-                raise ConnectionError("a blocking socket took less than all of it")
+                raise ConnectionError("a blocking socket accepted only a part of the data")
         return self._arrived(begun, size * count)
 
     def _order(self, size_bytes: int, read_bytes: int) -> float:
@@ -92,7 +92,7 @@ class RawLimit:
 
     def _arrived(self, begun: float, size_bytes: int) -> float:
         if self._connection.recv(1) != b"+":
-            raise ConnectionError("the reader is gone")
+            raise ConnectionError("the reader closed the connection")
         return size_bytes / (SYSTEM_CLOCK.monotonic() - begun) / 1e6
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.metadata import TopicAndPartition
 
 
-@click.group("broker", short_help="Brokers that are to go: drain, remove.")
+@click.group("broker", short_help="Drain and remove brokers.")
 def broker() -> None:
     """Remove brokers permanently."""
 
@@ -31,7 +31,7 @@ def broker() -> None:
 @broker.command("drain")
 @click.argument("broker_id", type=click.IntRange(min=0))
 @click.option("--dry-run", is_flag=True, help="Show what would move where.")
-@click.option("--undo", is_flag=True, help="Let it get new replicas again; nothing moves back.")
+@click.option("--undo", is_flag=True, help="Allow it new replicas again; nothing moves back.")
 @waiting_options
 @client_options
 def drain(
@@ -40,7 +40,7 @@ def drain(
     """Move all replicas of a broker to brokers that have none of the partition yet.
 
     The targets follow the weights of new topics, in other racks where possible. The broker may be
-    off. From now on it gets no replicas of new topics (placement.excluded.brokers).
+    stopped. From now on it gets no replicas of new topics (placement.excluded.brokers).
     """
     if undo and dry_run:
         raise click.UsageError("give one of --dry-run and --undo")
@@ -80,7 +80,7 @@ def _check_known(client: Client, broker_id: int) -> None:
     )
     if broker_id not in known:
         names = ", ".join(map(str, sorted(known)))
-        raise UnknownBroker(f"there is no broker {broker_id}; there are brokers {names}")
+        raise UnknownBroker(f"unknown broker {broker_id}; the cluster has brokers {names}")
 
 
 def _away(client: Client, broker_id: int) -> dict[TopicAndPartition, Sequence[int]]:

@@ -23,7 +23,7 @@ RATE_MB_S: Final = 50.0
 """What a broker is taken to copy: half of what `benchmarks/cluster_failover.py` measured."""
 
 
-@click.group("cluster", short_help="Brokers and the state of their partitions.")
+@click.group("cluster", short_help="Show brokers and partitions, and suggest moves.")
 def cluster() -> None:
     """Show brokers and partitions, and suggest moves."""
 
@@ -33,11 +33,11 @@ def cluster() -> None:
 def status(state: State) -> None:
     """Show brokers, and partitions without a leader or with replicas out of sync.
 
-    Every registered broker is asked whether it can serve; status 1 if one cannot, and how many of
-    its copies are behind is unknown then. A partition is
-    `stopped` when it has no leader, `refusing` when fewer copies are in sync than must acknowledge,
-    and `behind` when some copy is not in sync. Below is what unclean elections gave up, where the
-    admin interface of a broker can be asked from here and all brokers can serve.
+    Asks every registered broker whether it can serve, and exits with status 1 if one cannot; the
+    number of its replicas that are out of sync is unknown then. A partition is `stopped` if it has
+    no leader, `refusing` if fewer replicas are in sync than must acknowledge a record, and `behind`
+    if a replica is out of sync. Records that unclean elections discarded are listed if all brokers
+    can serve and an admin interface is reachable.
     """
     from penstock.apps.doctor.brokers import known_admins
     from penstock.apps.doctor.losses import described, given_up
@@ -61,7 +61,7 @@ def status(state: State) -> None:
         f"cluster {found.cluster_id}: {counted(len(brokers), 'broker')}, {ready} ready,"
         f" {counted(count, 'partition')}"
     )
-    columns = ("broker", "address", "state", "rack", "roles", "leads", "copies", "behind")
+    columns = ("broker", "address", "state", "rack", "roles", "leads", "replicas=copies", "behind")
     shown = [row | {"behind": "unknown"} if row["behind"] is None else row for row in brokers]
     show(state, shown, columns, title=title, all_as_json=facts)
     if not state.json and lacking:
@@ -82,7 +82,7 @@ def status(state: State) -> None:
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
-    help="Partitions that may change, at most.",
+    help="Most partitions to change.",
 )
 @click.option(
     "--rate",
@@ -143,7 +143,7 @@ def advise(state: State, moves: int, rate: float, file: IO[str] | None) -> None:
         f" {rate:g} MB/s{more}"
     )
     columns = (
-        "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "to_go",
+        "broker", "bytes", "bytes_after", "leads", "preferred", "preferred_after", "leaving=to_go",
     )  # fmt: skip
     show(state, brokers, columns, title=title, all_as_json=facts)
     if not state.json and rows:

@@ -10,14 +10,16 @@ from penstock.apps.lazy_group import LazyGroup
 
 _COMMANDS: Final = {
     "dump": ("log.dump", "dump", "Show batches, records, indexes, snapshots, journal."),
-    "verify": ("log.verify", "verify", "Name what cannot be read, and files that disagree."),
+    "verify": ("log.verify", "verify", "Check stored batches and the files beside them."),
     "repair": ("log.repair", "repair", "Rebuild indexes, and quarantine unreadable batches."),
     "stats": ("log.stats", "stats", "Count bytes, records, codecs, keys, producers."),
-    "tiers": ("log.tiers", "tiers", "What of tiered topics lies where, and what waits."),
+    "tiers": ("log.tiers", "tiers", "Show which parts of tiered topics are archived."),
 }
 
 
-@click.group("log", cls=LazyGroup, entries=_COMMANDS, short_help="What is stored.")
+@click.group(
+    "log", cls=LazyGroup, entries=_COMMANDS, short_help="Show, check and repair stored batches."
+)
 def log() -> None:
     """Show stored batches.
 

@@ -13,7 +13,7 @@ from penstock.client.admin import ResourceKind
 _KINDS = click.Choice(("topic", "broker", "client-metrics", "group"))
 
 
-@click.group("config", short_help="Configurations of topics and brokers.")
+@click.group("config", short_help="Manage settings of topics, groups and brokers.")
 def config() -> None:
     """Manage configurations of topics and groups (by name) and brokers (by id).
 
@@ -24,7 +24,7 @@ def config() -> None:
 @config.command("describe")
 @click.argument("kind", type=_KINDS)
 @click.argument("name")
-@click.option("--all", "everything", is_flag=True, help="Defaults too.")
+@click.option("--all", "everything", is_flag=True, help="Show default values too.")
 @client_options
 def describe(state: State, kind: str, name: str, everything: bool) -> None:
     """Show a configuration; without --all only values that differ from the default."""
@@ -45,6 +45,7 @@ def describe(state: State, kind: str, name: str, everything: bool) -> None:
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE…")
 @client_options
 def set_config(state: State, kind: str, name: str, pairs: tuple[str, ...]) -> None:
+    """Set configurations."""
     changes = parse_pairs(pairs, "argument")
     with state.client() as client:
         if kind == "topic":

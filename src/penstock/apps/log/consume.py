@@ -31,18 +31,22 @@ if TYPE_CHECKING:
 
 @click.command("consume", short_help="Read records of a topic.")
 @click.argument("name", required=False, metavar="[TOPIC]")
-@click.option("-t", "topic", metavar="TOPIC")
-@click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
+@click.option("-t", "topic", metavar="TOPIC", help="Topic, instead of the argument.")
+@click.option("-p", "partitions", multiple=True, type=int, help="Partition. Default: all.")
 @click.option(
     "-o", "offsets", multiple=True, metavar="WHERE",
-    help="beginning, end, a number, -N, s@ms; e@ms is where to stop. Default: beginning.",
+    help="Start: beginning, end, an offset, -N, s@ms; or the end: e@ms. Default: beginning.",
 )  # fmt: skip
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many records.")
-@click.option("-f", "layout", metavar="FORMAT", help="%t %p %o %k %s %h %T %K %S. Default: %s\\n")
-@click.option("-K", "delimiter", metavar="TEXT", help="Print the key and this before the value.")
-@click.option("-J", "as_json", is_flag=True, help="One JSON envelope a line.")
-@click.option("-q", "quiet", is_flag=True, help="No word on stderr.")
+@click.option(
+    "-f", "layout", metavar="FORMAT", help="Fields %t %p %o %k %s %h %T %K %S. Default: %s\\n"
+)
+@click.option(
+    "-K", "delimiter", metavar="TEXT", help="Print the key and this separator before the value."
+)
+@click.option("-J", "as_json", is_flag=True, help="Print each record as one line of JSON.")
+@click.option("-q", "quiet", is_flag=True, help="Print nothing on stderr.")
 @click.option(
     "--isolation", type=click.Choice(("read_uncommitted", "read_committed")),
     default="read_committed", show_default=True,

@@ -33,11 +33,11 @@ _KINDS: Final = ("batches", "indexes", "snapshots", "epochs", "journal", "all")
 @click.option("--deep", is_flag=True, help="Show the records too.")
 @click.option(
     "--what", type=click.Choice(_KINDS), default="batches", show_default=True,
-    help="With --data-dir: which of the files.",
+    help="With --data-dir: the files to show.",
 )  # fmt: skip
 @click.option(
     "--file", "paths", multiple=True, type=click.Path(path_type=Path),
-    help="One file, whatever is in it: segment, index, snapshot, checkpoint, journal.",
+    help="One file: segment, index, snapshot, checkpoint or journal.",
 )  # fmt: skip
 @range_options
 @place_options
@@ -53,7 +53,7 @@ def dump(chosen: Chosen, deep: bool, what: str, paths: tuple[Path, ...], wanted:
             _dump_file(out, str(path), wanted)
         return
     if what != "batches" and chosen.data_dir is None:
-        raise click.UsageError(f"--what {what} goes with --data-dir")
+        raise click.UsageError(f"--what {what} requires --data-dir")
     if what in ("batches", "all"):
         with source_of(chosen) as source:
             for where in source.partitions():

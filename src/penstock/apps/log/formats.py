@@ -66,7 +66,7 @@ def parse_format(text: str) -> Format:
         elif len(piece) == 2 and piece[1] in _LETTERS:
             parts.append(piece[1])
         else:
-            raise click.UsageError(f"format {text!r}: {piece!r} means nothing; known: %{_LETTERS}")
+            raise click.UsageError(f"format {text!r}: unknown field {piece!r}; known: %{_LETTERS}")
     return Format(tuple(parts))
 
 

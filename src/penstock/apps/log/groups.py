@@ -20,7 +20,7 @@ class UnknownGroup(InvalidError):
     code: ClassVar[str] = "group_id_not_found"
 
 
-@click.group("group", short_help="Consumer groups: list, describe, seek, delete.")
+@click.group("group", short_help="Manage consumer groups: list, describe, seek, delete.")
 def group() -> None:
     """Manage consumer groups and their offsets."""
 
@@ -47,11 +47,12 @@ def list_groups(state: State) -> None:
 @click.argument("name")
 @client_options
 def describe(state: State, name: str) -> None:
+    """Show a group's state, members, committed offsets and lag."""
     with state.client() as client:
         found = client.describe_group(name)
         offsets = _lag(client, name, found)
     if found.state == "Dead" and not offsets:
-        raise UnknownGroup(f"group {name!r}: there is none; `penstock group list` shows them")
+        raise UnknownGroup(f"group {name!r} does not exist; list groups with `penstock group list`")
     facts = {
         "group": name,
         "state": found.state,
@@ -109,7 +110,9 @@ def _lag(client: Client, name: str, found: GroupDescription) -> list[dict[str, A
 
 @group.command("seek")
 @click.argument("name")
-@click.option("-t", "--topic", "topics", multiple=True, help="Default: all that it has offsets of.")
+@click.option(
+    "-t", "--topic", "topics", multiple=True, help="Default: all topics with offsets of the group."
+)
 @click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
 @click.option("--to", required=True, help="beginning, end, an offset, -N, or @milliseconds.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")

@@ -27,17 +27,27 @@ _ESCAPES: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\0": "\0"}
 
 @click.command("produce", short_help="Write records to a topic.")
 @click.argument("name", required=False, metavar="[TOPIC]")
-@click.option("-t", "topic", metavar="TOPIC")
-@click.option("-p", "partition", type=click.IntRange(min=-1), default=-1, help="Default: by key.")
-@click.option("-K", "key_delimiter", metavar="TEXT", help="Cut each line into key and value here.")
+@click.option("-t", "topic", metavar="TOPIC", help="Topic, instead of the argument.")
+@click.option(
+    "-p", "partition", type=click.IntRange(min=-1), default=-1, help="Partition. Default: by key."
+)
+@click.option("-K", "key_delimiter", metavar="TEXT", help="Separator of key and value in a line.")
 @click.option("-k", "key", help="One key for all records.")
-@click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="A header for all.")
-@click.option("-D", "delimiter", default="\\n", show_default=True, help="Between records.")
-@click.option("-z", "codec", type=CODECS, default="none", show_default=True)
-@click.option("-Z", "empty_is_null", is_flag=True, help="An empty key or value is null.")
-@click.option("-l", "lines", is_flag=True, help="Kept for kcat's sake: FILE is read by lines.")
+@click.option("-H", "headers", multiple=True, metavar="NAME=VALUE", help="Header of every record.")
+@click.option("-D", "delimiter", default="\\n", show_default=True, help="Separator of records.")
+@click.option("-z", "codec", type=CODECS, default="none", show_default=True, help="Compression.")
+@click.option("-Z", "empty_is_null", is_flag=True, help="Write an empty key or value as null.")
+@click.option(
+    "-l", "lines", is_flag=True, help="Accepted as kcat's option; FILE is always read by lines."
+)
 @click.option("--file", "file", type=click.Path(path_type=Path), help="Read from a file.")
-@click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(("all", "1", "0")),
+    default="all",
+    show_default=True,
+    help="Acknowledgements to wait for.",
+)
 @click.option("--rate", type=Number(0, min_open=True), help="Records per second at most.")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
 @client_options
@@ -77,7 +87,7 @@ def produce(
         "partition": None if partition < 0 else partition,
     }
     if not sources and sys.stdin.isatty():
-        click.echo("% reading records from standard input; Ctrl-D ends it", err=True)
+        click.echo("% reading records from standard input; press Ctrl-D to finish", err=True)
     with state.client(f"topic {chosen}") as client, _Progress() as progress:
         totals = _write(
             client, chosen, _blocks(sources, os.fsencode(delimiter)), cut, options, progress

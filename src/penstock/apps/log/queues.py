@@ -44,13 +44,13 @@ class NoAdminInterface(UnavailableError):
 
 admin_option = click.option(
     "--admin", metavar="HOST:PORT,…",
-    help="Admin interfaces to ask (PENSTOCK_ADMIN); else as brokers say.",
+    help="Admin addresses (PENSTOCK_ADMIN). Default: those that brokers report.",
 )  # fmt: skip
 
 
-@click.group("queue", short_help="Share groups as queues: depth, oldest, peek, redrive.")
+@click.group("queue", short_help="Inspect share groups, and redrive dead letters.")
 def queue() -> None:
-    """Share groups: waiting records, records in delivery, dead letters."""
+    """Inspect share groups, and return dead letters to their topics."""
 
 
 @queue.command("list")
@@ -67,7 +67,7 @@ def list_queues(state: State) -> None:
             for group in client.list_groups()
             if group.group_type.lower() == "share"
         ]
-    show(state, rows, ("group", "state", "dead_letter_topic"), things="queues")
+    show(state, rows, ("group", "state", "dead_letter_topic"), things="share groups")
 
 
 @queue.command("describe")
@@ -166,7 +166,7 @@ def _peek_dead_letters(state: State, client: Client, name: str, count: int) -> N
 @queue.command("redrive")
 @click.argument("name")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=REDRIVEN, show_default=True,
-              help="Dead letters looked at, those first that lie longest.")  # fmt: skip
+              help="Most dead letters to read, the oldest first.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @client_options
 def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
@@ -188,10 +188,10 @@ def redrive(state: State, name: str, limit: int, dry_run: bool) -> None:
         "records": done.records, "doubles": done.doubles, "of_other_groups": done.others,
         "originals_gone": done.lost,
     }  # fmt: skip
-    verb = "would go back" if dry_run else "went back"
-    title = f"{done.records} dead letters of {name} {verb}, {done.doubles} doubles left out"
+    verb = "would be returned" if dry_run else "were returned"
+    title = f"{done.records} dead letters of {name} {verb}, {done.doubles} duplicates skipped"
     if done.lost:
-        title += f", {done.lost} were cut and {topic} keeps them: their originals are gone"
+        title += f", {done.lost} truncated ones stay in {topic}: their records were deleted"
     show(state, rows, ("topic", "records"), title=title, all_as_json=facts)
 
 
@@ -210,8 +210,8 @@ def needed_topic(client: Client, group: str) -> str:
     topic = letter_topic(client, group)
     if topic is None:
         raise NoDeadLetterTopic(
-            f"group {group!r} has no dead letters: `penstock config set group {group}"
-            f" {LETTER_TOPIC}=<topic>` names a topic for them"
+            f"group {group!r} has no dead letters: no topic is set for them. Set one with"
+            f" `penstock config set group {group} {LETTER_TOPIC}=<topic>`"
         )
     return topic
 
@@ -232,7 +232,7 @@ def standing(state: State, client: Client, group: str, admin: str | None) -> dic
     if answer is None:
         raise NoAdminInterface("no broker's admin interface answers: name one with --admin")
     if not answer["partitions"]:
-        raise NoQueue(f"queue {group!r}: nothing is stored of it; `penstock queue list` shows them")
+        raise NoQueue(f"share group {group!r} has no state; list groups with `penstock queue list`")
     ends: dict[str, dict[int, int]] = {}
     partitions = []
     for row in answer["partitions"]:

@@ -49,7 +49,7 @@ def entity_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-@click.group("quota", short_help="Quotas: what clients may use of each broker.")
+@click.group("quota", short_help="Manage quotas of users, client ids, addresses.")
 def quota() -> None:
     """Manage quotas of users, client ids and addresses, which apply on each broker.
 
@@ -91,7 +91,7 @@ def set_quota(state: State, entity: dict[str, str | None], pairs: tuple[str, ...
         try:
             changes[key] = float(text)
         except ValueError:
-            raise BadInput(f"{key}={text}: {text!r} is no number") from None
+            raise BadInput(f"{key}={text}: {text!r} is not a number") from None
     with state.client() as client:
         client.alter_quotas(entity, changes)
     say(state, "quotas changed", entity=entity, set=changes)
@@ -110,7 +110,7 @@ def remove_quota(state: State, entity: dict[str, str | None], keys: tuple[str, .
         if missing or not known:
             raise NoSuchQuota(
                 f"{entity_text(entity)} has no quota {missing[0] if missing else 'that is set'};"
-                " `penstock quota list` shows the quotas that there are"
+                " list quotas with `penstock quota list`"
             )
         client.alter_quotas(entity, remove=keys or known)
     say(state, "quotas removed", entity=entity, removed=list(keys or known))
@@ -118,4 +118,4 @@ def remove_quota(state: State, entity: dict[str, str | None], keys: tuple[str, .
 
 def _check(entity: dict[str, str | None]) -> None:
     if not entity:
-        raise click.UsageError("say whose quotas: --user, --client-id, --ip, --default")
+        raise click.UsageError("no entity given: add --user, --client-id, --ip or --default")

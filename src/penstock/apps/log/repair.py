@@ -6,17 +6,17 @@ import click
 
 from penstock.apps.log.progress import progress
 from penstock.apps.log.sources import Chosen, FileSource, place_options, size_of
-from penstock.apps.session import show
+from penstock.apps.session import counted, show
 
 
 @click.command("repair", short_help="Rebuild indexes, and quarantine unreadable batches.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("--yes", is_flag=True, help="Do it; without, it is only said.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--yes", is_flag=True, help="Do it; otherwise only show what would be done.")
 @place_options
 def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
     """Rebuild files from batches, and set aside batches that cannot be read.
 
-    For the directory of a broker that was stopped in good order (--data-dir). Indexes, indexes of
+    For the directory of a broker that was stopped cleanly (--data-dir). Indexes, indexes of
     aborted transactions and snapshots that `verify` finds wrong are rebuilt. A segment with batches
     that cannot be read is written again without them; consumers skip these offsets. The former file
     is kept beside it with the suffix .quarantined: nothing is deleted. If another broker or a
@@ -27,7 +27,7 @@ def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
     from penstock.storage.inspection.repair import Step, repair_store
 
     if chosen.data_dir is None or chosen.objects:
-        raise click.UsageError("repair is for the files of a stopped broker: --data-dir")
+        raise click.UsageError("repair needs the directory of a stopped broker: add --data-dir")
     perform = yes and not dry_run
     steps: list[Step] = []
     with progress("looking", size_of(FileSource(chosen))) as advance:
@@ -40,8 +40,8 @@ def repair(chosen: Chosen, dry_run: bool, yes: bool) -> None:
     if chosen.state.json:
         return
     if not rows:
-        click.echo("there is nothing to repair")
+        click.echo("no problems to repair")
     elif perform:
-        click.echo(f"{len(rows)} steps are done; penstock log verify looks again")
+        click.echo(f"{counted(len(rows), 'step')} done; check the result with penstock log verify")
     else:
-        click.echo(f"{len(rows)} steps would be done; nothing was changed: --yes does them")
+        click.echo(f"{counted(len(rows), 'step')} to do, nothing changed; add --yes to do them")

@@ -60,8 +60,8 @@ def again(
     factor = len(replicas) if factor is None else factor
     if not 1 <= factor <= len(brokers):
         raise Refused(
-            f"{topic.name}-{one.index} would have {factor} replicas, and {len(brokers)} brokers are"
-            " there for them"
+            f"{topic.name}-{one.index} cannot have {factor} replicas: only"
+            f" {len(brokers)} brokers are eligible"
         )
     if topic.topic_id is None:
         raise Refused(f"the brokers did not return the id of topic {topic.name}; retry")
@@ -83,14 +83,16 @@ def order(client: Client, target: Mapping[TopicAndPartition, Sequence[int] | Non
     if refused:
         more = len(refused) - TOLD_MAX
         told = "; ".join(refused[:TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
-        raise Refused(f"{len(refused)} of {counted(len(target), 'partition')} refused: {told}")
+        raise Refused(f"{len(refused)} of {counted(len(target), 'partition')} rejected: {told}")
 
 
 def waiting_options(command: Any) -> Any:
-    command = click.option("--no-wait", is_flag=True, help="Order it, and return.")(command)
+    command = click.option(
+        "--no-wait", is_flag=True, help="Do not wait until the moves are complete."
+    )(command)
     return click.option(
         "--timeout", "limit", type=Number(0), default=3600.0, show_default=True,
-        help="Seconds to wait; moves that are ordered continue afterwards.",
+        help="Seconds to wait; pending moves continue afterwards.",
     )(command)  # fmt: skip
 
 
@@ -101,12 +103,26 @@ def progress(state: State) -> Callable[[int, int], None]:
 
 @click.command("reassign")
 @click.argument("name", required=False)
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
-@click.option("--replicas", "brokers", metavar="ID,…", help="Brokers; the first is to lead.")
-@click.option("--factor", type=click.IntRange(min=1), help="So many replicas; most stay.")
-@click.option("--cancel", is_flag=True, help="Cancel the ordered reassignment.")
 @click.option(
-    "--file", "plan", type=click.Path(path_type=Path), help="Partitions of any topics, as JSON."
+    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+)
+@click.option(
+    "--replicas",
+    "brokers",
+    metavar="ID,…",
+    help="Ids of brokers; the first is the preferred leader.",
+)
+@click.option(
+    "--factor",
+    type=click.IntRange(min=1),
+    help="New replication factor; moves as few replicas as possible.",
+)
+@click.option("--cancel", is_flag=True, help="Cancel the pending reassignment.")
+@click.option(
+    "--file",
+    "plan",
+    type=click.Path(path_type=Path),
+    help="JSON file of partitions and their replicas.",
 )
 @waiting_options
 @client_options
@@ -209,8 +225,10 @@ def write_plan(file: IO[str], target: Mapping[TopicAndPartition, Sequence[int]])
 
 @click.command("elect")
 @click.argument("name")
-@click.option("-p", "--partition", "partitions", type=int, multiple=True, help="Default: all.")
-@click.option("--unclean", is_flag=True, help="Lead with what is left, at the price of records.")
+@click.option(
+    "-p", "--partition", "partitions", type=int, multiple=True, help="Partition. Default: all."
+)
+@click.option("--unclean", is_flag=True, help="Elect a remaining replica; records may be lost.")
 @click.option("--yes", is_flag=True, help="Do not ask, with --unclean.")
 @client_options
 def elect(state: State, name: str, partitions: tuple[int, ...], unclean: bool, yes: bool) -> None:

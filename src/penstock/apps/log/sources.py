@@ -121,12 +121,15 @@ class Chosen:
         if self.data_dir is None:
             raise click.UsageError("name a directory with --data-dir")
         if not self.data_dir.is_dir():
-            raise NoLog(f"--data-dir {self.data_dir}: there is no such directory")
+            raise NoLog(f"--data-dir {self.data_dir}: the directory does not exist")
         if is_partition(self.data_dir):
-            raise NoLog(f"--data-dir {self.data_dir}: name the directory above, and -p")
+            raise NoLog(
+                f"--data-dir {self.data_dir}: is the directory of a partition;"
+                " give its parent directory, and -p"
+            )
         roots = find_roots(self.data_dir)
         if not roots:
-            raise NoLog(f"--data-dir {self.data_dir}: there is no directory of partitions in it")
+            raise NoLog(f"--data-dir {self.data_dir}: contains no partition directories")
         return roots
 
     def configuration(self) -> Configuration:
@@ -169,7 +172,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         **arguments: Any,
     ) -> None:
         if not objects and (config is not None or settings):
-            raise click.UsageError("--config and --set go with --objects")
+            raise click.UsageError("--config and --set require --objects")
         chosen = Chosen(state, topic, partitions, data_dir, objects, config, settings)
         command(chosen, **arguments)
 
@@ -179,8 +182,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 def range_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `--offsets` and `--times`, as a `Range` argument `wanted`."""
 
-    @click.option("--offsets", metavar="FROM:TO", help="Offsets, TO not included; either may miss.")
-    @click.option("--times", metavar="FROM:TO", help="Milliseconds since 1970, TO included.")
+    @click.option(
+        "--offsets", metavar="FROM:TO", help="Range of offsets, without TO; either may be omitted."
+    )
+    @click.option(
+        "--times", metavar="FROM:TO", help="Range of timestamps in ms since 1970, with TO."
+    )
     @functools.wraps(command)
     def wrapped(*positional: Any, offsets: str | None, times: str | None, **arguments: Any) -> None:
         start, end = _bounds("--offsets", offsets, 0)
@@ -219,7 +226,7 @@ def source_of(chosen: Chosen) -> Iterator[Source]:
             client = stack.enter_context(chosen.state.client(f"topic {chosen.topic}"))
             yield BrokerSource(client, chosen)
         else:
-            raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+            raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
 
 
 class FileSource:
@@ -276,7 +283,7 @@ def _batches_of(path: str, wanted: Range, *, newest: bool) -> Iterator[Batch]:
     except CorruptLog as error:
         if not newest:
             raise
-        click.echo(f"penstock: {error}; `penstock log verify` says if more is wrong", err=True)
+        click.echo(f"penstock: {error}; `penstock log verify` checks for other problems", err=True)
 
 
 class BrokerSource:
@@ -310,7 +317,7 @@ class BrokerSource:
                 if wanted.has(header):
                     yield Batch(header, f"{where}, as fetched", -1, functools.partial(bytes, data))
             if fetched.next_offset <= offset:
-                raise NothingSent(f"{where} from offset {offset} on: the broker sends nothing")
+                raise NothingSent(f"{where}: the broker returned no records from offset {offset}")
             offset = fetched.next_offset
 
 
@@ -420,7 +427,7 @@ def _objects(chosen: Chosen) -> Iterator[Source]:
 
 def no_such_partition(chosen: Chosen) -> NoLog:
     return NoLog(
-        f"--data-dir {chosen.data_dir}: there is no such partition of topic {chosen.topic!r}"
+        f"--data-dir {chosen.data_dir}: contains no such partition of topic {chosen.topic!r}"
     )
 
 

@@ -10,7 +10,7 @@ from penstock.apps.log.queues import NoAdminInterface, admin_option
 from penstock.apps.session import State, client_options, show
 
 
-@click.command("tiers", short_help="What of tiered topics lies where, and what waits.")
+@click.command("tiers", short_help="Show which parts of tiered topics are archived.")
 @click.argument("topic", required=False)
 @admin_option
 @client_options

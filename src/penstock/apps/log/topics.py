@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REMOTE_STORAGE: Final = "remote.storage.enable"
 
 
-@click.group("topic", short_help="Topics: create, list, describe, alter, move, delete.")
+@click.group("topic", short_help="Manage topics: create, list, alter, reassign, delete.")
 def topic() -> None:
     """Create, inspect and change topics."""
 
@@ -59,7 +59,7 @@ def check_local_retention(changes: Mapping[str, str], tiered: str | None) -> Non
     for name in _local(changes):
         if tiered != "true":
             raise BadInput(
-                f"{name}={changes[name]}: it has an effect on tiered topics only. Set"
+                f"{name}={changes[name]}: this setting affects tiered topics only. Set"
                 f" {REMOTE_STORAGE}=true too, or retention.{name.rpartition('.')[2]} instead."
             )
 
@@ -70,10 +70,14 @@ def _local(changes: Mapping[str, str]) -> list[str]:
 
 @topic.command("create")
 @click.argument("names", nargs=-1, required=True)
-@click.option("-p", "--partitions", type=int, default=-1, help="Default: the broker's.")
+@click.option(
+    "-p", "--partitions", type=int, default=-1, help="Number of partitions. Default: the broker's."
+)
 @click.option("-r", "--replicas", "factor", type=int, default=-1, help="Default: the broker's.")
-@click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE")
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there is no error.")
+@click.option(
+    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Setting of the topics."
+)
+@click.option("--if-not-exists", is_flag=True, help="Do not fail if a topic exists.")
 @client_options
 def create(
     state: State,
@@ -120,7 +124,7 @@ def list_topics(state: State, internal: bool) -> None:
 
 @topic.command("describe")
 @click.argument("name")
-@click.option("--all", "everything", is_flag=True, help="Configurations with their defaults too.")
+@click.option("--all", "everything", is_flag=True, help="Show default settings too.")
 @client_options
 def describe(state: State, name: str, everything: bool) -> None:
     """Show a topic's partitions, offsets, and configuration that differs from the defaults.
@@ -166,8 +170,12 @@ def describe(state: State, name: str, everything: bool) -> None:
 
 @topic.command("alter-config")
 @click.argument("name")
-@click.option("-s", "--set", "changes", multiple=True, metavar="KEY=VALUE")
-@click.option("-d", "--delete", "deletions", multiple=True, metavar="KEY", help="Back to default.")
+@click.option(
+    "-s", "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Setting to change."
+)
+@click.option(
+    "-d", "--delete", "deletions", multiple=True, metavar="KEY", help="Reset to the default."
+)
 @client_options
 def alter_config(
     state: State, name: str, changes: tuple[str, ...], deletions: tuple[str, ...]
@@ -175,7 +183,7 @@ def alter_config(
     """Change a topic's configuration."""
     pairs = parse_pairs(changes, "--set")
     if not pairs and not deletions:
-        raise click.UsageError("nothing to change: give --set KEY=VALUE or --delete KEY")
+        raise click.UsageError("no change given: add --set KEY=VALUE or --delete KEY")
     with state.client() as client:
         alter_topic(client, name, pairs, deletions)
     say(state, f"topic {name} changed", topic=name, set=pairs, deleted=list(deletions))
@@ -196,7 +204,7 @@ def add_partitions(state: State, name: str, num: int) -> None:
 @topic.command("trim-prefix")
 @click.argument("name")
 @click.option("-o", "--offset", required=True, help="First offset to keep; 'end' keeps nothing.")
-@click.option("-p", "--partitions", multiple=True, type=int, help="Default: all.")
+@click.option("-p", "--partitions", multiple=True, type=int, help="Partition. Default: all.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def trim_prefix(

@@ -7,18 +7,24 @@ import click
 from penstock.apps.session import State, client_options, moment, say, show
 
 
-@click.group("transaction", short_help="Transactions: list, describe, abort.")
+@click.group("transaction", short_help="Inspect and abort transactions.")
 def transaction() -> None:
     """Inspect and abort transactions."""
 
 
 @transaction.command("list")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="As Ongoing, in any case.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="State, such as Ongoing; case does not matter.",
+)
 @click.option(
     "--running-ms",
     type=click.IntRange(0),
     default=None,
-    help="Only those whose newest transaction began longer ago.",
+    help="Only ids whose newest transaction began this long ago or earlier.",
 )
 @client_options
 def list_transactions(state: State, states: tuple[str, ...], running_ms: int | None) -> None:

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from penstock.storage.inspection.findings import BatchVerifier, Finding
 
 
-@click.command("verify", short_help="Name what cannot be read, and files that disagree.")
-@click.option("--quick", is_flag=True, help="Checksums only: records are not looked at.")
-@click.option("--notes", is_flag=True, help="Show what is not wrong, too: gaps, torn ends.")
+@click.command("verify", short_help="Check stored batches and the files beside them.")
+@click.option("--quick", is_flag=True, help="Check only checksums, not records.")
+@click.option(
+    "--notes", is_flag=True, help="Show notes too: gaps and torn ends, which are not errors."
+)
 @place_options
 def verify(chosen: Chosen, quick: bool, notes: bool) -> None:
     """Check every stored batch of TOPIC: its checksum, and its records one by one.
@@ -69,7 +71,9 @@ def _verify_files(chosen: Chosen, verifier: BatchVerifier) -> None:
                     stack.enter_context(locked(root))
                 except StoreLocked:
                     live = True
-                    click.echo(f"{root}: a broker runs: ends are not compared", err=True)
+                    click.echo(
+                        f"{root}: a broker is running; the ends of logs are not compared", err=True
+                    )
                 verify_store(root, chosen.wanted, verifier, live=live, advance=advance)
     if chosen.topic is not None and not verifier.partitions:
         raise no_such_partition(chosen)
@@ -109,7 +113,7 @@ def _verify_objects(chosen: Chosen, verifier: BatchVerifier) -> None:
 def _verify_topic(chosen: Chosen, verifier: BatchVerifier) -> None:
     topic = chosen.topic
     if topic is None:
-        raise click.UsageError("name a TOPIC, or a place: --data-dir, --objects")
+        raise click.UsageError("name a TOPIC, or a source: --data-dir or --objects")
     wanted = list(chosen.numbers) or None
     with chosen.state.client() as client:
         starts = client.list_offsets(topic, "earliest", partitions=wanted)
@@ -129,11 +133,17 @@ def verify_fetched(
     client: Client, topic: str, partition: int, offset: int, verifier: BatchVerifier
 ) -> int | None:
     """Check the batches of one fetch from `offset`; return the next offset, if any."""
+    from penstock.client.errors import BrokerFoundCorruption
     from penstock.records import CorruptBatch, split_batches
     from penstock.storage.inspection.findings import Finding
 
     where = TopicPartition(topic, partition)
-    fetched = fetched_from(client, topic, partition, offset)
+    try:
+        fetched = fetched_from(client, topic, partition, offset)
+    except BrokerFoundCorruption as error:
+        readable = _after_damage(client, topic, partition, offset)
+        verifier.found(Finding(where, offset, readable - 1, "as fetched", str(error)))
+        return readable
     data = memoryview(fetched.data)
     at = 0
     try:
@@ -151,6 +161,34 @@ def verify_fetched(
     return fetched.next_offset
 
 
+def _after_damage(client: Client, topic: str, partition: int, damaged: int) -> int:
+    """Return the first offset after a damaged one that the broker reads, else the end."""
+    from penstock.client.errors import BrokerFoundCorruption
+
+    def is_readable(offset: int) -> bool:
+        try:
+            client.fetch_raw(topic, partition, offset)
+        except BrokerFoundCorruption:
+            return False
+        return True
+
+    end = client.list_offsets(topic, "latest", partitions=[partition])[partition]
+    step, readable = 1, end
+    while damaged + step < end:
+        if is_readable(damaged + step):
+            readable = damaged + step
+            break
+        damaged += step
+        step *= 2
+    while readable - damaged > 1:
+        middle = (damaged + readable) // 2
+        if is_readable(middle):
+            readable = middle
+        else:
+            damaged = middle
+    return readable
+
+
 def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
     rows = [_row(item) for item in verifier.findings]
     others = [_row(item) for item in verifier.notes]
@@ -165,7 +203,7 @@ def _show(chosen: Chosen, verifier: BatchVerifier, notes: bool) -> None:
     }
     columns = (
         "kind", "partition", "first offset=base_offset", "last_offset", "where=place",
-        "what is wrong=reason",
+        "problem=reason",
     )  # fmt: skip
     state = chosen.state
     if rows or state.json:

@@ -40,15 +40,21 @@ class _Measured:
     latencies: list[float] = field(default_factory=list)
 
 
-@click.command("bench", short_help="Compare with plain files, in one run.")
+@click.command("bench", short_help="Compare outbox writes with plain files.")
 @outbox_options(topic_required=False)
 @click.option("--size", default="1m", show_default=True, help="Bytes of a payload.")
 @click.option(
     "--count", type=click.IntRange(1, PAYLOADS_MAX), default=96, show_default=True,
-    help="Payloads of each way.",
+    help="Payloads to write in each way.",
 )  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(1, 256), default=8, show_default=True)
-@click.option("--no-sync", is_flag=True, help="Neither way syncs.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 256),
+    default=8,
+    show_default=True,
+    help="Writes at a time.",
+)
+@click.option("--no-sync", is_flag=True, help="Write without sync in both ways.")
 @client_options
 def bench(
     state: State,

@@ -24,11 +24,11 @@ SHOWN_MAX: Final = 100
 """Single paths that are printed; the counts are of all."""
 
 
-@click.command("sweep", short_help="Remove what every reader is done with.")
+@click.command("sweep", short_help="Remove payloads that all groups have read.")
 @outbox_options(topic_required=False)
 @click.option(
     "--group", "groups", multiple=True,
-    help="A group that must have read a payload. Default: all with offsets of the topic.",
+    help="Group that must have read a payload. Default: all with offsets of the topic.",
 )  # fmt: skip
 @click.option("--retention", default="24h", show_default=True, help="Age of payloads to remove.")
 @click.option(
@@ -41,7 +41,7 @@ SHOWN_MAX: Final = 100
 )  # fmt: skip
 @click.option("--remove-unreferenced", is_flag=True, help="Remove payloads without pointer too.")
 @click.option("--execute", is_flag=True, help="Do it; otherwise only show what would be done.")
-@click.option("--every", metavar="DURATION", help="Sweep again and again, until SIGTERM.")
+@click.option("--every", metavar="DURATION", help="Repeat at this interval, until SIGTERM.")
 @client_options
 def sweep(
     state: State,
@@ -149,11 +149,11 @@ def _show_failed(failed: list[str]) -> None:
         click.echo(f"penstock: {text}", err=True)
 
 
-@click.command("audit", short_help="Compare payloads and pointers.")
+@click.command("audit", short_help="Check that payloads and pointers match.")
 @outbox_options()
 @click.option(
     "--group", "groups", multiple=True,
-    help="A group that is to read it all. Default: all with offsets of the topic.",
+    help="Group that must read all payloads. Default: all with offsets of the topic.",
 )  # fmt: skip
 @click.option("--checksums", is_flag=True, help="Read every payload and compare its checksum.")
 @click.option(

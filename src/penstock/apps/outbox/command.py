@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TEMPORARY_SUFFIX: Final = ".penstock-tmp"
 
 
-@click.group("outbox", short_help="Payloads as files, pointers on a topic.")
+@click.group("outbox", short_help="Keep payloads in files, and pointers on a topic.")
 def outbox() -> None:
     """Use the filesystem outbox: payloads on a shared file system, pointers on a topic."""
 
@@ -45,19 +45,35 @@ outbox.add_command(bench)
     "files", nargs=-1, type=click.Path(path_type=Path, dir_okay=False), metavar="[FILE…]"
 )
 @outbox_options(topic_required=False)
-@click.option("--partition-id", required=True, help="The record's key, and the first directory.")
+@click.option(
+    "--partition-id", required=True, help="Key of the record, and name of the first directory."
+)
 @click.option(
     "--batch-id",
     help="Names the batch; repeat it with --at to retry. The payload becomes a file, whatever its"
     " size, so that the id cannot be used for another one. Default: random.",
 )
-@click.option("--at", "at_ms", type=int, metavar="MS", help="Picks the hour. Default: now.")
-@click.option("--event-count", type=click.IntRange(min=0), default=1, show_default=True)
+@click.option(
+    "--at",
+    "at_ms",
+    type=int,
+    metavar="MS",
+    help="Time of the batch, which selects the directory. Default: now.",
+)
+@click.option(
+    "--event-count",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Number of events in the batch, for readers.",
+)
 @click.option(
     "--codec", type=CODECS, default="none", show_default=True,
     help="How FILE is compressed already: a label for readers, nothing is compressed by it.",
 )  # fmt: skip
-@click.option("--threshold", metavar="SIZE", help="Largest payload that travels inline; -1: none.")
+@click.option(
+    "--threshold", metavar="SIZE", help="Largest payload to store in the record; -1: none."
+)
 @click.option("--no-sync", is_flag=True, help="Do not sync: a crash of the machine may lose it.")
 @click.option("--no-publish", is_flag=True, help="Only write the file and print its pointer.")
 @client_options
@@ -85,11 +101,11 @@ def write(
     from penstock.outbox.writer.publisher import TopicPublisher
 
     if topic is None and not no_publish:
-        raise click.UsageError("name a topic with -t, or say --no-publish")
+        raise click.UsageError("name a topic with -t, or add --no-publish")
     if batch_id is not None and len(files) > 1:
         raise click.UsageError("--batch-id names one batch, and there are several files")
     if batch_id is not None and threshold not in (None, "-1"):
-        raise click.UsageError("--batch-id writes a file, whatever its size: drop --threshold")
+        raise click.UsageError("--batch-id always writes a file: omit --threshold")
     changes: dict[str, object] = {
         "outbox.root": root,
         "outbox.topic": topic or "",
@@ -141,14 +157,14 @@ def _shown(result: SendResult | WriteResult, event_count: int, codec: str) -> di
     }
 
 
-@outbox.command("read", short_help="Follow the topic and print or store payloads.")
+@outbox.command("read", short_help="Print or store the payloads of a topic.")
 @outbox_options()
 @click.option("--group", required=True, help="Group whose offsets are used and committed.")
 @click.option("--dead-letter-topic", metavar="TOPIC", help="Default: stop at the first bad record.")
 @click.option("-p", "partitions", multiple=True, type=int, help="Default: all.")
 @click.option(
     "-o", "start", type=click.Choice(("earliest", "latest")), default="earliest", show_default=True,
-    help="Where to begin without a committed offset.",
+    help="Start position without a committed offset.",
 )  # fmt: skip
 @click.option("-e", "exit_at_end", is_flag=True, help="Stop at the end of the log.")
 @click.option("-c", "count", type=click.IntRange(min=1), help="Stop after so many batches.")

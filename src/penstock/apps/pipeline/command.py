@@ -30,12 +30,12 @@ STATUS_PROBLEMS: Final = 1
 
 _COMMANDS: Final = {
     "run": ("pipeline.run", "run", "Run a pipeline."),
-    "plan": ("pipeline.plan", "plan", "Show what a pipeline would do."),
+    "plan": ("pipeline.plan", "plan", "Show a pipeline's queries without running it."),
     "replay": ("pipeline.replay", "replay", "Send records through a pipeline again."),
-    "init": ("pipeline.command", "init", "Begin a pipeline."),
-    "status": ("pipeline.command", "status", "What a pipeline is doing, or where it stopped."),
-    "prepare": ("pipeline.prepare", "prepare", "Make Spark start faster on this machine."),
-    "validate": ("pipeline.command", "validate", "Say what is wrong with a file."),
+    "init": ("pipeline.command", "init", "Create a sample pipeline."),
+    "status": ("pipeline.command", "status", "Show the state of a pipeline."),
+    "prepare": ("pipeline.prepare", "prepare", "Make Spark start faster on this host."),
+    "validate": ("pipeline.command", "validate", "Check a pipeline file."),
 }
 
 
@@ -46,10 +46,13 @@ class SparkMissing(UnavailableError):
 
 
 @click.group(
-    "pipeline", cls=LazyGroup, entries=_COMMANDS, short_help="Spark pipelines that are files."
+    "pipeline",
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    short_help="Run Spark pipelines, each defined by a file.",
 )
 def pipeline() -> None:
-    """Run Spark pipelines: topics in, SQL and Python, tables and topics out, in one file."""
+    """Run Spark pipelines: a file defines sources, steps in SQL and Python, and sinks."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissing("pipelines need PySpark: pip install 'penstock[spark]'")
 
@@ -128,9 +131,9 @@ def located(command: Callable[..., None]) -> Callable[..., None]:
 # validate
 
 
-@click.command("validate", short_help="Say what is wrong with a file.")
+@click.command("validate", short_help="Check a pipeline file.")
 @located
-@click.option("--static", is_flag=True, help="Leave out what needs Java: types, names in SQL.")
+@click.option("--static", is_flag=True, help="Skip the checks that need Java: types, names in SQL.")
 def validate(state: State, where: Located, static: bool) -> None:
     """Report every problem of a pipeline's file, without a broker and without running it.
 
@@ -168,10 +171,10 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
                 found.spec, spark, reported=found.problems, unsure=found.unsure
             )
     except JavaMissing as error:
-        error.add_note("or leave Spark's checks out with --static")
+        error.add_note("or skip Spark's checks with --static")
         if not found.problems:
             raise
-        click.echo(f"Spark's checks are left out: {error}", err=True)
+        click.echo(f"skipped Spark's checks: {error}", err=True)
         return found.problems
     return in_order((*found.problems, *more), found.spec.file)
 
@@ -179,7 +182,7 @@ def _problems(where: Located, *, static: bool) -> tuple[Problem, ...]:
 # status
 
 
-@click.command("status", short_help="What a pipeline is doing, or where it stopped.")
+@click.command("status", short_help="Show the state of a pipeline.")
 @located
 def status(state: State, where: Located) -> None:
     """Show a pipeline's queries: live while it runs, else its last state and the broker's
@@ -215,7 +218,7 @@ def _show_stored(state: State, found: dict[str, Any]) -> None:
     queries = found["queries"]
     click.echo(f"pipeline {found['pipeline']} does not run; state in {found['state_directory']}")
     if not queries:
-        click.echo("it has not run here yet")
+        click.echo("it has never run with this state directory")
         return
     rows = [query | {"unfinished": "yes" if query["unfinished"] else "no"} for query in queries]
     columns = ("query", "group", "batch=batch_id", "unfinished", "held=held_records")
@@ -229,7 +232,7 @@ def _show_stored(state: State, found: dict[str, Any]) -> None:
         at = ("query", "topic", "partition", "committed=committed_offset", "end=log_end_offset")
         show(state, partitions, (*at, "lag"))
     if found["broker_error"]:
-        click.echo(f"lag is not known: {found['broker_error']}", err=True)
+        click.echo(f"lag is unknown: {found['broker_error']}", err=True)
 
 
 # init
@@ -237,7 +240,7 @@ def _show_stored(state: State, found: dict[str, Any]) -> None:
 FENCE: Final = "```"
 
 
-@click.command("init", short_help="Begin a pipeline.")
+@click.command("init", short_help="Create a sample pipeline.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
     "--template", metavar="NAME", default="quickstart", show_default=True,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipeline.spec import PipelineSpec, Rule, Sink
 
 
-@click.command("plan", short_help="Show what a pipeline would do.")
+@click.command("plan", short_help="Show a pipeline's queries without running it.")
 @located
 @click.option("--explain", is_flag=True, help="Show Spark's plan of each step too.")
 def plan(state: State, where: Located, explain: bool) -> None:

@@ -45,26 +45,30 @@ _WORDS: Final = {"dead_letters": "--dead-letters", "everything": "--all", "start
 
 @click.command("replay", short_help="Send records through a pipeline again.")
 @located
-@click.option("--dead-letters", is_flag=True, help="Put dead letters back on their topics.")
+@click.option("--dead-letters", is_flag=True, help="Return dead letters to their topics.")
 @click.option("--rule", metavar="NAME", help="Dead letters of this rule, or `undecodable`.")
 @click.option("--topic", metavar="NAME", help="Dead letters that came from this topic.")
 @click.option("--since", metavar="ISO", help="Dead letters from this time on.")
 @click.option(
     "--offsets", multiple=True, metavar="P:FROM-TO", help="Dead letters at these offsets."
 )
-@click.option("--limit", type=click.IntRange(1), help="At most so many dead letters.")
-@click.option("--again", is_flag=True, help="Also dead letters that were put back before.")
-@click.option("--parked", is_flag=True, help="Let parked records go.")
+@click.option("--limit", type=click.IntRange(1), help="Most dead letters to return.")
+@click.option("--again", is_flag=True, help="Include dead letters that were returned before.")
+@click.option("--parked", is_flag=True, help="Release parked records.")
 @click.option("--key", multiple=True, metavar="TEXT", help="Parked records of this key.")
-@click.option("--key-hex", multiple=True, metavar="HEX", help="The same, for keys that are bytes.")
+@click.option(
+    "--key-hex", multiple=True, metavar="HEX", help="Parked records of this key, in hexadecimal."
+)
 @click.option("--all", "everything", is_flag=True, help="All parked records.")
-@click.option("--query", metavar="NAME", help="Of this query only.")
-@click.option("--dead-letter", is_flag=True, help="Make dead letters of them; do not try again.")
-@click.option("--sink", metavar="NAME", help="Give this sink what it has missed.")
-@click.option("--from", "start", metavar="earliest|ISO|JSON", help="Where that begins.")
+@click.option("--query", metavar="NAME", help="Parked records of this query.")
+@click.option(
+    "--dead-letter", is_flag=True, help="Send them to the dead-letter topic instead of retrying."
+)
+@click.option("--sink", metavar="NAME", help="Write older records to a sink that was added later.")
+@click.option("--from", "start", metavar="earliest|ISO|JSON", help="Start of the older records.")
 @click.option("--history", metavar="TABLE", help="A table with the topic's older records.")
 @click.option("--chunk-records", type=click.IntRange(1), help="Records read and written at once.")
-@click.option("--execute", is_flag=True, help="Do it, rather than show it.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise only show the records.")
 @click.option("--master", metavar="URL", help="Spark master; default: all cores of this machine.")
 def replay(
     state: State,
@@ -76,7 +80,7 @@ def replay(
     master: str | None,
     **options: Any,
 ) -> None:
-    """Put dead letters back, release parked records, or backfill a sink that was added later.
+    """Return dead letters, release parked records, or backfill a sink that was added later.
 
     Give one of --dead-letters, --parked and --sink. Without --execute the records are only shown.
     The pipeline may be running.
@@ -88,7 +92,7 @@ def replay(
     for other, names in _ONLY.items():
         for name in names:
             if other != mode and options[name] not in {None, False, ()}:
-                raise click.UsageError(f"{_word(name)} goes with {_word(other)}")
+                raise click.UsageError(f"{_word(name)} requires {_word(other)}")
     if mode == "parked":
         _parked(state, where, execute=execute, **{name: options[name] for name in _ONLY[mode]})
     elif mode == "sink":
@@ -190,10 +194,10 @@ def _show_replayed(state: State, done: tuple[Replayed, ...]) -> None:
         write_json([asdict(entry) for entry in done])
         return
     for result in done:
-        how = "finished what was interrupted: put" if result.resumed else "put"
-        click.echo(f"{how} {counted(result.records, 'record')} back, replay {result.id}")
+        how = "resumed an interrupted replay: returned" if result.resumed else "returned"
+        click.echo(f"{how} {counted(result.records, 'record')} to their topics, replay {result.id}")
     if not done:
-        click.echo("no dead letters to put back")
+        click.echo("no dead letters to return")
 
 
 def _show_dead_letters(state: State, found: Found) -> None:
@@ -201,7 +205,7 @@ def _show_dead_letters(state: State, found: Found) -> None:
     if not found.groups and not state.json:
         click.echo("no dead letters")
         return
-    columns = ("rule", "came from=topic", "letters", "replayed", "stuck", "would go=going")
+    columns = ("rule", "topic", "dead letters=letters", "replayed", "stuck", "would return=going")
     show(state, found.groups, columns, all_as_json=facts)
     if state.json:
         return
@@ -217,8 +221,8 @@ def _show_dead_letters(state: State, found: Found) -> None:
         for example in found.examples
     ]
     if rows:
-        write_table(("letter", "came from", "rule", "reason", "key", "value"), rows)
-        click.echo(f"{counted(found.going, 'record')} would go back; {ENOUGH}")
+        write_table(("dead letter", "record", "rule", "reason", "key", "value"), rows)
+        click.echo(f"would return {counted(found.going, 'record')}; {ENOUGH}")
 
 
 def _short(text: str | None) -> str | None:
@@ -260,10 +264,8 @@ def _parked(
         write_json({"parked_records": parked, "requests": asked})
         return
     for name, request in asked.items():
-        click.echo(f"requested the release from query {name}: request {request}")
-    click.echo(
-        "a pipeline that runs does so within a moment; one that does not, when it is started"
-    )
+        click.echo(f"requested the release of records of query {name}: request {request}")
+    click.echo("a running pipeline releases them within seconds, a stopped one at its next start")
 
 
 def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> None:
@@ -271,16 +273,27 @@ def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> Non
         write_json([_waiting_json(element) for element in found])
         return
     if not any(candidate.total for candidate in found):
-        click.echo("nothing of these keys waits" if of_keys else "nothing waits")
+        click.echo("no held records of these keys" if of_keys else "no held records")
     for entry in found:
         if not entry.total:
             continue
         rows = entry.keys.slice(0, ROWS_SHOWN).to_pylist()
         click.echo(
-            f"query {entry.query}: {entry.total} records wait, {entry.parked} of them parked"
+            f"query {entry.query}: {counted(entry.total, 'held record')},"
+            f" {entry.parked} of them parked"
         )
         write_table(
-            ("key", "first", "rule", "reason", "waits", "tries", "since", "next try", "behind"),
+            (
+                "key",
+                "first record",
+                "rule",
+                "reason",
+                "held to",
+                "tries",
+                "since",
+                "next try",
+                "queued",
+            ),
             [
                 (
                     _key(row["key"]),
@@ -299,9 +312,9 @@ def _show_waiting(state: State, found: tuple[Any, ...], *, of_keys: bool) -> Non
         if entry.keys.num_rows > len(rows):
             click.echo(f"and {entry.keys.num_rows - len(rows)} more keys; --output json has all")
         if entry.requested:
-            click.echo(f"asked for already: {', '.join(entry.requested)}")
+            click.echo(f"pending release requests: {', '.join(entry.requested)}")
     if any(item.parked for item in found):
-        click.echo(f"choose with --key, --key-hex or --all, and {ENOUGH}")
+        click.echo(f"select keys with --key, --key-hex or --all, and {ENOUGH}")
 
 
 def _waiting_json(one: Any) -> dict[str, Any]:
@@ -370,10 +383,12 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         write_json({**asdict(found), "records": found.records})
         return
     if not found.chunks:
-        click.echo(f"sink {found.sink} has missed nothing: it has been there from the beginning")
+        click.echo(
+            f"sink {found.sink} has no older records to write: it was there from the beginning"
+        )
         return
     write_table(
-        ("topic", "partition", "from", "joined at", "records"),
+        ("topic", "partition", "from", "added at", "records"),
         [
             (topic, int(partition), first, end, end - first)
             for topic, partitions in found.ranges.items()
@@ -381,8 +396,8 @@ def _show_progress(state: State, found: Progress, more: str) -> None:
         ],
     )
     click.echo(
-        f"sink {found.sink} of query {found.query} joined {moment(found.joined_ms)}: "
-        f"{found.records} records before, {found.done} of {found.chunks} chunks written"
+        f"sink {found.sink} of query {found.query} was added {moment(found.joined_ms)}: "
+        f"{found.records} older records, {found.done} of {found.chunks} chunks written"
         + (f", {found.rows} rows" if found.done else "")
     )
     if found.done < found.chunks and more:

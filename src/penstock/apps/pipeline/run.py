@@ -54,7 +54,7 @@ DEFAULT_LISTEN: Final = "127.0.0.1:0"
     "--listen", metavar="HOST:PORT", default=DEFAULT_LISTEN, show_default=True,
     help="Address of the status page; port 0: any.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="Run to the end of what is there now, and end.")
+@click.option("--once", is_flag=True, help="Stop at the end of the available records.")
 @click.option("--set", "settings", multiple=True, metavar="spark.KEY=VALUE", help="Spark setting.")
 @click.option("--debug", is_flag=True, help="Show tracebacks and Spark's own log.")
 def run(
@@ -119,7 +119,7 @@ def _refuse_a_second(spec: PipelineSpec) -> None:
     found = live(spec)
     if found is not None:
         raise PipelineRuns(
-            f"pipeline {spec.name} is run already, by process {found['pid']}: {found['admin']}"
+            f"pipeline {spec.name} is already running as process {found['pid']}: {found['admin']}"
         )
 
 

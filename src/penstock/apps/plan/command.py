@@ -14,20 +14,23 @@ _COMMANDS: Final = {
         "receive_path",
         "Size windows, socket buffers, rings and timers of a receive path.",
     ),
-    "capacity": ("plan.capacity", "capacity", "Partitions, brokers, disks, network, latency."),
-    "cost": ("plan.cost", "cost", "What ways to carry the data cost a month."),
+    "capacity": ("plan.capacity", "capacity", "Size partitions, brokers, disks and networks."),
+    "cost": ("plan.cost", "cost", "Compare the monthly cost of ways to carry data."),
     "check-host": (
         "plan.check_host",
         "check_host_command",
-        "Say which layer of this host breaks the chain first.",
+        "Report which layer of this host fails first.",
     ),
-    "choose": ("plan.choose", "choose", "Which technology fits, and why."),
-    "keys": ("plan.keys", "keys", "Skew and hot keys of a topic."),
+    "choose": ("plan.choose", "choose", "Recommend a technology, with reasons."),
+    "keys": ("plan.keys", "keys", "Report the skew and the hot keys of a topic."),
 }
 
 
 @click.group(
-    "plan", cls=LazyGroup, entries=_COMMANDS, short_help="Size it, cost it, check the host."
+    "plan",
+    cls=LazyGroup,
+    entries=_COMMANDS,
+    short_help="Size a cluster, compute its cost, check the host.",
 )
 def plan() -> None:
     """Size a cluster, compute its cost, check the host.

@@ -47,7 +47,7 @@ def write_prices(path: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(our_price_text())
     except FileExistsError:
-        raise InvalidPlanFile(f"{path} is there already; name another file") from None
+        raise InvalidPlanFile(f"{path} exists already; name another file") from None
     except OSError as error:
         raise InvalidPlanFile(f"{path}: {error.strerror}") from None
 

@@ -29,7 +29,7 @@ def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
     checks: list[dict[str, Any]] = []
     for broker, body in answers.items():
         if body is None:
-            cause = "it does not answer; its parent starts it again where it has ended"
+            cause = "it does not answer; if it has ended, its parent restarts it"
             checks.append({"name": f"broker {broker}", "ok": vital, "cause": cause})
             continue
         named = body.get("checks", ())

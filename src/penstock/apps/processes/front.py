@@ -241,7 +241,7 @@ class Front:
             return _error(
                 HTTPStatus.NOT_FOUND,
                 "resource_not_found",
-                f"there is no broker {name[:32]} here, only {known}",
+                f"broker {name[:32]} does not run here; running: {known}",
             )
         target = _target(request).split("/", 3)[3]
         return await self._asked([broker], request, f"/{target}")
@@ -346,7 +346,7 @@ async def _receive(machine: h11.Connection, reader: asyncio.StreamReader) -> Ans
         elif isinstance(event, h11.Data):
             content += event.data
             if len(content) > ADMIN_ANSWER_BYTES_MAX:
-                raise OSError(f"its answer is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
+                raise OSError(f"its response is larger than {ADMIN_ANSWER_BYTES_MAX} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return Answer(status, kept, bytes(content))
 

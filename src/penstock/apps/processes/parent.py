@@ -158,8 +158,8 @@ def _lock(directory: Path, seconds: float) -> int:
             if _runs(owner) or SYSTEM_CLOCK.monotonic() >= deadline:
                 os.close(file)
                 raise DirectoryShared(
-                    f"data directory {directory}: process {owner} runs brokers over it; stop it,"
-                    " or choose another with --data-dir"
+                    f"data directory {directory}: process {owner} runs brokers in it;"
+                    " stop that process, or choose another with --data-dir"
                 ) from None
             select.select([], [], [], LOOK_SECONDS)
         else:
@@ -232,8 +232,7 @@ class Parent:
         killed = self._stop()
         if killed:
             raise ProcessEnded(
-                f"{', '.join(killed)} did not stop within {self._stop_seconds:g} s, and had to be"
-                " killed"
+                f"{', '.join(killed)} did not stop within {self._stop_seconds:g} s: killed"
             )
 
     def _wait(self, until: float = inf) -> None:
@@ -384,7 +383,7 @@ def _stop_event(alive: int) -> asyncio.Event:
 
     def gone() -> None:
         loop.remove_reader(alive)
-        logger.error("the parent process is gone: this one stops")
+        logger.error("the parent process has ended; stopping")
         stop.set()
 
     loop.add_signal_handler(signal.SIGTERM, stop.set)

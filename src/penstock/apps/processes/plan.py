@@ -61,8 +61,8 @@ class Plan:
         """
         if configuration.locations.control_url:
             raise InvalidConfiguration(
-                f"processes = {configuration.processes}: brokers of one command share SQLite below"
-                " log.dirs; where control.url names a database, start each broker by itself"
+                f"processes = {configuration.processes}: several processes require SQLite below"
+                " log.dirs. Remove control.url, or start each broker with a command of its own"
             )
         self._keep = keep
         self._trusted = configuration.broker.admin_loopback_trusted
@@ -181,7 +181,7 @@ def check_held(brokers: Collection[int], directory: Path) -> None:
     try:
         image = asyncio.run(prepare(directory / CONTROL))
     except DatabaseLocked as error:
-        error.add_note("stop the broker that has it, or choose another directory with --data-dir")
+        error.add_note("stop the broker that uses it, or choose another directory with --data-dir")
         raise
     held = [
         (f"{topic.name}-{partition.index}", missing)

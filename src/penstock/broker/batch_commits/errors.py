@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from urllib.parse import quote
 
 from penstock.base.errors import (
     CorruptError,
@@ -36,9 +37,10 @@ class SinkOwnerChanged(FencedError):
 
     def __init__(self, query: str, owner: str, found: str) -> None:
         super().__init__(
-            f"query {query!r} belongs to {found!r}, but the commit comes from {owner!r}: its"
-            " checkpoint was replaced or copied. Use another query name, or delete the query's"
-            " state by DELETE /v1/sinks/{query} if it restarts on purpose"
+            f"commits of application {query!r} belong to owner {found!r}, but this one comes from"
+            f" owner {owner!r}: the checkpoint was deleted, replaced or copied. Use another"
+            " application name, or, to restart this one with the new checkpoint, delete its state:"
+            f" DELETE /v1/sinks/{quote(query, safe='')}"
         )
         self.query = query
 

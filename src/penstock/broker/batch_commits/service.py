@@ -380,7 +380,7 @@ class SinkService:
         for key, (name, _) in manifest.targets().items():
             topic = parts.partitions.topics.get(name)
             if topic is None:
-                raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+                raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
             if topic.topic.internal:
                 raise InternalTopic(name)
             if topic.topic.topic_id != key.topic_id:

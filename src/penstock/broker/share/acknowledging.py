@@ -50,8 +50,8 @@ def acknowledgements_of(batches: Iterable[Any]) -> list[Acknowledged]:
         count = last - first + 1
         if len(types) not in (1, count):
             raise InvalidAcknowledgement(
-                f"offsets {first} to {last} are acknowledged by {len(types)} types, 1 or {count}"
-                " are needed"
+                f"offsets {first} to {last} have {len(types)} acknowledge types: must have 1 or"
+                f" {count}"
             )
         at = first
         for number, same in groupby(types):
@@ -66,7 +66,7 @@ def _kind(number: int) -> Acknowledge:
         return Acknowledge(number)
     except ValueError:
         raise InvalidAcknowledgement(
-            f"there is no acknowledge type {number}, only 0 to 4"
+            f"acknowledge type {number} is unknown: must be 0 to 4"
         ) from None
 
 
@@ -100,7 +100,7 @@ class Answers:
         topic_id, index = place
         topic = self._partitions.topics_by_id.get(topic_id.bytes)
         if topic is None:
-            raise UnknownTopicId(f"there is no topic of id {topic_id}")
+            raise UnknownTopicId(f"topic id {topic_id} does not exist")
         if not self._context.rights.allows("read", "topic", topic.topic.name):
             raise self._context.refusal("read", "topic", topic.topic.name)
         return self._partitions.partition_of(topic, index)

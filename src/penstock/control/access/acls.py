@@ -33,7 +33,7 @@ def bindings_of(image: MetadataImage) -> list[AclBinding]:
             try:
                 found.append(binding_of(name))
             except InvalidAcl as error:
-                logger.warning("an ACL is left out: %s", error)
+                logger.warning("ignoring a stored ACL: %s", error)
     return sorted(found)
 
 

@@ -97,7 +97,7 @@ class Listener:
                 await self._listen()
                 failures = 0
             except DATABASE_ERRORS as error:
-                logger.warning("no notices of other brokers for now: %s", error)
+                logger.warning("cannot receive notices of other brokers, retrying: %s", error)
             failures += 1
             await pause(BACKOFF.pause_seconds(failures, chance=self._randomness.uniform()))
 
@@ -128,7 +128,7 @@ class Listener:
             try:
                 watermarks = decode_watermarks(words)
             except ValueError:
-                logger.warning("a notice of broker %s cannot be read", sender)
+                logger.warning("ignoring an unreadable notice of broker %s", sender)
             else:
                 self._on_watermarks(watermarks)
 

@@ -63,7 +63,7 @@ async def _log_on(where: str, seconds: float, failures: Iterable[PenstockError])
     await pause(FIRST_LOG_SECONDS)
     while True:
         logger.warning(
-            "the start waits for %s, which has not answered for %d s; the broker ends after %d s"
+            "waiting for %s, which has not answered for %d s; the broker stops after %d s"
             " (control.start.timeout.ms)%s", where, waited, seconds,
             "".join([f"; the last attempt: {failure}" for failure in failures]),
         )  # fmt: skip

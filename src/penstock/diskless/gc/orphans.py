@@ -141,7 +141,7 @@ class OrphanCollector:
         if compared.orphan_count:
             names = ", ".join(info.key for info in compared.orphans)
             logger.warning(
-                "%d objects of %d bytes in the store are not known to the control plane: %s",
+                "%d objects of %d bytes in the store are unknown to the control plane: %s",
                 compared.orphan_count,
                 compared.orphan_bytes,
                 names,
@@ -152,5 +152,8 @@ class OrphanCollector:
             await self._store.delete(compared.due)
             self._counters.orphans_deleted += len(compared.due)
             self._counters.orphans -= len(compared.due)
-            logger.warning("%d of them were deleted, older than their grace", len(compared.due))
+            logger.warning(
+                "deleted %d orphaned objects, which were older than their grace period",
+                len(compared.due),
+            )
         return compared

@@ -129,7 +129,9 @@ class AbortedTransactions:
                     self._keep(want.key, await self._ask(want))
                     woken.append(want.key)
                 except PenstockError as error:
-                    logger.warning("aborted transactions of %s are not known: %s", want.key, error)
+                    logger.warning(
+                        "cannot load the aborted transactions of %s: %s", want.key, error
+                    )
         finally:
             self._loads.end(wants)
         if woken:

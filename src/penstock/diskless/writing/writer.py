@@ -228,7 +228,7 @@ class ObjectWriter:
             )
         except Exception as error:
             failure = _known(error, "reserving keys of objects")
-            logger.warning("no keys of objects could be reserved: %s", failure)
+            logger.warning("could not reserve object keys: %s", failure)
             self.core.lease_failed(failure, self._now_ms(), self._randomness.uniform())
         else:
             self.core.leased(leases, self._now_ms())

@@ -62,9 +62,7 @@ class RecordOptions:
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise InvalidArgument(
-                    f"option {name!r}: there is none of this name; there are {', '.join(known)}"
-                )
+                raise InvalidArgument(f"unknown option {name!r}; known: {', '.join(known)}")
         made = cls(**options)
         whole("batch_bytes", made.batch_bytes, HEADER_BYTES + 1, INT_MAX)
         if not isinstance(made.partition, str):

@@ -72,7 +72,9 @@ class Line:
     def trouble(self) -> NotConnected | HandshakeRefused:
         """Why there is no agent."""
         if self.refused:
-            return HandshakeRefused(f"the agent at {self._options.path} refuses: {self.why}")
+            return HandshakeRefused(
+                f"the agent at {self._options.path} rejected the connection: {self.why}"
+            )
         return NotConnected(f"no connection to the agent: {self.why}")
 
     # Connecting

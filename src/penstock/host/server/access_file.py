@@ -60,11 +60,11 @@ class Access:
             self.rules, self._version = _read(self._path)
         except RulesUnusable as error:
             if not self.failing:
-                logger.error("%s; the rules stay as they were", error)
+                logger.error("%s; keeping the former rules", error)
             self.failing = True
             return False
         self.failing = False
-        logger.warning("host.acl.file %s was read again", self._path)
+        logger.warning("reloaded host.acl.file %s", self._path)
         return True
 
     def of_peer(self, connected: socket.socket) -> tuple[Permission | None, str]:

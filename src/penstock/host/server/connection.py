@@ -382,7 +382,7 @@ class HostConnection:
         try:
             self._ring = Ring.adopt(descriptor, ring_bytes)
         except InvalidRing as error:
-            logger.warning("a producer's ring is not used: %s", error)
+            logger.warning("cannot use a producer's ring: %s", error)
             return
         self.machine.ring = self._ring.memory
 

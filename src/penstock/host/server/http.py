@@ -160,8 +160,8 @@ class HttpFront:
         access = self._connections.access
         if access.rules is not None and not (self._security.has_tls or is_loopback(address[0])):
             logger.warning(
-                "%s %s has no TLS: passwords and fixed tokens of host.acl.file count from this"
-                " machine alone", LISTENER, settings.http_listener,
+                "%s %s has no TLS: passwords and fixed tokens of host.acl.file are accepted"
+                " from this machine only", LISTENER, settings.http_listener,
             )  # fmt: skip
         self._access = HttpAccess(
             access,
@@ -301,7 +301,9 @@ class HttpFront:
                 return self._no(503, _error(error, "sink_unavailable"))
             return self._for_good(error)
         except ClientDisconnect:
-            return _json({"error": "network_exception", "message": "the client has gone"}, 400)
+            return _json(
+                {"error": "network_exception", "message": "the client closed the connection"}, 400
+            )
         except Exception:
             logger.exception("an ingest request failed")
             message = "the agent failed on this request; its log has the cause"

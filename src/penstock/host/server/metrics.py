@@ -65,7 +65,7 @@ class Totals(Metrics, prefix="penstock_host_"):
     queued_bytes = gauge(
         "queued_bytes", "Received bytes of frames that have no answer or are incomplete."
     )
-    draining = gauge("draining", "1 while the agent goes away.")
+    draining = gauge("draining", "1 while the agent is draining.")
 
     def ended(self, machine: ServerMachine, lost_frames: int = 0) -> None:
         """Keep what a connection has counted."""

@@ -47,14 +47,14 @@ class HostSettings:
         " it.", name="host.socket.directory.mode",
     )  # fmt: skip
     socket_takeover: bool = setting(
-        False, "Whether a starting agent takes the path from one that still serves it; connections"
-        " of the other one live on until it is stopped. Otherwise the start is refused. The HTTP"
-        " front's port can be shared likewise, if both agents have this.",
+        False, "Whether a starting agent replaces another agent at its socket path; connections of"
+        " that agent stay open until it is stopped. If false, the agent then does not start. The"
+        " HTTP front's port can be shared in the same way, if both agents have this setting.",
     )  # fmt: skip
     socket_buffer_bytes: int = setting(
         256 << 10, "The kernel's buffer for answers to one producer, capped by net.core.wmem_max."
-        " What a producer may send ahead is bounded by its own buffer, since a Unix socket has no"
-        " other.", 4096, INT_MAX // 2,
+        " The producer's own buffer bounds the bytes that it sends before the agent reads them.",
+        4096, INT_MAX // 2,
     )  # fmt: skip
     frame_max_bytes: int = setting(
         8 * _MIB, "Longest frame, header and payload; a longer one ends its connection.", 65_536,
@@ -205,7 +205,7 @@ class SinkSettings:
         " permanently.", 1024, LONG_MAX,
     )  # fmt: skip
     outbox_partition: str = setting(
-        "", "Outbox partition of all frames; empty: each goes to the one named like its topic."
+        "", "Outbox partition of all frames; empty: the partition with the name of the topic."
     )
 
 

@@ -56,9 +56,9 @@ class SinkWatch:
         while True:
             before, self.trouble = self.trouble, await self._look()
             if self.trouble and not before:
-                logger.warning("the sink does not accept: %s", self.trouble)
+                logger.warning("the sink does not accept data: %s", self.trouble)
             elif before and not self.trouble:
-                logger.warning("the sink accepts again")
+                logger.warning("the sink accepts data again")
             await pause(_PAUSE_SECONDS)
 
     async def _look(self) -> str:

@@ -171,7 +171,9 @@ def _give(path: str, name: str, directory: int, group: str) -> None:
             number = grp.getgrnam(group).gr_gid
         os.chown(name, -1, number, dir_fd=directory, follow_symlinks=False)
     except KeyError:
-        raise SocketPathUnusable(f"socket {path}: there is no group {group!r}") from None
+        raise SocketPathUnusable(
+            f"socket {path}: group {group!r} does not exist on this machine"
+        ) from None
     except (OSError, OverflowError) as error:
         raise SocketPathUnusable(f"socket {path}: group {group}: {error}") from None
 

@@ -216,9 +216,11 @@ class OutboxConsumer:
         """
         current, self._current = self._current, None
         if current is None:
-            raise InvalidError("give_up needs a current message, and the iteration has none")
+            raise InvalidError("give_up requires a current message; the iteration has none")
         if self._dead_letters is None:
-            raise InvalidError("give_up needs a dead-letter topic, and the consumer has none")
+            raise InvalidError(
+                "give_up requires a dead-letter topic; set dead_letter_topic of the consumer"
+            )
         table = self._client.read_arrow(
             self.topic,
             start={current.partition: current.offset},

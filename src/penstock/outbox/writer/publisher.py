@@ -168,7 +168,7 @@ class TopicPublisher:
             return  # it is next, regardless of its size
         if self.counts.waiting_records + records > self._queue_records:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self.counts.waiting_records} records wait,"
+                f"publisher of {self._topic}: {self.counts.waiting_records} records are waiting,"
                 f" of at most {self._queue_records}"
             )
         if self.counts.waiting_bytes + size_bytes > self._queue_bytes:

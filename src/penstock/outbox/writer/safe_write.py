@@ -317,7 +317,7 @@ class SafeWrite:
             while pieces:
                 count = files.write(self._file, pieces)
                 if count <= 0:
-                    raise WriteFailed(f"write {self.path}: the call took none of its bytes")
+                    raise WriteFailed(f"write {self.path}: the call wrote no bytes")
                 pieces = _behind(pieces, count)
                 resting, left = resting + count, left - count
                 # The last slice needs no hint, since its sync follows.

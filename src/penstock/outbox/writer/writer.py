@@ -231,7 +231,7 @@ class OutboxWriter:
         job = self._job(payload, partition_id, batch_id, event_count, codec, at_ms, released)
         with self._call(job):
             if self._publisher is None:
-                raise InvalidPayload("outbox: send needs a publisher, and the writer has none")
+                raise InvalidPayload("outbox: send requires a publisher; the writer has none")
             if job.size_bytes <= self._settings.threshold_bytes:
                 return await self._send_inline(job)
             job.to_publish = True
@@ -508,7 +508,7 @@ class OutboxWriter:
         publisher = self._publisher
         try:
             if publisher is None:
-                raise OutboxClosed("outbox: there is no publisher")
+                raise OutboxClosed("outbox: the writer has no publisher")
             await publisher.publish((record,))
         except PenstockError as error:
             job.counts.publish_failed += 1

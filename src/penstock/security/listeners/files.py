@@ -128,9 +128,14 @@ class ListenerFiles:
         for word, one in self.reloading():
             before = one.failures
             if one.reload(look_closely=look_closely):
-                logger.info("listener %s has new %s", self.name, word)
+                logger.info("listener %s: reloaded %s", self.name, word)
             elif one.failures > before:
-                logger.error("listener %s keeps its former %s: %s", self.name, word, one.failure)
+                logger.error(
+                    "listener %s: cannot reload %s, keeping the former: %s",
+                    self.name,
+                    word,
+                    one.failure,
+                )
             if one.failure:
                 failures.append(f"listener {self.name}: {one.failure}")
         if self.tokens is not None and (self.tokens.due or look_closely):

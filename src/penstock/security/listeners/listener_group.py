@@ -34,7 +34,7 @@ class ListenerMetrics(Metrics, prefix="penstock_"):
 
     refused: dict[tuple[str, str], int] = counters(
         "unauthenticated_connections_refused_total",
-        "Connections closed at once because of what their address, or all together, had done.",
+        "Connections closed at once, due to a limit of their address or of all connections.",
         "listener",
         "limit",
     )
@@ -48,7 +48,7 @@ class ListenerMetrics(Metrics, prefix="penstock_"):
     )
     reloads: dict[str, int] = counters(
         "security_files_reloaded_total",
-        "Times that changed files (certificates, users, keys of tokens) were taken into use.",
+        "Reloads of changed files (certificates, users, keys of tokens).",
         "file",
     )
     reloads_failed: dict[str, int] = counters(

@@ -35,8 +35,9 @@ class ListenerSettings:
         " verified.",
     )  # fmt: skip
     ssl_client_auth: str = setting(
-        "none", "Whether clients show a certificate. A broker's listener with SASL asks for one"
-        " only if it says so itself (listener.name.…).", choices=("none", "requested", "required"),
+        "none", "Whether clients present a certificate. For a broker's listener with SASL, only the"
+        " listener's own setting applies (listener.name.…).",
+        choices=("none", "requested", "required"),
     )  # fmt: skip
     ssl_principal_mapping_rules: str = setting(
         "DEFAULT", "How the name of a client's certificate becomes a principal: rules as"
@@ -49,7 +50,7 @@ class ListenerSettings:
         "", "Ciphers of TLS 1.2, in OpenSSL's words; empty is the library's default."
     )
     sasl_oauthbearer_jwks_endpoint_url: str = setting(
-        "", "Where the public keys of those are who sign tokens: https://… or file:///…"
+        "", "Location of the public keys of token issuers: https://… or file:///…"
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
         3_600_000, "How often these keys are loaded; also when a token names an unknown one.",

@@ -131,7 +131,7 @@ class TlsServer:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                logger.error("no connection can be accepted for now: %s", error)
+                logger.error("cannot accept connections, retrying: %s", error)
                 loop.remove_reader(listening)
                 loop.call_later(_PAUSE_SECONDS, self._resume, listening)
                 return

@@ -65,7 +65,7 @@ _STREAM: Final = re.compile(r"~StreamingRelation")
 _WINDOW: Final = re.compile(r"~Window \[")
 _SQL_LINE: Final = re.compile(r"\bline (\d+)")
 _CURES: Final = (
-    ("UNRESOLVED_COLUMN", "write a column that is there, or 'text' in single quotes"),
+    ("UNRESOLVED_COLUMN", "write an existing column, or 'text' in single quotes"),
     ("UNRESOLVED_ROUTINE", "write a function of Spark's SQL"),
     ("DATATYPE_MISMATCH", "cast it"),
     ("STREAMING_OUTPUT_MODE", 'write output = "update", or give the source time and delay'),
@@ -321,7 +321,7 @@ class _Analysis:
         view = self.views[sink.view]
         if not self._streams[sink.view]:
             self._problem(
-                (*key, "from"), f"nothing streams into {sink.view}: it is made of tables only",
+                (*key, "from"), f"{sink.view} has no streaming source: it reads tables only",
                 "name a view that reads a topic",
             )  # fmt: skip
         if isinstance(sink.to, TopicSink):
@@ -351,7 +351,7 @@ class _Analysis:
             if not any(map(self._is_wrong, (key, ("source", view), ("step", view)))):
                 self._try(key, partial(self._check_target, key, query, self._spec.sinks[name]))
         for said in refusals.of_state(self._spec, query):
-            fix = "bring back the checkpoint, or name a new state directory and other sinks"
+            fix = "restore the checkpoint, or name a new state directory and other sinks"
             self._problem(("run", "state"), said, fix)
 
     def _check_target(self, key: tuple[str, ...], query: QueryPlan, sink: Sink) -> None:
@@ -420,9 +420,9 @@ class _Analysis:
             kind = "step" if name in spec.steps else "source"
             self._problem(
                 (kind, name),
-                "is stateful, and records that are parked or tried again would reach it late or "
+                "is stateful, and records that are parked or retried would reach it late or "
                 "out of order",
-                "write the good records to a topic, and aggregate that in a pipeline of its own",
+                "write the valid records to a topic, and aggregate that topic in another pipeline",
             )
         topics = [topic for name in decodes for topic in spec.sources[name].topics]
         for topic in sorted({topic for topic in topics if topics.count(topic) > 1}):

@@ -181,7 +181,10 @@ class BatchJob(ABC):
             return self
         definitions = Definitions(self.paths.definitions)
         if not definitions.folder(entry.definition).exists():
-            _LOG.warning("batch %d is finished by another file than it began with", entry.batch_id)
+            _LOG.warning(
+                "batch %d began with another version of the file; finishing it with this one",
+                entry.batch_id,
+            )
             return self
         began = definitions.load(entry.definition, self.spec.run)
         old = with_present_sinks(began.spec, began.plan(self.plan.name), self.spec)
@@ -198,7 +201,7 @@ class BatchJob(ABC):
         table = self.spec.sources[name].table or ""
         version = table_version(table)
         if version is None:
-            raise TableMissing(f"source {name}: there is no table {table} yet")
+            raise TableMissing(f"source {name}: table {table} does not exist yet")
         return version
 
     def _held_facts(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _exactly_one(draft: Draft, section: Section, *names: str) -> str | None:
         both = " and ".join(given)
         draft.refuse(
             section.key,
-            f"has {both}, of {listed} there must be one",
+            f"has {both}; exactly one of {listed} must be set",
             f"keep one of {both}",
             under=(*section.key, given[1]),
         )
@@ -165,7 +165,7 @@ def _watermark(draft: Draft, view: Section) -> None:
     elif view.given("deduplicate") and not view.given("time"):
         draft.refuse(
             (*view.key, "deduplicate"),
-            "needs time and delay, which bound what has to be remembered",
+            "needs time and delay, which bound its state",
             'add time = "at" and delay = "10 minutes"',
         )
 
@@ -204,7 +204,7 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 def _table_sink(draft: Draft, sink: Section) -> None:
     if sink.given("add_columns"):
-        whose = "sinks without add_columns, which says it already"
+        whose = "sinks without add_columns, which sets the same"
         _only_for(draft, sink, ("evolve",), whose)
     mode = sink.get("mode") or ("append" if not sink.given("mode") else None)
     if mode is None:
@@ -221,7 +221,7 @@ def _table_sink(draft: Draft, sink: Section) -> None:
             draft.refuse(
                 (*sink.key, "order_by"),
                 f"{order_by} is one of the keys, which do not change",
-                "name the column that grows with each change, or take order_by away",
+                "name a column that increases with each change, or remove order_by",
             )
     if mode == "cdc":
         _needs(draft, sink, "delete_when", mode, "\"op = 'd'\", or let the mode be upsert")

@@ -76,17 +76,17 @@ class Journal:
         if not numbers:
             if batch_id:
                 raise CheckpointMismatch(
-                    f"{self._folder}: the checkpoint stands at batch {batch_id}, and there is no "
-                    "entry of any batch before it: it belongs to another pipeline, or the journal "
-                    "was deleted. Bring back the journal, or start with a new state directory"
+                    f"{self._folder}: the checkpoint is at batch {batch_id}, and the journal has "
+                    "no entry of any batch before it: it belongs to another pipeline, or the "
+                    "journal was deleted. Restore the journal, or start with a new state directory"
                 )
             return None
         last = numbers[-1]
         if batch_id != last + 1:
             raise CheckpointMismatch(
-                f"{self._folder}: the checkpoint stands at batch {batch_id}, the last that ran "
-                f"here is {last}: the checkpoint was deleted, brought back from a copy, or belongs "
-                "to another pipeline. Bring back the one that goes with it, or start with a new "
+                f"{self._folder}: the checkpoint is at batch {batch_id}, the last that ran "
+                f"here is {last}: the checkpoint was deleted, restored from a copy, or belongs "
+                "to another pipeline. Restore the matching checkpoint, or start with a new "
                 "state directory and other sinks"
             )
         self._check_query(self.read(last), query_id)
@@ -137,7 +137,7 @@ class Journal:
         if known is not None and query_id is not None and known != query_id:
             raise CheckpointMismatch(
                 f"{self._folder}: batch {entry.batch_id} ran as Spark's query {known}, the "
-                f"checkpoint is now that of {query_id}. Bring back the checkpoint that goes with "
+                f"checkpoint is now that of {query_id}. Restore the checkpoint that matches "
                 "it, or start with a new state directory and other sinks"
             )
 

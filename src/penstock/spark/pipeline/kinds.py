@@ -152,7 +152,7 @@ def interval_ms(value: object) -> int:
 def positive_interval_ms(value: object) -> int:
     milliseconds = interval_ms(value)
     if not milliseconds:
-        raise Unfit(f"{value!r} is no time at all", 'write an interval as "2 seconds"')
+        raise Unfit(f"{value!r} is zero", 'write an interval as "2 seconds"')
     return milliseconds
 
 
@@ -189,7 +189,7 @@ def growing_seconds(value: object) -> tuple[float, ...]:
         if found[index] <= found[index - 1]:
             raise Unfit(
                 f"{value[index]!r} does not come later than {value[index - 1]!r}",
-                "let each delay be longer than the one before",
+                "make each delay longer than the one before",
             )
     return found
 

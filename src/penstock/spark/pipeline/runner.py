@@ -263,7 +263,7 @@ class PipelineRunner:
             owner = lock.read().strip() or "unknown"
             lock.close()
             raise PipelineRuns(
-                f"pipeline {self._spec.name} is run already, by process {owner}: "
+                f"pipeline {self._spec.name} is already running as process {owner}: "
                 f"{self._paths.lock} is locked"
             ) from None
         lock.truncate(0)

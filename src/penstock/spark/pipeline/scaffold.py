@@ -45,7 +45,7 @@ def init(directory: Path, template: str = "quickstart") -> tuple[Path, ...]:
     if template not in known:
         close = nearest(template, known)
         fix = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
-        raise UnknownTemplate(f"there is no template {template!r}: {fix}")
+        raise UnknownTemplate(f"unknown template {template!r}: {fix}")
     if directory.exists() and not directory.is_dir():
         raise PathTaken(f"{directory} is a file: name another directory")
     sources = sorted((_root() / template).iterdir(), key=lambda one: one.name)

@@ -46,11 +46,11 @@ def written_columns(schema: StructType, *, topic: str | None) -> tuple[str, ...]
     """
     if VALUE not in schema.names:
         raise InvalidRows(
-            f"there is no column value, only {', '.join(schema.names) or 'none'}: give the column"
-            " that is to be written this name, for example with to_json(struct(*)) as value"
+            f"the data has no column value, only {', '.join(schema.names) or 'none'}: name the"
+            " column to be written value, for example with to_json(struct(*)) as value"
         )
     if topic is None and TOPIC not in schema.names:
-        raise InvalidRows("there is neither an option topic nor a column topic: give one of them")
+        raise InvalidRows("no topic given: set option topic, or add a column topic")
     names = [name for name in _CHECKS if name in schema.names]
     if topic is not None and TOPIC in names:
         names.remove(TOPIC)  # the option wins, as in Spark's Kafka sink

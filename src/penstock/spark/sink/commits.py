@@ -27,6 +27,7 @@ from penstock.spark.sink.errors import CommitRefused, CommitUnfinished, SinkOwne
 
 _DONE: Final = "done"
 _UNKNOWN_PARAMETER: Final = "parameter 'check': there is none of this name"
+"""Message of brokers of older releases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class Commits:
         """
         try:
             manifest = self._manifest(batch_id, owner, blobs)
-            self._post(batch_id, owner, manifest, blobs, "?check=true")
+            self._post(batch_id, manifest, blobs, "?check=true")
         except CommitRefused as error:
             if _UNKNOWN_PARAMETER not in str(error):
                 raise
@@ -105,14 +106,13 @@ class Commits:
             CommitRefused: any other rejection.
         """
         manifest = self._manifest(batch_id, owner, blobs)
-        answer = self._post(batch_id, owner, manifest, blobs)
+        answer = self._post(batch_id, manifest, blobs)
         self._discard(batch_id, manifest, blobs)
         return _appended(self._urls, batch_id, answer)
 
     def _post(
         self,
         batch_id: int,
-        owner: str | None,
         manifest: Body,
         blobs: Sequence[Blob],
         query: str = "",
@@ -125,11 +125,11 @@ class Commits:
             )
         except AdminUnavailable as error:
             raise CommitUnfinished(
-                f"{self._what(batch_id)} is not finished: {error}. What the broker has of it is"
-                " kept; write the same batch again (a restarted query does)"
+                f"{self._what(batch_id)} is not finished: {error}. The broker keeps what it has"
+                " received; write the same batch again (a restarted query does this)"
             ) from error
         if answer.status != http.HTTPStatus.OK:
-            raise self._refusal(batch_id, owner, answer)
+            raise self._refusal(batch_id, answer)
         return answer
 
     def _holders(self, batch_id: int, blobs: Sequence[Blob]) -> list[str]:
@@ -138,9 +138,9 @@ class Commits:
         holders = [url for url in urls if all(url in blob.holders for blob in blobs)]
         if not holders:
             raise CommitUnfinished(
-                f"{self._what(batch_id)} was not started: no broker has all of its blobs, since"
-                " several died one after the other. Write the same batch again (a restarted query"
-                " does)"
+                f"{self._what(batch_id)} was not started: no broker has all of its blobs, because"
+                " brokers failed one after the other. Write the same batch again (a restarted"
+                " query does this)"
             )
         return holders
 
@@ -175,8 +175,9 @@ class Commits:
             sections = sum(len(blob.sections) for blob in blobs)
             raise CommitRefused(
                 f"{self._what(batch_id)} has {len(blobs)} blobs with {sections} sections, which"
-                f" take {len(manifest)} bytes to name; the limit is {limits.MANIFEST_BYTES_MAX}"
-                " bytes: take less in a batch (option maxRecordsPerTrigger of the source)",
+                f" make a commit request of {len(manifest)} bytes; the limit is"
+                f" {limits.MANIFEST_BYTES_MAX} bytes. Make batches smaller (option"
+                " maxRecordsPerTrigger of the source)",
                 "message_too_large",
             )
         return Body(pieces=[manifest], size_bytes=len(manifest), content_type="application/json")
@@ -184,15 +185,10 @@ class Commits:
     def _what(self, batch_id: int) -> str:
         return f"the commit of batch {batch_id} of application {self._application}"
 
-    def _refusal(self, batch_id: int, owner: str | None, answer: Answer) -> PenstockError:
-        what = f"{self._what(batch_id)} was refused: {answer.error}: {answer.message}"
+    def _refusal(self, batch_id: int, answer: Answer) -> PenstockError:
+        what = f"{self._what(batch_id)} was rejected: {answer.error}: {answer.message}"
         if answer.error == "producer_fenced":
-            return SinkOwnerChanged(
-                f"{what}. Its earlier batches came from another query than this one ({owner}): the"
-                " checkpoint was deleted or copied, and batch numbers mean other records now. Give"
-                " the new query another application, or forget the old one on purpose: DELETE"
-                f" {self._admins.in_order[0].url}{self._path}"
-            )
+            return SinkOwnerChanged(f"{what} (at {self._admins.in_order[0].url})")
         if answer.error == "unknown_topic_or_partition":
             return UnknownTopics(what)
         if not answer.error:

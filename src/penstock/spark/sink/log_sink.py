@@ -193,7 +193,7 @@ class LogSink:
         if missing:
             raise InvalidOption(
                 "ordered_by", ", ".join(self._ordered_by),
-                f"there is no column {missing[0]}; there are {', '.join(batch.columns)}",
+                f"the batch has no column {missing[0]}; its columns: {', '.join(batch.columns)}",
             )  # fmt: skip
         if self._ordered_by:
             # All rows of a key, or of a partition that is named, in one task.

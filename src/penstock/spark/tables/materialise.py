@@ -126,13 +126,13 @@ class Materialiser:
         except (RetriableError, UnavailableError) as error:
             if once:
                 raise
-            _LOG.warning("topics could not be listed: %s; those known are kept", error)
+            _LOG.warning("could not list topics: %s; maintaining the known tables", error)
         self._listed_at = now
 
     def _apply(self, client: Client, *, once: bool) -> None:
         changes = self._reconciler.changes(self._wanted, self._clock.monotonic())
         for topic in changes.stop:
-            _LOG.info("topic %s: its table is no longer kept, or kept differently", topic)
+            _LOG.info("topic %s: stopped its table, whose settings changed or were removed", topic)
             table = self._tables.pop(topic, None)
             if table is not None:
                 table.stop()
@@ -144,7 +144,7 @@ class Materialiser:
             except Exception as error:  # other tables continue after any error
                 self._failed(wanted.topic, error, once=once)
                 continue
-            _LOG.info("topic %s: keeping table %s", wanted.topic, wanted.location)
+            _LOG.info("topic %s: maintaining table %s", wanted.topic, wanted.location)
             self._tables[wanted.topic] = table
 
     def _watch(self, client: Client, *, once: bool) -> None:
@@ -164,7 +164,7 @@ class Materialiser:
             except InvalidError as found:
                 error = found  # the plainer words for what Spark ran into
             except (PenstockError, OSError) as found:
-                _LOG.info("topic %s: the table was not compared with the log: %s", topic, found)
+                _LOG.info("topic %s: could not compare the table with the log: %s", topic, found)
             self._failed(topic, error, once=once)
 
     def _failed(self, topic: str, error: Exception, *, once: bool) -> None:
@@ -172,7 +172,7 @@ class Materialiser:
         self._reconciler.failed(topic, str(error), by_hand=by_hand, now=self._clock.monotonic())
         state = self._reconciler.states.get(topic)
         after = "it stays stopped" if state is None or by_hand else "it is started again"
-        _LOG.error("topic %s: its table is not kept: %s; %s", topic, error, after)
+        _LOG.error("topic %s: cannot maintain its table: %s; %s", topic, error, after)
 
     def _due(self) -> bool:
         running = len(self._tables)

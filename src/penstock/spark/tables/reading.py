@@ -62,7 +62,7 @@ def read_table(
     """
     opened = open_table(table, storage_options, version)
     if opened is None:
-        raise InvalidOption("table", table, "there is no Delta table")
+        raise InvalidOption("table", table, "is not a Delta table")
     return scan(spark, opened, absolute(table))
 
 

@@ -217,8 +217,8 @@ def fitted(name: str, rows: pa.Table, table: Schema) -> pa.Table:
         kept = wanted.get(field.name, field)
         if place := _forbidden_null(field.name, values, kept):
             raise TableMismatch(
-                f"table {name}: {place} is null in the batch, and the table does not let it be; "
-                "drop these rows or fill it in"
+                f"table {name}: {place} is null in the batch, and the table does not allow "
+                "nulls there; drop these rows or fill them in"
             )
         columns.append(_retyped(values, kept.type))
     return pa.table(columns, names=rows.column_names)

@@ -200,8 +200,8 @@ class DeltaUpsert:
                 if _RESULT_BOUND not in str(error):
                     raise
                 _LOG.warning(
-                    "table %s: tasks have more rows of the same keys than %s lets the driver take; "
-                    "the batch is read again and sorted by keys. A lower trigger's limit is faster",
+                    "table %s: tasks have more rows of the same keys than %s allows; reading "
+                    "the batch again, sorted by keys. Lower the trigger's limit to avoid this",
                     self._sink.table, _RESULT_BOUND,
                 )  # fmt: skip
         newest = partial(self._sorted, order=_column(self._order_by))

@@ -373,11 +373,11 @@ class LogCleaner:
         full = isinstance(error, OSError) and disk_full(error, log.directory) is not None
         if full or isinstance(error, DiskFull):
             self._parts.counters.disk_full += 1
-            logger.error("compaction of %s failed, and is retried: %s", where, error)
+            logger.error("compaction of %s failed, retrying: %s", where, error)
             return
         self.uncleanable[where] = f"{type(error).__name__}: {error}"
         logger.error(
-            "compaction of %s failed, and is not retried before the next start: %s",
+            "compaction of %s failed and is not retried until the next start: %s",
             where, error, exc_info=error,
         )  # fmt: skip
 

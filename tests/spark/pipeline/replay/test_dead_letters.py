@@ -233,7 +233,7 @@ def test_what_cannot_go_back_is_refused_and_stands_in_nobodys_way(pipeline: Pipe
     assert shop.values(shop.orders)[b"broken"] == 2
     with (
         locked(shop.spec.run.state / "replaying" / "lock", "a replay"),
-        pytest.raises(Busy, match="by process"),
+        pytest.raises(Busy, match="as process"),
     ):
         dead_letters.replay(Filters(), by="ada")
 

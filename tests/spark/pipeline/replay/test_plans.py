@@ -100,8 +100,8 @@ on_invalid = "drop"
         ("last", "without order_by older rows would replace"),
         ("changes", "keys that were deleted since"),
         ("strict", "it is ordered"),
-        ("screen", "it is the console"),
-        ("nothing", "there is no sink nothing; there are plain, last"),
+        ("screen", "it writes to the console"),
+        ("nothing", "unknown sink nothing; the file has plain, last"),
     ],
 )
 def test_sinks_that_take_rows_late(tmp_path: Path, sink: str, reason: str | None) -> None:

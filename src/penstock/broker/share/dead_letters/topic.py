@@ -68,7 +68,7 @@ def target_of(
     topic = topics.get(name)
     if topic is None:
         raise DeadLetterTopicMissing(
-            f"{subject}: there is no topic {name!r}; create it with {ENABLE}=true"
+            f"{subject}: topic {name!r} does not exist; create it with {ENABLE}=true"
         )
     try:
         config = topic_config(levels, topic.configs)

@@ -245,7 +245,7 @@ class DeadLetterWriter:
     def _source(self, topic_id: UUID, index: int) -> Partition:
         served = self._parts.partitions.topics_by_id.get(topic_id.bytes)
         if served is None:
-            raise UnknownTopicId(f"there is no topic with the id {topic_id}")
+            raise UnknownTopicId(f"topic id {topic_id} does not exist")
         return self._parts.partitions.partition_of(served, index)
 
     async def _resolve(self, stored: StoredShare, done: Sequence[Undeliverable]) -> int:
@@ -284,7 +284,7 @@ class DeadLetterWriter:
         else:
             raise NotReadable(f"{source.topic_partition} at {at} has not been loaded")
         if found.next_offset <= at:
-            raise NotReadable(f"{source.topic_partition} has nothing at {at}")
+            raise NotReadable(f"{source.topic_partition} has no batch at offset {at}")
         aborted = await source.all_aborted(at, found.next_offset) if committed else ()
         return Read(data=b"".join(found.buffers), begin=at, end=found.next_offset, aborted=aborted)
 

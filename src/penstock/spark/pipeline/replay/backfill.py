@@ -100,8 +100,8 @@ class Backfill:
         if self._plan.root is not None:
             raise CannotBackfill(
                 f"sink {sink} is of the stateful query {self._plan.name}, whose rows come from "
-                "its state and cannot be had again. Give it a stateful step of its own (the same "
-                "SQL under another name): that is a new query, and reads from its start anyway"
+                "its state and cannot be computed again. Give it another stateful step (the same "
+                "SQL under another name): that is a new query, which reads from its start"
             )
         self._spec = spec
         self._spark = spark
@@ -185,7 +185,7 @@ class Backfill:
         if joined.since == joining.UNKNOWN:
             raise CannotBackfill(
                 f"sink {name}: the checkpoint of query {self._plan.name} could not be read when it "
-                "joined, so it is not known what it has missed"
+                "was added, so the records that it lacks are unknown"
             )
         ranges: frames.Ranges = {}
         if joined.positions:

@@ -116,7 +116,9 @@ class DeadLetters:
         NoDeadLetters: the file names no topic for them.
         """
         if spec.errors.dead_letters is None:
-            raise NoDeadLetters(f"{spec.file}: errors.dead_letters names no topic to read")
+            raise NoDeadLetters(
+                f"{spec.file}: errors.dead_letters is not set: no dead-letter topic to read"
+            )
         self._spec = spec
         self._spark = spark
         self._clock = clock

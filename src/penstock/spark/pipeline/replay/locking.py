@@ -32,7 +32,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             owner = file.read().strip() or "unknown"
-            raise Busy(f"{what} is under way, by process {owner}: {path} is locked") from None
+            raise Busy(f"{what} is already running as process {owner}: {path} is locked") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -59,7 +59,7 @@ def waiting(
     if query is not None:
         if query not in names:
             known = ", ".join(names) or "none"
-            raise NothingParked(f"query {query} holds nothing; queries that do: {known}")
+            raise NothingParked(f"query {query} has no held records; queries with some: {known}")
         names = (query,)
     return tuple(_waiting(spec, name, keys) for name in names)
 
@@ -90,7 +90,7 @@ def ask(
     if dead_letter and spec.errors.dead_letters is None:
         raise NothingParked("--dead-letter needs errors.dead_letters in the file: no topic is set")
     if keys is not None and len(keys) > KEYS_MAX:
-        raise NothingParked(f"{len(keys)} keys: at most {KEYS_MAX} at once; use --all")
+        raise NothingParked(f"{len(keys)} keys given, at most {KEYS_MAX} are allowed; use --all")
     wish = Release(keys=None if keys is None else tuple(keys), dead_letter=dead_letter)
     held_tables = {name: _held(spec, name) for name in _queries(spec) if query in {None, name}}
     meant = [
@@ -100,8 +100,8 @@ def ask(
     ]
     if not meant:
         raise NothingParked(
-            "no parked record is meant: `--parked` without keys shows what waits; records that "
-            "wait for another try go by themselves"
+            "no parked record matches. List held records by --parked without keys; records that "
+            "are held for a retry need no release"
         )
     now_ms = clock.now_ms()
     asked = {}

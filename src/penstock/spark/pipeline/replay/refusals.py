@@ -44,10 +44,10 @@ def check_filters(spec: PipelineSpec, wanted: Filters) -> None:
     for option, given, there in (("rule", wanted.rule, rules), ("topic", wanted.topic, topics)):
         if given is not None and given not in there:
             close = nearest(given, there)
-            fix = f"write {close!r}" if close else f"there are {', '.join(map(repr, there))}"
+            fix = f"write {close!r}" if close else f"known: {', '.join(map(repr, there))}"
             raise NoSuchDeadLetters(
-                f"{spec.file}: --{option}: no dead letter is of {option} {given!r}, and the file "
-                f"has no such {option}; {fix}"
+                f"{spec.file}: --{option} {given}: no dead letter has this {option}, and the file "
+                f"does not define it; {fix}"
             )
 
 
@@ -60,15 +60,15 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
     sink = spec.sinks.get(name)
     if sink is None:
         raise CannotBackfill(
-            f"{spec.file}: there is no sink {name}; there are {', '.join(spec.sinks)}"
+            f"{spec.file}: unknown sink {name}; the file has {', '.join(spec.sinks)}"
         )
     reason = None
     if isinstance(sink.to, ConsoleSink):
-        reason = "it is the console, which keeps nothing"
+        reason = "it writes to the console, which stores no rows"
     elif isinstance(sink.to, TopicSink) and sink.to.ordered:
         reason = (
-            "it is ordered, and what came before would come after newer records of the same key. "
-            "Write a topic of its own from a new pipeline, which reads from the start"
+            "it is ordered, and older records would follow newer ones of the same key. Write "
+            "another topic from a new pipeline, which reads from the start"
         )
     elif isinstance(sink.to, TableSink) and sink.to.mode != "append":
         if sink.to.order_by is None:
@@ -78,7 +78,7 @@ def check_sink(spec: PipelineSpec, name: str) -> None:
             )
         elif sink.to.delete_when is not None:
             reason = (
-                "keys that were deleted since it joined would come back with their older rows. "
+                "keys that were deleted since it was added would come back with their older rows. "
                 "Keep a column that marks rows as deleted rather than delete_when, or write the "
                 "table from a new pipeline, which reads from the start"
             )

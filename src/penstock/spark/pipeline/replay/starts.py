@@ -88,8 +88,8 @@ def lows(
     for topic, topic_id in topic_ids.items():
         if str(client.describe_topic(topic).topic_id) != topic_id:
             raise CannotBackfill(
-                f"topic {topic} was deleted and created again since the sink joined: "
-                "its earlier records are gone"
+                f"topic {topic} was deleted and created again after the sink was added: "
+                "its earlier records no longer exist"
             )
         # Offsets cannot be looked up by a time before 1970: all records come into question then.
         time_ms = -1 if start.time_ms is None else start.time_ms
