@@ -47,7 +47,7 @@ from benchmarks.harness import Row
 from benchmarks.peers.load import Load, Shape, create_topic, produce
 from benchmarks.peers.paced_load import paced, paced_echo
 from penstock.apps.loads.figures import percentile
-from penstock.diskless.metrics import WRITE_BOUNDS_SECONDS
+from penstock.diskless.writing.accumulator import WRITE_BOUNDS_SECONDS
 from penstock.objects import ObjectStore, open_store
 from penstock.planner.latency import DisklessLatency, Distribution, diskless_latency
 

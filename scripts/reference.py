@@ -2,7 +2,7 @@
 
 `python scripts/reference.py` writes them, `--check` only says which are out of date. Settings
 come from the declarations that the broker loads and that DescribeConfigs answers with; metrics
-from the `metrics.py` of every package; commands from what click parses. `api-keys.md` is made and
+from all subclasses of `Metrics`; commands from what click parses. `api-keys.md` is made and
 tested beside its table, in `penstock.wire.kafka.apis`.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
-import pkgutil
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +21,7 @@ import click
 import penstock
 from penstock.apps.cli import root
 from penstock.apps.configuration import DirectorySettings, LocationSettings
-from penstock.base.metrics import Metric
+from penstock.base.metrics import Metric, Metrics
 from penstock.base.settings import INT_MAX, LONG_MAX, SettingInfo, describe, render
 from penstock.broker.apache_settings import IDLE
 from penstock.broker.configs import DYNAMIC_BROKER_NAMES, TOPIC_SYNONYMS
@@ -365,11 +364,15 @@ def _meaning(info: SettingInfo) -> str:
 
 
 def _metrics() -> Iterator[Metric]:
-    for module in pkgutil.walk_packages(penstock.__path__, "penstock."):
-        if module.name.endswith(".metrics") and module.name != "penstock.base.metrics":
-            for value in vars(importlib.import_module(module.name)).values():
+    root = Path(penstock.__file__).parent
+    for path in root.rglob("*.py"):
+        if "base.metrics import" in path.read_text():
+            name = ".".join(path.relative_to(root.parent).with_suffix("").parts)
+            for value in vars(importlib.import_module(name)).values():
                 if isinstance(value, Metric):
                     yield value
+                elif isinstance(value, type) and issubclass(value, Metrics):
+                    yield from value.metrics.values()
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.client import Client
-from penstock.diskless.reading import limits
+from penstock.diskless.reading import reader
 from penstock.testing import Broker
 
 SETTINGS: Final[Mapping[str, Any]] = {
@@ -79,8 +79,8 @@ def value(offset: int) -> bytes:
 def compacting() -> Iterator[Broker]:
     """A broker that compacts at once, and whose readers soon see it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(limits, "COORDINATES_AGE_SECONDS", 0.2)
-        patched.setattr(limits, "READY_SECONDS", 0.2)
+        patched.setattr(reader, "COORDINATES_AGE_SECONDS", 0.2)
+        patched.setattr(reader, "READY_SECONDS", 0.2)
         with Broker(SETTINGS) as broker:
             yield broker
 

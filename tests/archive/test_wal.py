@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from penstock.archive.errors import CorruptObject, CutFooter
 from penstock.archive.formats.wal import (
+    FOOTER_PARTITIONS_MAX,
     HEADER_BYTES,
+    OBJECT_BATCHES_MAX,
     TRAILER_BYTES,
     WalFooter,
     WalHeader,
@@ -21,7 +23,6 @@ from penstock.archive.formats.wal import (
     encode_footer,
     encode_header,
 )
-from penstock.archive.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
 from penstock.base.crc import crc32c
 from penstock.base.errors import BugError
 

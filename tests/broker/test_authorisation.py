@@ -13,7 +13,7 @@ from penstock.broker.access import FIELDS, NAMES
 from penstock.broker.dispatch import HOT
 from penstock.broker.error_answers import element_answers
 from penstock.broker.errors import error_number
-from penstock.broker.limits import FETCH_WAIT_SECONDS_MAX
+from penstock.broker.fetch.operation import FETCH_WAIT_SECONDS_MAX
 from penstock.broker.server import BrokerServer
 from penstock.security import CLUSTER, AclAuthoriser, Principal
 from penstock.security.acls import ALL

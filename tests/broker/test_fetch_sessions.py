@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.fetch.sessions import FetchSessions
-from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
+from penstock.broker.fetch.sessions import FETCH_SESSION_IDLE_SECONDS, FetchSessions
 from penstock.security import Principal
 from penstock.wire.kafka.fetch import FetchRequest
 from tests.broker.wire_client import WireClient, batch, fetch_request

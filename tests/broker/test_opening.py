@@ -13,7 +13,7 @@ from penstock.broker.opener import Opener
 from penstock.broker.opening import OPENED_NEARBY_BYTES_MAX
 from penstock.broker.server import BrokerServer
 from penstock.records import HEADER_BYTES, Codec, decode_header, decompress
-from penstock.records.limits import VALIDATED_BATCH_BYTES_MAX
+from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
 from tests.broker.conftest import StartBroker
 from tests.broker.test_record_validation import alter
 from tests.broker.wire_client import WireClient, batch, produce_request

@@ -17,7 +17,7 @@ from penstock.broker.opening import (
 )
 from penstock.records import Codec
 from penstock.records.allowance import Allowance
-from penstock.records.limits import VALIDATED_BATCH_BYTES_MAX
+from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
 from penstock.storage.config import LogConfig
 from tests.records.nonsense import GOOD, KEYLESS, TIME_MS, framed, sealed
 from tests.records.reference import varint

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from penstock.base.errors import PenstockError
-from penstock.client import BrokersUnreachable, Client, UnknownTopic, limits
+from penstock.client import BrokersUnreachable, Client, UnknownTopic
 from penstock.client.appender import Appender
 from penstock.client.errors import (
     ClientClosed,
@@ -351,7 +351,7 @@ async def test_a_broker_that_is_too_old_is_refused_permanently() -> None:
 async def test_idle_lanes_are_forgotten_and_none_that_is_in_use(
     bootstrap: str, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "PRODUCER_PARTITIONS_MAX", 4)
+    monkeypatch.setattr("penstock.client.appender.PRODUCER_PARTITIONS_MAX", 4)
     name, producers = topic(), 12
     async with running(bootstrap) as appender:
         ids = [await appender.producer_id() for _ in range(producers)]

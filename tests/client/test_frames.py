@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.client import limits
-from penstock.client.frames import Frames
+from penstock.client.frames import FRAME_KEPT_BYTES_MIN, FRAMES_KEPT, Frames
 
-SIZE = limits.FRAME_KEPT_BYTES_MIN
+SIZE = FRAME_KEPT_BYTES_MIN
 
 
 def address(frame: Any) -> int:
@@ -36,14 +35,14 @@ def test_memory_is_not_kept_for_what_is_much_smaller_or_larger() -> None:
     assert not place <= address(small) < place + 9 * SIZE
     assert address(frames.take(7 * SIZE)) == place
     assert len(frames.take(100 * SIZE)) == 100 * SIZE
-    assert len(frames._free) <= limits.FRAMES_KEPT
+    assert len(frames._free) <= FRAMES_KEPT
 
 
 def test_a_bounded_amount_is_kept() -> None:
     frames = Frames()
-    held = [frames.take(SIZE) for _ in range(3 * limits.FRAMES_KEPT)]
+    held = [frames.take(SIZE) for _ in range(3 * FRAMES_KEPT)]
     held.clear()
-    assert len(frames._free) == limits.FRAMES_KEPT
+    assert len(frames._free) == FRAMES_KEPT
 
 
 def test_nothing_is_overwritten_under_a_view() -> None:

@@ -117,7 +117,7 @@ def test_a_connection_reauthenticates_before_its_session_expires(
     assert broker.server is not None
     security = options(tmp_path, "SASL_SSL", "SCRAM-SHA-512")
     with Client(at(broker, "SASL_SSL"), security=security, api_timeout_ms=5_000) as client:
-        outcomes = broker.server.security_service._outcomes
+        outcomes = broker.server.security_service._metrics.authentications
         label = ("SASL_SSL", "SCRAM-SHA-512", "reauthenticated")
         enough, deadline = outcomes[label] + 2, time.monotonic() + 20
         while outcomes[label] < enough:

@@ -14,7 +14,7 @@ from penstock.base.ids import TopicPartition
 from penstock.control import MemoryControlPlane
 from penstock.diskless.consolidation import Consolidator
 from penstock.diskless.migration import FilledLog, TopicFilling, filling
-from penstock.diskless.migration.limits import GET_ATTEMPTS_MAX
+from penstock.diskless.migration.filling import GET_ATTEMPTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
 from penstock.records import split_batches

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.archive.errors import CorruptObject
-from penstock.archive.footers import read_footer
-from penstock.archive.limits import FOOTER_TAIL_BYTES
+from penstock.archive.footers import FOOTER_TAIL_BYTES, read_footer
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless import verification
 from penstock.diskless.verification import Finding, Verifier

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock.host.errors import InvalidChunks
-from penstock.host.limits import (
-    LANE_BATCHES_IN_FLIGHT_MAX,
-    LOG_SEQUENCES,
-    PARTITIONS_PER_PRODUCER_MAX,
-)
+from penstock.host.limits import LOG_SEQUENCES
 from penstock.host.port import ChunkFormat
-from penstock.host.producer_partitions import ProducerPartition, ProducerPartitions
+from penstock.host.producer_partitions import (
+    LANE_BATCHES_IN_FLIGHT_MAX,
+    PARTITIONS_PER_PRODUCER_MAX,
+    ProducerPartition,
+    ProducerPartitions,
+)
 from penstock.host.publication import Publication, batch, single
 
 

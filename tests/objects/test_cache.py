@@ -6,14 +6,13 @@ import random
 
 import pytest
 
-from penstock.objects import limits
-from penstock.objects.cache import Block, BlockCache, Pending
+from penstock.objects.cache import CACHE_BLOCK_OVERHEAD_BYTES, Block, BlockCache, Pending
 
 A = Block("a", 0)
 B = Block("b", 0)
 CONTENT = memoryview(b"x" * 100)
 OTHER = memoryview(b"y" * 100)
-COST = 100 + limits.CACHE_BLOCK_OVERHEAD_BYTES
+COST = 100 + CACHE_BLOCK_OVERHEAD_BYTES
 
 
 def cache(*, blocks: int = 3, lifespan_ms: int = 1000) -> BlockCache[str]:
@@ -61,10 +60,10 @@ def test_all_callers_share_one_load() -> None:
     blocks = cache()
     answers = [blocks.ask(A, f"asker {number}", 0) for number in range(100)]
     assert answers == [Pending.LOAD] + [Pending.WAIT] * 99
-    assert (blocks.misses, blocks.joins, blocks.hits) == (1, 99, 0)
+    assert (blocks.counters.misses, blocks.counters.joins, blocks.counters.hits) == (1, 99, 0)
     assert list(blocks.loaded(A, CONTENT, 1)) == [f"asker {number}" for number in range(100)]
     assert blocks.ask(A, "late", 1) == CONTENT
-    assert blocks.hits == 1
+    assert blocks.counters.hits == 1
 
 
 def test_a_failed_load_is_begun_again_by_the_next() -> None:
@@ -103,7 +102,7 @@ def test_the_least_recently_used_block_is_evicted() -> None:
     blocks.loaded(Block("c", 0), CONTENT, 3)
     assert blocks.peek(B, 3) is None
     assert blocks.peek(A, 3) == CONTENT
-    assert (len(blocks), blocks.evictions, blocks.size_bytes) == (2, 1, 2 * COST)
+    assert (len(blocks), blocks.counters.evictions, blocks.size_bytes) == (2, 1, 2 * COST)
 
 
 def test_blocks_live_for_the_lifespan_after_their_last_use() -> None:
@@ -117,7 +116,7 @@ def test_blocks_live_for_the_lifespan_after_their_last_use() -> None:
     assert blocks.expire(1000) == 1
     assert blocks.ask(A, "reader", 1998) == CONTENT
     assert blocks.ask(A, "reader", 2998) is Pending.LOAD
-    assert (blocks.expirations, blocks.size_bytes, len(blocks)) == (2, 0, 0)
+    assert (blocks.counters.expirations, blocks.size_bytes, len(blocks)) == (2, 0, 0)
 
 
 def test_looking_without_asking_counts_and_changes_nothing() -> None:
@@ -125,7 +124,7 @@ def test_looking_without_asking_counts_and_changes_nothing() -> None:
     assert blocks.peek(A, 0) is None
     blocks.loaded(A, CONTENT, 0)
     assert blocks.peek(A, 900) == CONTENT
-    assert (blocks.hits, blocks.misses) == (0, 0)
+    assert (blocks.counters.hits, blocks.counters.misses) == (0, 0)
     assert blocks.ask(A, "reader", 1000) is Pending.LOAD
 
 

@@ -16,8 +16,8 @@ from penstock.objects import (
     ObjectNotFound,
     ObjectStore,
     ObjectTruncated,
-    limits,
 )
+from penstock.objects.obstore_store import INLINE_BODY_BYTES_MAX, UPLOAD_PART_BYTES
 
 CONTENT = bytes(range(256)) * 8
 
@@ -48,7 +48,7 @@ async def test_a_large_object_of_many_pieces(store: ObjectStore) -> None:
     pieces: list[Buffer] = [bytes([number % 251]) * (number * 37 % 5000) for number in range(300)]
     await store.put("large", [*pieces, b"", bytearray(b"end")])
     content = b"".join(pieces) + b"end"
-    assert len(content) > limits.INLINE_BODY_BYTES_MAX
+    assert len(content) > INLINE_BODY_BYTES_MAX
     assert await store.get("large", 0, len(content)) == content
 
 
@@ -59,7 +59,7 @@ async def _pieces(*pieces: Buffer, failing: Exception | None = None) -> AsyncIte
         raise failing
 
 
-@pytest.mark.parametrize("size", [0, 1, 100_000, limits.UPLOAD_PART_BYTES * 2 + 17])
+@pytest.mark.parametrize("size", [0, 1, 100_000, UPLOAD_PART_BYTES * 2 + 17])
 async def test_uploaded_objects_are_readable(store: ObjectStore, size: int) -> None:
     content = memoryview((CONTENT * (size // len(CONTENT) + 1))[:size])
     step = 3_000_001
@@ -70,7 +70,7 @@ async def test_uploaded_objects_are_readable(store: ObjectStore, size: int) -> N
         assert await store.get("archive/a.log", 0, size) == content
 
 
-@pytest.mark.parametrize("size", [10, limits.UPLOAD_PART_BYTES + 1])
+@pytest.mark.parametrize("size", [10, UPLOAD_PART_BYTES + 1])
 async def test_an_upload_whose_pieces_fail_is_not_there(store: ObjectStore, size: int) -> None:
     with pytest.raises(ZeroDivisionError, match="damaged"):
         await store.upload("a", _pieces(bytes(size), failing=ZeroDivisionError("damaged")))
@@ -89,7 +89,7 @@ async def test_an_upload_that_is_cancelled_is_not_there(store: ObjectStore) -> N
 
     async def endless() -> AsyncIterator[Buffer]:
         while True:
-            yield bytes(limits.UPLOAD_PART_BYTES)
+            yield bytes(UPLOAD_PART_BYTES)
             begun.set()
             await asyncio.Event().wait()
 

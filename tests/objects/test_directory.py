@@ -24,9 +24,9 @@ from penstock.objects import (
     StoreFull,
     StoreRefused,
     StoreUnavailable,
-    limits,
 )
-from penstock.objects.directory import PARTIAL
+from penstock.objects.directory import PARTIAL, PARTIAL_AGE_MS
+from penstock.objects.port import LIST_PAGE_OBJECTS
 from tests.faulty_files import FaultyFiles
 
 
@@ -281,7 +281,7 @@ async def test_symlinks_lead_nowhere(tmp_path: Path) -> None:
 async def test_only_old_partials_are_removed_at_an_opening(tmp_path: Path) -> None:
     now_ms = 1_800_000_000_000
     await DirectoryStore(tmp_path).close()
-    ages = {"old": limits.PARTIAL_AGE_MS, "young": limits.PARTIAL_AGE_MS - 1000, "ahead": -5000}
+    ages = {"old": PARTIAL_AGE_MS, "young": PARTIAL_AGE_MS - 1000, "ahead": -5000}
     for name, age_ms in ages.items():
         path = tmp_path / PARTIAL / name
         path.write_bytes(b"half")
@@ -319,7 +319,7 @@ async def test_directories_removed_by_others_are_made_again(tmp_path: Path) -> N
 
 async def test_long_listings_come_in_pages(tmp_path: Path) -> None:
     store = DirectoryStore(tmp_path)
-    names = [f"{number:05}" for number in range(limits.LIST_PAGE_OBJECTS * 2 + 1)]
+    names = [f"{number:05}" for number in range(LIST_PAGE_OBJECTS * 2 + 1)]
     for name in names:
         (tmp_path / name).touch()
     assert [info.key async for info in store.list("")] == names

@@ -23,9 +23,15 @@ from penstock.objects import (
     StoreRefused,
     StoreThrottled,
     StoreUnavailable,
-    limits,
 )
-from penstock.objects.fetch_paths import bounding
+from penstock.objects.cache import CACHE_BLOCK_OVERHEAD_BYTES
+from penstock.objects.fetch_paths import (
+    LAGGING_RANGE_BYTES_MAX,
+    LAGGING_WAITING_PER_WORKER,
+    bounding,
+)
+from penstock.objects.hedging import HEDGE_DELAY_MIN_SECONDS, HEDGE_SAMPLES_MIN, HEDGE_SHARE
+from penstock.objects.store_path import GET_ATTEMPTS_MAX, GET_BACKOFF, THROTTLED_PAUSES
 from tests.objects.fakes import Clock, Get, ScriptedStore, turns
 
 BLOCK = 1 << 12
@@ -94,7 +100,7 @@ async def test_recent_data_comes_in_blocks_and_once(paths: Paths) -> None:
     assert paths.metric("lagging_consumer_requests_total") == 0
     assert paths.metric("cache_misses_total") == 3
     assert paths.metric("fetch_bytes_total", "hot") == 3 * BLOCK
-    assert paths.metric("cache_bytes") == 3 * (BLOCK + limits.CACHE_BLOCK_OVERHEAD_BYTES)
+    assert paths.metric("cache_bytes") == 3 * (BLOCK + CACHE_BLOCK_OVERHEAD_BYTES)
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -249,7 +255,7 @@ async def test_one_bounding_range_per_object(paths: Paths) -> None:
 
 
 def test_a_bounding_range_has_a_bound() -> None:
-    far = limits.LAGGING_RANGE_BYTES_MAX
+    far = LAGGING_RANGE_BYTES_MAX
     ranges = [part("a", far, 10, -1), part("a", 0, 10, -1), part("a", far - 10, 10, -1)]
     spans = [(span.start, span.end, span.indexes) for span in bounding(ranges, range(3))]
     assert spans == [(0, far, [1, 2]), (far, far + 10, [0])]
@@ -275,7 +281,7 @@ async def test_a_full_queue_rejects_at_once() -> None:
     paths = Paths(lagging_pool_size=2, hedging=False)
     await paths.put("a")
     paths.cold.gate.clear()
-    room = 2 + 2 * limits.LAGGING_WAITING_PER_WORKER
+    room = 2 + 2 * LAGGING_WAITING_PER_WORKER
     asked = [asyncio.ensure_future(paths.lagging(part("a", 0, 7))) for _ in range(room)]
     await turns()
     assert paths.cold.running == 2
@@ -383,16 +389,16 @@ async def test_reads_that_are_not_answered_are_tried_again_thrice_at_most(paths:
     assert await paths.recent(part("a", 0, 7)) == [CONTENT[:7]]
     assert len(paths.hot.gets) == 3
     first, second = paths.clock.pauses
-    ceiling = limits.GET_BACKOFF.pause_seconds(1)
+    ceiling = GET_BACKOFF.pause_seconds(1)
     assert ceiling / 2 <= first <= ceiling
     assert ceiling <= second <= 2 * ceiling
     assert paths.metric("fetch_retries_total", "hot") == 2
     paths.cold.fail = lambda _number, _get: StoreThrottled("SlowDown")
     (answer,) = await paths.lagging(part("a", 0, 7))
     assert isinstance(answer, StoreThrottled)
-    assert len(paths.cold.gets) == limits.GET_ATTEMPTS_MAX
-    assert paths.clock.pauses[2] >= ceiling / 2 * limits.THROTTLED_PAUSES
-    assert sum(paths.metric("lagging_rate_limit_wait_seconds").counts) == limits.GET_ATTEMPTS_MAX
+    assert len(paths.cold.gets) == GET_ATTEMPTS_MAX
+    assert paths.clock.pauses[2] >= ceiling / 2 * THROTTLED_PAUSES
+    assert sum(paths.metric("lagging_rate_limit_wait_seconds").counts) == GET_ATTEMPTS_MAX
 
 
 @pytest.mark.parametrize("error", [StoreRefused("no"), ObjectTruncated("a", 0, 7, 1)])
@@ -417,7 +423,7 @@ async def test_reads_that_hang_time_out(paths: Paths) -> None:
     for answers in (await hanging.recent(part("a", 0, 7)), await hanging.lagging(part("a", 0, 7))):
         assert isinstance(answers[0], StoreUnavailable)
         assert "no answer within 0.02 s" in str(answers[0])
-    assert hanging.cold.cancelled == hanging.hot.cancelled == limits.GET_ATTEMPTS_MAX
+    assert hanging.cold.cancelled == hanging.hot.cancelled == GET_ATTEMPTS_MAX
     assert (hanging.cold.running, hanging.hot.running) == (0, 0)
     await hanging.paths.close()
 
@@ -467,7 +473,7 @@ async def test_closing_fails_all_waiting_requests(paths: Paths) -> None:
 
 async def prepared_for_hedging(paths: Paths) -> None:
     """Enough reads for a percentile; the fast ones make it the least there is."""
-    for _ in range(limits.HEDGE_SAMPLES_MIN):
+    for _ in range(HEDGE_SAMPLES_MIN):
         await paths.lagging(part("a", 0, 1))
     paths.cold.gets.clear()
     paths.clock.pauses.clear()
@@ -478,12 +484,12 @@ async def test_a_slow_read_is_made_a_second_time(paths: Paths) -> None:
     paths.cold.gates[0] = asyncio.Event()
     assert await paths.lagging(part("a", 0, 7)) == [CONTENT[:7]]
     assert paths.cold.gets == [Get("a", 0, 7)] * 2
-    assert paths.clock.pauses == [limits.HEDGE_DELAY_MIN_SECONDS]
+    assert paths.clock.pauses == [HEDGE_DELAY_MIN_SECONDS]
     assert paths.cold.cancelled == 1
     assert paths.metric("fetch_hedges_total", "cold") == 1
     assert paths.metric("fetch_hedges_won_total", "cold") == 1
     waits = sum(paths.metric("lagging_rate_limit_wait_seconds").counts)
-    assert waits == paths.metric("lagging_consumer_requests_total") == limits.HEDGE_SAMPLES_MIN + 1
+    assert waits == paths.metric("lagging_consumer_requests_total") == HEDGE_SAMPLES_MIN + 1
 
 
 async def test_a_failed_second_read_leaves_the_first(paths: Paths) -> None:
@@ -518,7 +524,7 @@ async def test_hedges_are_few_when_all_reads_are_slow(paths: Paths) -> None:
     asked = [asyncio.ensure_future(paths.lagging(part("a", 0, 7))) for _ in range(16)]
     await turns()
     hedges = paths.metric("fetch_hedges_total", "cold")
-    assert 1 <= hedges <= 1 + limits.HEDGE_SAMPLES_MIN * limits.HEDGE_SHARE
+    assert 1 <= hedges <= 1 + HEDGE_SAMPLES_MIN * HEDGE_SHARE
     assert len(paths.cold.gets) == 16 + hedges
     paths.cold.gate.set()
     assert await asyncio.gather(*asked) == [[CONTENT[:7]]] * 16

@@ -111,15 +111,15 @@ def test_a_payload_replaced_by_a_symlink_or_directory_is_wrong(shelf: Shelf) -> 
 
 
 def test_findings_are_bounded_and_counted(shelf: Shelf) -> None:
-    from penstock.outbox import read_limits
+    from penstock.outbox.gc.tree import NOTES_MAX
 
-    pointers = [shelf.file(b"x") for _ in range(read_limits.NOTES_MAX + 50)]
+    pointers = [shelf.file(b"x") for _ in range(NOTES_MAX + 50)]
     shelf.publish(*pointers)
     for pointer in pointers:
         shelf.path(pointer).unlink()
     report = audit(shelf)
     assert report.counts["missing"] == len(pointers)
-    assert len(report.findings) == read_limits.NOTES_MAX
+    assert len(report.findings) == NOTES_MAX
 
 
 def test_it_changes_nothing(shelf: Shelf) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.base.errors import InvalidError
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPath
 from penstock.outbox.layout import (
+    AT_MS_MAX,
     HOUR_MS,
     PayloadLocation,
     batch_directory,
@@ -24,6 +24,7 @@ from penstock.outbox.layout import (
     parse_path,
     temporary_name,
 )
+from penstock.outbox.paths import PATH_CHARS_MAX
 
 AT = datetime(2026, 5, 4, 7, 59, 59, 999000, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
@@ -42,14 +43,14 @@ def test_the_path_of_the_source() -> None:
     assert f"{place.directory}/data.bin" == PATH
 
 
-@given(partition_ids, batch_ids, st.integers(0, limits.AT_MS_MAX))
+@given(partition_ids, batch_ids, st.integers(0, AT_MS_MAX))
 def test_round_trips(partition_id: str, batch_id: str, at_ms: int) -> None:
     path = data_path(partition_id, batch_id, at_ms)
     place = parse_path(path)
     assert (place.partition_id, place.batch_id) == (partition_id, batch_id)
     assert place.hour_start_ms == at_ms - at_ms % HOUR_MS
     assert data_path(partition_id, batch_id, place.hour_start_ms) == path
-    assert len(path) <= limits.PATH_CHARS_MAX
+    assert len(path) <= PATH_CHARS_MAX
     assert ".." not in path.split("/")
     assert all(len(part) <= 255 for part in path.split("/"))
 
@@ -82,14 +83,14 @@ def test_accepted_partition_ids(text: str) -> None:
     assert parse_path(data_path(text, "b", 0)).partition_id == text
 
 
-@pytest.mark.parametrize("at_ms", [-1, limits.AT_MS_MAX + 1, 10**30, 1.5, "0", None])
+@pytest.mark.parametrize("at_ms", [-1, AT_MS_MAX + 1, 10**30, 1.5, "0", None])
 def test_times_that_are_refused(at_ms: int) -> None:
     with pytest.raises(InvalidPath, match="at_ms must be a whole number from 0"):
         hour_directory("p", at_ms)
 
 
 def test_the_last_hour_there_is() -> None:
-    path = batch_directory("p", "b", limits.AT_MS_MAX)
+    path = batch_directory("p", "b", AT_MS_MAX)
     assert path == "p/year=9999/month=12/day=31/hour=23/batch-b"
 
 

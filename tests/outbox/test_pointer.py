@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPayload, InvalidPointer
-from penstock.outbox.layout import data_path
+from penstock.outbox.layout import AT_MS_MAX, data_path
 from penstock.outbox.pointer import (
+    COUNT_MAX,
+    POINTER_BYTES_MAX,
     Inline,
     Pointer,
     check_codec,
@@ -42,14 +43,14 @@ TEXT = (
     b'{"file_path":"p/year=2026/month=05/day=24/hour=14/batch-b/data.bin","batch_id":"b",'
     b'"partition_id":"p","size_bytes":524288,"crc32c":"03c19a2b","codec":"zstd","event_count":12}'
 )
-counts = st.integers(0, limits.COUNT_MAX)
+counts = st.integers(0, COUNT_MAX)
 
 
 @st.composite
 def pointers(draw: st.DrawFn) -> Pointer:
     partition_id, batch_id = draw(partition_ids), draw(batch_ids)
     return Pointer(
-        file_path=data_path(partition_id, batch_id, draw(st.integers(0, limits.AT_MS_MAX))),
+        file_path=data_path(partition_id, batch_id, draw(st.integers(0, AT_MS_MAX))),
         batch_id=batch_id,
         partition_id=partition_id,
         size_bytes=draw(counts),
@@ -69,7 +70,7 @@ def test_the_bytes() -> None:
 def test_round_trips(pointer: Pointer) -> None:
     data = encode_pointer(pointer)
     assert decode_pointer(data) == pointer
-    assert len(data) <= limits.POINTER_BYTES_MAX // 4
+    assert len(data) <= POINTER_BYTES_MAX // 4
 
 
 @given(st.lists(pointers(), max_size=20))
@@ -119,8 +120,8 @@ BAD = [
     b"\xff" + TEXT,
     TEXT.replace(b'"b"', b'"\xff"'),
     b"{" * 4000,
-    b" " * limits.POINTER_BYTES_MAX + TEXT,
-    changed(filler="x" * limits.POINTER_BYTES_MAX),
+    b" " * POINTER_BYTES_MAX + TEXT,
+    changed(filler="x" * POINTER_BYTES_MAX),
     changed(crc32c=...),
     changed(crc32c=""),
     changed(crc32c="3c19a2b"),

@@ -70,7 +70,7 @@ async def test_concurrent_publishes_share_writes_and_keep_their_order(
     await publisher.start()
     count = 3000
     await asyncio.gather(*[publisher.publish([record(number)]) for number in range(count)])
-    publishes = publisher.publishes
+    publishes = publisher.counts.publishes
     await publisher.stop()
     values = [value for _, value, _ in rows_of(outbox_broker, topic)]
     assert values == [record(number).value for number in range(count)]

@@ -16,11 +16,11 @@ import pytest
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
 from penstock.base.files import Buffer, Files, Name
-from penstock.outbox import limits
 from penstock.outbox.errors import BatchConflict, InvalidPayload, OutboxBug
 from penstock.outbox.layout import hour_directory, temporary_name
+from penstock.outbox.writer import payload
 from penstock.outbox.writer.payload import as_buffers, checksum
-from penstock.outbox.writer.safe_write import NO_HANDLE, SafeWrite, WritePlan, Written
+from penstock.outbox.writer.safe_write import MISSING_MAX, NO_HANDLE, SafeWrite, WritePlan, Written
 
 ERRNOS = [
     errno.EIO, errno.EEXIST, errno.ENOENT, errno.ESTALE, errno.EINVAL, errno.ENOSYS, errno.EPERM,
@@ -246,7 +246,7 @@ def test_syncs_come_before_success_and_after_the_rename() -> None:
 def test_a_directory_that_vanishes_for_ever_ends_the_attempt() -> None:
     calls = Calls(lambda at, call: errno.ENOENT if call == "make_batch" else 0).run()
     assert isinstance(calls.outcome, PenstockError)
-    assert calls.seen.count("make_batch") == limits.MISSING_MAX + 1
+    assert calls.seen.count("make_batch") == MISSING_MAX + 1
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_what_is_no_payload(payload: bytes) -> None:
 
 
 def test_buffers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PAYLOAD_BUFFERS_MAX", 3)
+    monkeypatch.setattr(payload, "PAYLOAD_BUFFERS_MAX", 3)
     as_buffers([b"x"] * 3)
     with pytest.raises(InvalidPayload, match="4 buffers, of at most 3"):
         as_buffers([b"x"] * 4)

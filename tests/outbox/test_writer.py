@@ -19,7 +19,6 @@ from penstock.base.errors import (
     UnavailableError,
 )
 from penstock.base.metrics import Registry, render
-from penstock.outbox import limits
 from penstock.outbox.errors import (
     AdmissionTimedOut,
     BatchConflict,
@@ -36,7 +35,7 @@ from penstock.outbox.errors import (
     SyncFailed,
     WriteTimedOut,
 )
-from penstock.outbox.metrics import OTHER
+from penstock.outbox.metrics import OTHER, PARTITION_LABELS_MAX
 from penstock.outbox.settings import OutboxSettings
 from penstock.outbox.writer.writer import OutboxWriter, WriteResult
 from tests.faulty_files import FaultyFiles
@@ -430,14 +429,14 @@ async def test_a_writer_without_a_publisher_does_not_send(tmp_path: Path) -> Non
 
 async def test_series_are_bounded(tmp_path: Path) -> None:
     topic = Topic(tmp_path)
-    many = limits.PARTITION_LABELS_MAX + 50
+    many = PARTITION_LABELS_MAX + 50
     async with running(tmp_path, topic=topic) as writer:
         await asyncio.gather(
             *[writer.send(b"x", partition_id=f"p{number}") for number in range(many)]
         )
         samples = list(writer.samples())
         labels = {sample.labels[0] for sample in samples if sample.labels}
-        assert len(labels) == limits.PARTITION_LABELS_MAX + 1
+        assert len(labels) == PARTITION_LABELS_MAX + 1
         assert writer.counts.of("p1").published == 1
         assert writer.counts.of("anything else").published == 50
         registry = Registry()

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header
 from penstock.records.columnar import decode_batches
-from penstock.records.columnar.validation import check_chain, check_records, is_chain
-from penstock.records.limits import (
+from penstock.records.columnar.validation import (
     REFUSED_RECORDS_NAMED_MAX,
     VALIDATED_BATCH_BYTES_MAX,
+    check_chain,
+    check_records,
+    is_chain,
 )
 from tests.records.nonsense import GOOD, KEYLESS, SPOILED, TIME_MS, framed, sealed
 from tests.records.reference import (

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.archive.errors import CorruptObject, CutFooter
 from penstock.archive.formats.wal import TRAILER_BYTES, WalFooter, decode_footer
-from penstock.archive.limits import FOOTER_TAIL_BYTES
 from penstock.objects import ObjectStore
+
+FOOTER_TAIL_BYTES: Final = 64 << 10
+"""Bytes read from the end of an object for its footer; a second read fetches the rest."""
 
 
 async def read_footer(store: ObjectStore, key: str, size_bytes: int) -> WalFooter:

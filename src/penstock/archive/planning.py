@@ -15,14 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import iter_unpack
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.archive.limits import MERGE_GAP_BYTES
 from penstock.records.extents import Extent
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+MERGE_GAP_BYTES: Final = 64 << 10
+"""Gap between two ranges of an object below which they are read as one."""
 
 LAYOUT = "<ii"
 """Bytes and number of offsets of each batch."""

@@ -22,16 +22,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.archive.assembly import Result, Run, assemble, results_of
-from penstock.archive.limits import (
-    CHUNK_BYTES,
-    CHUNK_EXTENTS_MAX,
-    PART_BATCHES_MAX,
-    PART_BYTES_MAX,
-    READS_AT_ONCE,
-)
 from penstock.archive.planning import Piece, merge, trim
 from penstock.base.errors import BugError, PenstockError
 from penstock.control.batch_index.rules import LAYOUT
@@ -39,6 +32,17 @@ from penstock.control.batch_index.values import ObjectLease, PartitionKey, Segme
 from penstock.objects import ObjectStore
 from penstock.records import BatchHeader, decode_header, empty_batches, verify_crc
 from penstock.records.extents import Extent
+
+CHUNK_BYTES: Final = 8 << 20
+"""Bytes of extents that are read and checked together; a larger extent is a chunk of its own."""
+CHUNK_EXTENTS_MAX: Final = 64
+READS_AT_ONCE: Final = 8
+"""Maximum number of ranges of a chunk that are read in parallel."""
+PART_BYTES_MAX: Final = 4 << 20
+"""Maximum size of an extent of a sealed segment, unless its first batch is larger. A lookup by
+timestamp reads a whole extent, and retention drops whole ones."""
+PART_BATCHES_MAX: Final = 4_096
+"""Maximum number of batches of an extent of a sealed segment; every lookup returns their layout."""
 
 Read = Callable[[str, int, int], Awaitable[memoryview]]
 """Arguments key, start and bytes, as of `ObjectStore.get`."""

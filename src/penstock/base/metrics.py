@@ -1,23 +1,34 @@
 """Metrics without a cost on the hot path.
 
-Components count in plain integers that they own. At scrape time a collector reads that state
-and yields `Sample`s; `render` writes them in the Prometheus text format. Each package declares
-its metrics in its own `metrics.py`, one `Metric` per fact, with the unit last in the name; the
-metrics reference is generated from those declarations.
+Components count in plain attributes that they own. A subclass of `Metrics` declares them, one line
+per fact, with the unit last in the name:
+
+    class CleanerCounters(Metrics, prefix="penstock_cleaner_"):
+        passes = counter("passes_total", "Passes over a log.")
+        dirty_bytes = gauge("dirty_bytes", "Bytes that wait for a pass.")
+
+The declaration is the attribute (`counters.passes += 1`), its sample, and its row of the metrics
+reference. A gauge that the component does not keep is assigned when samples are requested. At
+scrape time a collector yields `Sample`s; `render` writes them in the Prometheus text format.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Any, Final, Literal, TypeVar, cast
 
 Kind = Literal["counter", "gauge", "histogram"]
 LATENCY_BUCKETS_SECONDS: Final = (
     0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01,
     0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
+
+_Labels = TypeVar("_Labels", bound=str | tuple[str, ...])
+_Number = TypeVar("_Number", bound=float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,103 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+
+def counter(name: str, doc: str) -> int:
+    """Declare a counter; `float` attributes are annotated."""
+    return cast("int", _Declaration("counter", name, doc))
+
+
+def gauge(name: str, doc: str) -> int:
+    """Declare a gauge; `float` attributes are annotated, and None is not exposed."""
+    return cast("int", _Declaration("gauge", name, doc))
+
+
+def histogram(name: str, doc: str, bounds: Sequence[float] = LATENCY_BUCKETS_SECONDS) -> Histogram:
+    """Declare a histogram."""
+    return cast("Histogram", _Declaration("histogram", name, doc, new=partial(Histogram, bounds)))
+
+
+def counters(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
+    """Declare counters by the values of labels: a string, or a tuple in the labels' order.
+
+    A counter that is missing is created at 0: `counters["produce"] += 1`.
+    """
+    new: Callable[[], object] = partial(defaultdict, int)
+    return cast("dict[_Labels, _Number]", _Declaration("counter", name, doc, labels, new))
+
+
+def gauges(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
+    """Declare gauges by the values of labels: a string, or a tuple in the labels' order."""
+    return cast("dict[_Labels, _Number]", _Declaration("gauge", name, doc, labels, dict))
+
+
+def histograms(name: str, doc: str, label: str) -> dict[str, Histogram]:
+    """Declare histograms by the value of a label."""
+    return cast("dict[str, Histogram]", _Declaration("histogram", name, doc, (label,), dict))
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    kind: Kind
+    name: str
+    doc: str
+    labels: tuple[str, ...] = ()
+    new: Callable[[], object] = int
+
+
+class _Declaring(type):
+    """Metaclass that turns declarations in a class body into slots."""
+
+    initial: dict[str, Callable[[], object]]
+    metrics: dict[str, Metric]
+
+    def __new__(
+        cls,
+        name: str,
+        bases: tuple[type, ...],
+        body: dict[str, Any],
+        *,
+        prefix: str = "",
+        labels: tuple[str, ...] = (),
+    ) -> _Declaring:
+        declared = {key: value for key, value in body.items() if isinstance(value, _Declaration)}
+        kept = {key: value for key, value in body.items() if key not in declared}
+        slots = (*declared, *body.get("__slots__", ()))
+        made = super().__new__(cls, name, bases, {**kept, "__slots__": slots})
+        made.initial = {key: declaration.new for key, declaration in declared.items()}
+        made.metrics = {
+            key: Metric(
+                name=prefix + declaration.name,
+                kind=declaration.kind,
+                doc=declaration.doc,
+                labels=labels + declaration.labels,
+            )
+            for key, declaration in declared.items()
+        }
+        return made
+
+
+class Metrics(metaclass=_Declaring):
+    """Values of the metrics that the class body declares, as plain attributes in slots.
+
+    A subclass names the `prefix` of its metrics' names, and the `labels` that all of them have.
+    """
+
+    def __init__(self) -> None:
+        for attribute, new in type(self).initial.items():
+            setattr(self, attribute, new())
+
+    def samples(self, *labels: str) -> Iterator[Sample]:
+        """Yield the values in the order of their declarations, with the class's labels."""
+        for attribute, metric in type(self).metrics.items():
+            value = getattr(self, attribute)
+            if isinstance(value, dict):
+                for key, part in value.items():
+                    more = (key,) if isinstance(key, str) else key
+                    yield Sample(metric, part, (*labels, *more))
+            elif value is not None:
+                yield Sample(metric, value, labels)
 
 
 Collector = Callable[[], Iterable[Sample]]

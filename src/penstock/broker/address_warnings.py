@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.broker.limits import WARNED_ADDRESSES_MAX, WARNING_SECONDS
+from typing import Final
+
+WARNING_SECONDS: Final = 60.0
+"""Time between two warnings of a kind about the same address."""
+WARNED_ADDRESSES_MAX: Final = 1024
+"""Addresses, times kinds of warnings, whose last warning is stored."""
 
 
 class AddressWarnings:

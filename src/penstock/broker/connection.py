@@ -23,14 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.buffers import POOLED_BUFFER_BYTES
-from penstock.broker.limits import (
-    FRAME_BYTES_PER_SECOND_MIN,
-    FRAME_GRACE_SECONDS,
-    JOIN_BYTES,
-    RECEIVE_BYTES_MAX,
-    SMALL_FRAME_BYTES,
-    WRITE_HIGH_WATER_BYTES,
-)
 from penstock.security import ANONYMOUS, EVERYTHING, refusal
 from penstock.wire.kafka.apis import BY_NAME
 from penstock.wire.kafka.errors import MalformedRequest
@@ -41,6 +33,20 @@ if TYPE_CHECKING:
     from penstock.broker.security.authentication import Authentication
     from penstock.security import AuthorisationFailed, Rights
     from penstock.wire.kafka.apis import Api
+
+SMALL_FRAME_BYTES: Final = 64 << 10
+"""Largest frame that is copied from the shared buffer; a larger one that arrives in parts is
+received into its own buffer."""
+RECEIVE_BYTES_MAX: Final = 256 << 10
+"""Bytes of a large frame received in one step. Between two steps the total limit is checked, and
+above 4 MiB other connections are served."""
+JOIN_BYTES: Final = 128 << 10
+"""Largest response that is joined into one write; larger ones are written in pieces."""
+WRITE_HIGH_WATER_BYTES: Final = 1 << 20
+"""Unsent response bytes of a connection above which its requests are not read."""
+FRAME_GRACE_SECONDS: Final = 5.0
+"""Time limit for a frame to arrive, plus its size divided by the rate below."""
+FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
 
 logger = logging.getLogger(__name__)
 

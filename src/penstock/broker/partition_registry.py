@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
@@ -24,7 +24,6 @@ from penstock.broker.errors import (
     UnknownTopicOrPartition,
 )
 from penstock.broker.leader_epochs import serving_epoch
-from penstock.broker.limits import LOGS_CHANGED_PER_TURN
 from penstock.partitions import LocalPartition, ReplicatedPartition
 
 if TYPE_CHECKING:
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.service import TierService
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import LogStore, PartitionLog
+
+LOGS_CHANGED_PER_TURN: Final = 8
+"""Partition logs created or deleted in one turn of the loop: milliseconds of system calls."""
 
 logger = logging.getLogger(__name__)
 

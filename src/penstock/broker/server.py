@@ -11,23 +11,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError
 from penstock.base.metrics import Registry, Sample
 from penstock.base.pause import pause
-from penstock.broker import metrics as broker_metrics
 from penstock.broker.address_warnings import AddressWarnings
 from penstock.broker.assembly import Assembly
 from penstock.broker.audit_topic import AuditTopic
 from penstock.broker.connection import Connection
+from penstock.broker.coordination.ticking import HELD_UP_SECONDS
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.handlers.table import Handlers
-from penstock.broker.limits import FINISH_LOOK_SECONDS, HELD_UP_SECONDS, SCRATCH_BYTES, TICK_SECONDS
 from penstock.broker.listeners import advertised, parse_listeners
 from penstock.broker.liveness import Liveness
+from penstock.broker.metrics import log_samples
 from penstock.broker.security.listening import bind_all, link_transport
 from penstock.broker.security.settings import Security
 from penstock.broker.warmup import warm_up
@@ -49,6 +49,13 @@ if TYPE_CHECKING:
     from penstock.security import Authoriser
     from penstock.security.audit import Audit
     from penstock.storage import LogStore
+
+SCRATCH_BYTES: Final = 256 << 10
+"""Receive buffer that all connections of a loop share for small frames."""
+TICK_SECONDS: Final = 1.0
+"""Interval of checks of connections, produce timeouts and the store's housekeeping."""
+FINISH_LOOK_SECONDS: Final = 0.005
+"""Interval at which a stopping broker checks whether the last requests are answered."""
 
 logger = logging.getLogger(__name__)
 
@@ -504,19 +511,18 @@ class BrokerServer:
             self.diskless.others_committed(rows)
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(broker_metrics.BYTES_IN, self.bytes_in)
-        yield Sample(broker_metrics.BYTES_OUT, self.bytes_out)
-        yield Sample(broker_metrics.CONNECTIONS, len(self._connections))
-        muted = sum([connection.muted for connection in self._connections])
-        yield Sample(broker_metrics.CONNECTIONS_MUTED, muted)
-        yield Sample(broker_metrics.RECEIVE_BUFFER_BYTES, self.pool.received_bytes)
-        yield Sample(broker_metrics.LONG_POLLS, len(self.fetch_hub))
-        yield Sample(broker_metrics.FETCH_SESSIONS, len(self.fetch_sessions))
-        yield from self.metrics.samples()
+        metrics = self.metrics
+        metrics.received_bytes, metrics.sent_bytes = self.bytes_in, self.bytes_out
+        metrics.connections = len(self._connections)
+        metrics.muted = sum([connection.muted for connection in self._connections])
+        metrics.receive_buffer_bytes = self.pool.received_bytes
+        metrics.long_polls = len(self.fetch_hub)
+        metrics.fetch_sessions = len(self.fetch_sessions)
+        yield from metrics.samples()
         yield from self.quotas.samples()
         yield from self.security_service.samples()
         yield from self.telemetry.samples()
-        yield from broker_metrics.log_samples(self.cluster, self.partitions)
+        yield from log_samples(self.cluster, self.partitions)
         yield from self.store.samples()
         yield from self.migrations.samples()
         yield from self.share.samples()

@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.base.urls import without_credentials
 from penstock.client import limits
@@ -25,6 +26,9 @@ from penstock.client.errors import AdminUnavailable, InvalidArgument, NotHttp
 
 if TYPE_CHECKING:
     import ssl
+
+ADMIN_BACKOFF: Final = Backoff(first_ms=50, ceiling_ms=2_000, steady=0.5)
+"""Pauses between them."""
 
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _TROUBLE: Final = (OSError, UnicodeError, http.client.HTTPException)
@@ -221,7 +225,7 @@ class AdminHttp:
     def pause(self, attempt: int, deadline: float) -> None:
         """Wait before the attempt after this one, counted from 0, up to the deadline."""
         chance = self._randomness.uniform()
-        seconds = limits.ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
+        seconds = ADMIN_BACKOFF.pause_seconds(attempt + 1, chance=chance)
         left = deadline - self._clock.monotonic()
         if left > 0:
             threading.Event().wait(min(seconds, left))

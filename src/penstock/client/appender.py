@@ -54,6 +54,17 @@ from penstock.client.producers import ProducerIdentities
 from penstock.client.security import ClientSecurity, read_security
 from penstock.client.session import Session
 
+PRODUCER_PARTITIONS_MAX: Final = 16_384
+"""Producer partitions in an appender's memory; beyond it idle ones are dropped."""
+APPENDER_CONNECT_TIMEOUT_MS: Final = 3_000
+"""Longest wait for a connection while appends wait behind it."""
+APPENDER_CALL_THREADS: Final = 2
+"""Threads that request producer ids and topics for an appender's owner; the loop never blocks."""
+APPENDER_PARTITIONS_LOOKED_AT: Final = 8
+"""Producer partitions that one append checks for an idle one to drop."""
+METADATA_PAUSE_MS: Final = 100
+"""Shortest time between two metadata requests for one topic."""
+
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _ACKS_ALL: Final = -1
@@ -127,7 +138,7 @@ class Appender:
         client_id: str = "penstock",
         retry: RetryPolicy = limits.RETRY,
         request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
-        connect_timeout_ms: int = limits.APPENDER_CONNECT_TIMEOUT_MS,
+        connect_timeout_ms: int = APPENDER_CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         security: Mapping[str, str] | ClientSecurity | None = None,
@@ -150,7 +161,7 @@ class Appender:
         self._identities = ProducerIdentities(self._session)
         # The owner's calls have other threads, so that they never delay metadata look-ups.
         self._looks = ThreadPoolExecutor(1, "penstock-appender-metadata")
-        self._calls = ThreadPoolExecutor(limits.APPENDER_CALL_THREADS, "penstock-appender")
+        self._calls = ThreadPoolExecutor(APPENDER_CALL_THREADS, "penstock-appender")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._producer_partitions: OrderedDict[ProducerPartition, ProducerPartitionState] = (
             OrderedDict()
@@ -309,7 +320,7 @@ class Appender:
         if state is not None:
             self._producer_partitions.move_to_end(producer_partition)
             return state
-        if len(self._producer_partitions) >= limits.PRODUCER_PARTITIONS_MAX:
+        if len(self._producer_partitions) >= PRODUCER_PARTITIONS_MAX:
             self._forget_idle()
         state = self._producer_partitions[producer_partition] = ProducerPartitionState(
             producer_partition, self._retry
@@ -317,9 +328,9 @@ class Appender:
         return state
 
     def _forget_idle(self) -> None:
-        oldest = list(islice(self._producer_partitions, limits.APPENDER_PARTITIONS_LOOKED_AT))
+        oldest = list(islice(self._producer_partitions, APPENDER_PARTITIONS_LOOKED_AT))
         for producer_partition in oldest:
-            if len(self._producer_partitions) < limits.PRODUCER_PARTITIONS_MAX:
+            if len(self._producer_partitions) < PRODUCER_PARTITIONS_MAX:
                 return
             if self._producer_partitions[producer_partition].idle:
                 del self._producer_partitions[producer_partition]
@@ -407,7 +418,7 @@ class Appender:
         loop = asyncio.get_running_loop()
         count = 0
         fatal: PenstockError | None = None
-        pause = limits.METADATA_PAUSE_MS / 1000
+        pause = METADATA_PAUSE_MS / 1000
         try:
             count, topic.leaders = await loop.run_in_executor(self._looks, self._ask, topic.name)
             topic.known, topic.failures = True, 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -62,6 +62,11 @@ from penstock.client.writer import (
     write_table,
 )
 from penstock.records.aborted import AbortedRange, ranges_until
+
+CONNECT_TIMEOUT_MS: Final = 10_000
+"""Longest wait for one TCP connection."""
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""Default timeout of an open transaction; Kafka's default."""
 
 Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
@@ -118,7 +123,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         *,
         client_id: str = "penstock",
         request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
-        connect_timeout_ms: int = limits.CONNECT_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         api_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
         delivery_timeout_ms: int = limits.DELIVERY_TIMEOUT_MS,
         security: Mapping[str, str] | ClientSecurity | None = None,
@@ -218,7 +223,7 @@ class Client(ReplicaCalls, GroupCalls, QuotaCalls, TransactionCalls, AccessCalls
         return report
 
     def transactional(
-        self, transactional_id: str, *, timeout_ms: int = limits.TRANSACTION_TIMEOUT_MS
+        self, transactional_id: str, *, timeout_ms: int = TRANSACTION_TIMEOUT_MS
     ) -> TransactionalProducer:
         """Return a transactional producer; its first transaction fences earlier ones of the same
         id.

@@ -52,6 +52,9 @@ from penstock.security.sasl import ServerUntrusted
 if TYPE_CHECKING:
     from penstock.client.frames import Frames
 
+BUFFERS_PER_SEND_MAX: Final = 512
+"""Pieces per `sendmsg` call; Linux allows at most 1,024."""
+
 _LENGTH: Final = struct.Struct(">i")
 _TIMEVAL: Final = struct.Struct("@ll")
 _SMALL_BYTES: Final = 1 << 16
@@ -292,7 +295,7 @@ class Connection:
             return
         start = 0
         while start < len(pieces):
-            window = pieces[start : start + limits.BUFFERS_PER_SEND_MAX]
+            window = pieces[start : start + BUFFERS_PER_SEND_MAX]
             sent = self._socket.sendmsg(window)
             for piece in window:
                 if sent < len(piece):

@@ -8,12 +8,15 @@ therefore never overwritten while a view of it exists, however many responses ar
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Final
 from weakref import finalize
 
 import numpy as np
 
-from penstock.client import limits
+FRAMES_KEPT: Final = 2
+"""Pieces of memory that a reader keeps for its next responses."""
+FRAME_KEPT_BYTES_MIN: Final = 1 << 20
+"""Smaller responses get memory of exactly their size, which is cheap."""
 
 
 class Frames:
@@ -22,10 +25,10 @@ class Frames:
     __slots__ = ("_free",)
 
     def __init__(self) -> None:
-        self._free: deque[Any] = deque(maxlen=limits.FRAMES_KEPT)
+        self._free: deque[Any] = deque(maxlen=FRAMES_KEPT)
 
     def take(self, size_bytes: int) -> memoryview:
-        if size_bytes < limits.FRAME_KEPT_BYTES_MIN:
+        if size_bytes < FRAME_KEPT_BYTES_MIN:
             return _view(np.empty(size_bytes, np.uint8))
         memory = self._fitting(size_bytes)
         frame = memory[:size_bytes]

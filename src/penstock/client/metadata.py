@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from penstock.client import limits
+METADATA_MAX_AGE_MS: Final = 300_000
+"""Age at which metadata is refreshed even without a failure."""
+
 
 TopicAndPartition = tuple[str, int]
 """A topic's name and a partition number."""
@@ -102,7 +104,7 @@ def _topic(topic: Any) -> TopicMetadata:
 class MetadataCache:
     """Newest metadata of brokers and topics, with its age."""
 
-    max_age_ms: int = limits.METADATA_MAX_AGE_MS
+    max_age_ms: int = METADATA_MAX_AGE_MS
     nodes: dict[int, Node] = field(default_factory=dict)
     controller_id: int = -1
     _topics: dict[str, tuple[float, TopicMetadata]] = field(default_factory=dict)

@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from penstock.base.errors import PenstockError
-from penstock.client import limits
 from penstock.client.connection import not_connected
 from penstock.client.errors import Disconnected, MalformedResponse, TimedOut
 from penstock.client.protocol import (
@@ -39,6 +38,13 @@ from penstock.client.security import (
     next_call,
 )
 from penstock.security.sasl import ServerUntrusted
+
+APPENDER_UNDER_WAY_MAX: Final = 256
+"""Unanswered requests on one connection of an appender, of all its producer partitions together."""
+APPENDER_WRITE_BYTES: Final = 4 << 20
+"""Unsent bytes of a connection at which its producer partitions have to wait."""
+APPENDER_ANSWER_BYTES_MAX: Final = 1 << 20
+"""Largest response that an appender's connection reads; one to Produce has about 100 bytes."""
 
 _LENGTH_BYTES: Final = 4
 T = TypeVar("T")
@@ -98,7 +104,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
             not self._paused
             and self._error is None
             and self._renewing is None
-            and len(self._under_way) < limits.APPENDER_UNDER_WAY_MAX
+            and len(self._under_way) < APPENDER_UNDER_WAY_MAX
         )
 
     @property
@@ -207,7 +213,7 @@ class Pipeline(asyncio.Protocol, Generic[T]):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=limits.APPENDER_WRITE_BYTES)
+        self._transport.set_write_buffer_limits(high=APPENDER_WRITE_BYTES)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -252,10 +258,10 @@ class Pipeline(asyncio.Protocol, Generic[T]):
         full = not self.writable
         while size - offset >= _LENGTH_BYTES and self._error is None:
             length = int.from_bytes(data[offset : offset + _LENGTH_BYTES], "big", signed=True)
-            if not _LENGTH_BYTES <= length <= limits.APPENDER_ANSWER_BYTES_MAX:
+            if not _LENGTH_BYTES <= length <= APPENDER_ANSWER_BYTES_MAX:
                 raise MalformedResponse(
                     f"{self.where} answered with a frame of {length} bytes; the limit is"
-                    f" {limits.APPENDER_ANSWER_BYTES_MAX}: is it a Kafka listener?"
+                    f" {APPENDER_ANSWER_BYTES_MAX}: is it a Kafka listener?"
                 )
             end = offset + _LENGTH_BYTES + length
             if end > size:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.base.errors import PenstockError
-from penstock.client import limits
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokersUnreachable, ClientClosed
 from penstock.client.security import NO_SECURITY, ClientSecurity
+
+IDLE_CONNECTIONS_MAX: Final = 8
+"""Connections kept per broker for the next reader or writer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class ConnectionPool:
             self._lent.discard(connection)
             waiting = self._idle.setdefault(connection.address, [])
             usable = not (connection.broken or connection.under_way or self._closed)
-            if usable and len(waiting) < limits.IDLE_CONNECTIONS_MAX:
+            if usable and len(waiting) < IDLE_CONNECTIONS_MAX:
                 waiting.append(connection)
                 return
         connection.close()

@@ -13,9 +13,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.client import limits
 from penstock.client.errors import broker_error
 from penstock.client.session import Session
+
+IDLE_PRODUCERS_MAX: Final = 16
+"""Producer identities kept for the next writer."""
 
 _SEQUENCES: Final = 2**31
 
@@ -68,7 +70,7 @@ class ProducerIdentities:
 
     def give_back(self, identity: ProducerIdentity) -> None:
         with self._lock:
-            if identity.idempotent and len(self._idle) < limits.IDLE_PRODUCERS_MAX:
+            if identity.idempotent and len(self._idle) < IDLE_PRODUCERS_MAX:
                 self._idle.append(identity)
 
     def _ask(self) -> ProducerIdentity:

@@ -45,6 +45,14 @@ from penstock.client.protocol import make_call
 from penstock.client.session import Session
 from penstock.client.share_member import SESSION_ERRORS, AckRange, Acquired, ShareMember
 
+TAKE_RECORDS: Final = 500
+"""Default number of records that a queue acquires at a time; Kafka's default."""
+TAKE_RECORDS_MAX: Final = 100_000
+TAKE_WAIT_MS: Final = 1_000
+"""Default wait for the first of them."""
+TAKE_ROUND_MS: Final = 200
+"""Longest time that each of several brokers may hold its fetch, since the others wait for it."""
+
 _STALE: Final = frozenset({"fenced_leader_epoch"})
 """Partition errors that a metadata refresh resolves, in addition to Kafka's retriable ones."""
 
@@ -76,8 +84,8 @@ class Queue:
     def take(
         self,
         *,
-        max_records: int = limits.TAKE_RECORDS,
-        wait_ms: int = limits.TAKE_WAIT_MS,
+        max_records: int = TAKE_RECORDS,
+        wait_ms: int = TAKE_WAIT_MS,
         max_bytes: int = limits.FETCH_BYTES,
     ) -> Taken:
         """Acquire up to `max_records` records; return none if there are none within `wait_ms`.
@@ -90,7 +98,7 @@ class Queue:
             PenstockError: the group or a topic rejected the request.
         """
         self._check_open()
-        whole("max_records", max_records, 1, limits.TAKE_RECORDS_MAX)
+        whole("max_records", max_records, 1, TAKE_RECORDS_MAX)
         whole("wait_ms", wait_ms, 0, INT_MAX)
         whole("max_bytes", max_bytes, 1, limits.RESPONSE_BYTES_MAX)
         end_ms = self._session.now_ms() + wait_ms
@@ -144,7 +152,7 @@ class Queue:
         brokers."""
         due_ms = self._member.due_in_ms(self._session.now_ms())
         several = len(self._member.nodes()) > 1
-        return min(due_ms, limits.TAKE_ROUND_MS) if several else due_ms
+        return min(due_ms, TAKE_ROUND_MS) if several else due_ms
 
     def _keep_up(self) -> None:
         member, session = self._member, self._session

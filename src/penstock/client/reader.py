@@ -48,6 +48,9 @@ from penstock.client.metadata import TopicMetadata
 from penstock.client.protocol import make_call
 from penstock.client.session import Session
 
+FETCHES_UNDER_WAY: Final = 2
+"""Fetches in flight to one broker while the reader is behind, each for other partitions."""
+
 _MARGIN_MS: Final = 100.0
 
 
@@ -144,7 +147,7 @@ class Reader:
 
     def _send(self, node_id: int) -> None:
         under_way = self._requests.get(node_id, ())
-        while len(under_way) < limits.FETCHES_UNDER_WAY:
+        while len(under_way) < FETCHES_UNDER_WAY:
             request = self._core.request(node_id, under_way)
             if request is None or not self._send_one(node_id, request):
                 return

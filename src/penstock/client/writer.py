@@ -37,6 +37,9 @@ from penstock.client.session import Session
 from penstock.records import HEADER_BYTES, Codec, columnar
 from penstock.records.compression import LEVELS
 
+BUFFER_BYTES: Final = 32 << 20
+"""Encoded bytes that are queued or in flight; above it the writer waits for responses."""
+
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0, -1: -1, 1: 1, 0: 0}
 _CODECS: Final = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _RATE_STEPS_PER_SECOND: Final = 20
@@ -56,7 +59,7 @@ class WriteOptions:
     max_in_flight: int = limits.IN_FLIGHT_MAX
     batch_bytes: int = limits.BATCH_BYTES
     request_bytes: int = limits.PRODUCE_REQUEST_BYTES
-    buffer_bytes: int = limits.BUFFER_BYTES
+    buffer_bytes: int = BUFFER_BYTES
     records_per_second: float | None = None
 
 

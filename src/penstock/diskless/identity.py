@@ -26,7 +26,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.archive.errors import CorruptObject
 from penstock.control.batch_index.values import StoreIdentity
@@ -38,7 +38,6 @@ from penstock.diskless.formats.store_properties import (
     decode_store_properties,
     encode_store_properties,
 )
-from penstock.diskless.limits import ADOPTION_SAMPLE_OBJECTS, LISTED_ROWS_MAX
 from penstock.objects import (
     ObjectExists,
     ObjectInfo,
@@ -54,6 +53,11 @@ if TYPE_CHECKING:
     from penstock.base.system import Randomness
     from penstock.control.batch_index.operations import DisklessPlane
     from penstock.objects import Buffer, ObjectStore
+
+LISTED_ROWS_MAX: Final = 1_000
+"""Rows in one comparison with a listing of the store."""
+ADOPTION_SAMPLE_OBJECTS: Final = 16
+"""Committed objects that a store without an identity is checked for."""
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.errors import MarkerRefused
-from penstock.diskless.limits import UNVERIFIED_PRODUCERS_MAX
 from penstock.diskless.reading.aborted import AbortedWant
 from penstock.diskless.reading.reader import Want
 from penstock.records import (
@@ -54,6 +53,9 @@ if TYPE_CHECKING:
     from penstock.records.header import BatchHeader
     from penstock.records.transactions import AbortedTransaction, Marker
     from penstock.storage import Lease, LogConfig
+
+UNVERIFIED_PRODUCERS_MAX: Final = 10_000
+"""Producers of one partition with an unverified batch."""
 
 UNKNOWN: Final = -1
 

@@ -29,9 +29,9 @@ from penstock.base.pause import pause
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.limits import SINK_OBJECTS_MAX
 from penstock.diskless.errors import StoreMismatch
-from penstock.diskless.limits import SINK_COMMIT_REPEATS_MAX, WATERMARKS_PER_CALL_MAX
 from penstock.diskless.partition import DisklessPartition
 from penstock.diskless.serving import NotServing, Parts, Serving, Surroundings
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX
 
 if TYPE_CHECKING:
     from penstock.base.metrics import Sample
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from penstock.diskless.writing import StagedObjects
     from penstock.objects import FetchSettings, ObjectStore, UrlSigner
     from penstock.storage import LogConfig
+
+SINK_COMMIT_REPEATS_MAX: Final = 3
+"""Attempts at a sink's commit whose outcome is unknown."""
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,29 @@ from penstock.base.errors import InvalidSetting
 from penstock.base.retry import Backoff
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 from penstock.control.limits import OBJECT_LEASES_PER_CALL_MAX
-from penstock.diskless import limits
+
+BUFFER_BYTES_MAX: Final = 8 << 20
+"""Size at which the open object closes."""
+LOCAL_COMMIT_INTERVAL_MS: Final = 5
+"""Time that an object is open if a write takes about a millisecond: in a directory, in memory."""
+REMOTE_COMMIT_INTERVAL_MS: Final = 250
+"""Time that an object is open if writes take many milliseconds and are billed one by one."""
+PENDING_BYTES_MAX: Final = 128 << 20
+"""Bytes of unanswered submissions."""
+OBJECTS_IN_FLIGHT_MAX: Final = 8
+"""Objects that are being written, or wait for an earlier commit."""
+LEASE_BLOCK_OBJECTS: Final = 64
+"""Keys that are reserved at once."""
+LEASE_LIFE_SHARE: Final = 2
+"""A reserved key is used for one `LEASE_LIFE_SHARE`th of the grace after which it is swept."""
+DRAIN_TIMEOUT_MS: Final = 10_000
+"""Time for which a stop waits for objects being written."""
+STAGED_PUTS_AT_ONCE_MAX: Final = 2
+"""Objects of a sink's commit that are written at once, beside the open one."""
+WATERMARKS_PER_CALL_MAX: Final = 1_000
+"""Partitions whose watermarks are read in one call."""
+RUN_EXTENTS_MAX: Final = 1_000
+"""Extents of one sealed segment, whose rows are replaced in one transaction."""
 
 UNSET: Final = -1
 _DAY_MS: Final = 86_400_000
@@ -26,19 +48,19 @@ class DisklessSettings:
 
     commit_interval_ms: int = setting(
         UNSET, "Time that an object collects batches after its first. -1 is"
-        f" {limits.LOCAL_COMMIT_INTERVAL_MS} for a directory and memory, and"
-        f" {limits.REMOTE_COMMIT_INTERVAL_MS} for all other stores.", UNSET, 60_000,
+        f" {LOCAL_COMMIT_INTERVAL_MS} for a directory and memory, and"
+        f" {REMOTE_COMMIT_INTERVAL_MS} for all other stores.", UNSET, 60_000,
     )  # fmt: skip
     buffer_bytes_max: int = setting(
-        limits.BUFFER_BYTES_MAX, "Size at which an object is written without waiting any longer.",
+        BUFFER_BYTES_MAX, "Size at which an object is written without waiting any longer.",
         64 << 10, 1 << 30, name="diskless.buffer.max.bytes",
     )  # fmt: skip
     pending_bytes_max: int = setting(
-        limits.PENDING_BYTES_MAX, "Produced bytes that may wait for their objects; further appends"
+        PENDING_BYTES_MAX, "Produced bytes that may wait for their objects; further appends"
         " are rejected with an error.", 1 << 20, LONG_MAX,
     )  # fmt: skip
     objects_in_flight_max: int = setting(
-        limits.OBJECTS_IN_FLIGHT_MAX, "Objects that are written at once. Meanwhile the open one"
+        OBJECTS_IN_FLIGHT_MAX, "Objects that are written at once. Meanwhile the open one"
         " collects further batches, up to diskless.buffer.max.bytes.", 1, 256,
     )  # fmt: skip
     write_timeout_ms: int = setting(
@@ -54,7 +76,7 @@ class DisklessSettings:
     )  # fmt: skip
     retry_backoff_max_ms: int = setting(2_000, "Maximum random pause between retries.", 1, 60_000)
     lease_block_objects: int = setting(
-        limits.LEASE_BLOCK_OBJECTS, "Keys of objects that are reserved in advance by one call.",
+        LEASE_BLOCK_OBJECTS, "Keys of objects that are reserved in advance by one call.",
         2, OBJECT_LEASES_PER_CALL_MAX,
     )  # fmt: skip
     sweep_interval_ms: int = setting(60_000, "Interval of sweeps of unused objects.", 10, _DAY_MS)
@@ -88,7 +110,7 @@ class DisklessSettings:
     )  # fmt: skip
     consolidation_min_extents: int = setting(
         200, "Number of extents of a partition that become a segment smaller than"
-        " diskless.consolidation.segment.bytes.", 2, limits.RUN_EXTENTS_MAX,
+        " diskless.consolidation.segment.bytes.", 2, RUN_EXTENTS_MAX,
     )  # fmt: skip
     consolidation_segment_bytes: int = setting(
         64 << 20, "Size of a sealed segment. Making one takes about twice as much memory.", 1 << 20,
@@ -118,7 +140,7 @@ class DisklessSettings:
         name="diskless.producer.id.expiration.ms",
     )  # fmt: skip
     drain_timeout_ms: int = setting(
-        limits.DRAIN_TIMEOUT_MS, "Time for which a stop waits for objects being written.",
+        DRAIN_TIMEOUT_MS, "Time for which a stop waits for objects being written.",
         0, INT_MAX,
     )  # fmt: skip
 
@@ -142,18 +164,18 @@ class DisklessSettings:
                 f"must not exceed diskless.retry.backoff.max.ms = {self.retry_backoff_max_ms}",
             )
         # A key is used for half of its grace, so an object ends before its key may be swept.
-        if self.sweep_pending_grace_ms < limits.LEASE_LIFE_SHARE * self.write_timeout_ms:
+        if self.sweep_pending_grace_ms < LEASE_LIFE_SHARE * self.write_timeout_ms:
             raise InvalidSetting(
                 "diskless.sweep.pending.grace.ms",
                 self.sweep_pending_grace_ms,
-                f"must be at least {limits.LEASE_LIFE_SHARE} times diskless.write.timeout.ms ="
+                f"must be at least {LEASE_LIFE_SHARE} times diskless.write.timeout.ms ="
                 f" {self.write_timeout_ms}",
             )
 
     def interval_ms(self, *, local: bool) -> int:
         if self.commit_interval_ms != UNSET:
             return self.commit_interval_ms
-        return limits.LOCAL_COMMIT_INTERVAL_MS if local else limits.REMOTE_COMMIT_INTERVAL_MS
+        return LOCAL_COMMIT_INTERVAL_MS if local else REMOTE_COMMIT_INTERVAL_MS
 
     @property
     def backoff(self) -> Backoff:
@@ -162,4 +184,4 @@ class DisklessSettings:
     @property
     def lease_life_ms(self) -> int:
         """Age up to which a reserved key may be used."""
-        return self.sweep_pending_grace_ms // limits.LEASE_LIFE_SHARE
+        return self.sweep_pending_grace_ms // LEASE_LIFE_SHARE

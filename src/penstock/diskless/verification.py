@@ -26,11 +26,17 @@ from penstock.archive.formats.wal import WalFooter, WalRange
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.gc.orphans import Comparison, compare
-from penstock.diskless.limits import FINDINGS_MAX, FOOTERS_KEPT, VERIFIED_EXTENTS_PER_CALL
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import BatchHeader, split_batches, verify_crc
 from penstock.records.errors import CorruptBatch
 from penstock.records.extents import Extent
+
+VERIFIED_EXTENTS_PER_CALL: Final = 1_000
+"""Extents that a verification reads in one call."""
+FOOTERS_KEPT: Final = 1_000
+"""Cached footers of a verification, as objects have extents of several partitions."""
+FINDINGS_MAX: Final = 1_000
+"""Findings that a verification reports; it counts all."""
 
 _PAIR_BYTES: Final = 8
 

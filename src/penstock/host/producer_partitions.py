@@ -29,6 +29,13 @@ from penstock.host.errors import InvalidChunks
 from penstock.host.port import NO_LOG_SEQUENCE
 from penstock.host.publication import NO_SEQUENCE, Publication
 
+LANE_BATCHES_IN_FLIGHT_MAX: Final = 5
+"""Record batches of a producer partition that may be unacknowledged: what the log remembers of a
+producer.
+"""
+PARTITIONS_PER_PRODUCER_MAX: Final = 65_536
+"""Partitions that one producer may number its frames for; it remembers each as long as it lives."""
+
 _NOWHERE: Final = limits.SEQUENCE_MAX
 ProducerPartitionKey = tuple[str, int]
 
@@ -87,7 +94,7 @@ class ProducerPartition:
             return True
         if not self._known:
             return self.batches > 0
-        return self.batches + publication.batches > limits.LANE_BATCHES_IN_FLIGHT_MAX
+        return self.batches + publication.batches > LANE_BATCHES_IN_FLIGHT_MAX
 
     @property
     def stuck(self) -> bool:
@@ -198,20 +205,20 @@ class ProducerPartitions:
         """
         if not self._idempotent or publication.partition < 0:
             return self._plain
-        if publication.batches > limits.LANE_BATCHES_IN_FLIGHT_MAX:
+        if publication.batches > LANE_BATCHES_IN_FLIGHT_MAX:
             raise InvalidChunks(
                 f"{publication.batches} record batches in one frame; at most"
-                f" {limits.LANE_BATCHES_IN_FLIGHT_MAX} can be repeated without being written twice"
+                f" {LANE_BATCHES_IN_FLIGHT_MAX} can be repeated without being written twice"
             )
         if publication.records < 1:
             raise InvalidChunks("a frame without records cannot be written to the log")
         key = (publication.topic, publication.partition)
         producer_partition = self._producer_partitions.get(key)
         if producer_partition is None:
-            if len(self._producer_partitions) >= limits.PARTITIONS_PER_PRODUCER_MAX:
+            if len(self._producer_partitions) >= PARTITIONS_PER_PRODUCER_MAX:
                 raise InvalidChunks(
                     f"{len(self._producer_partitions)} partitions have been published to; one"
-                    f" idempotent producer may publish to {limits.PARTITIONS_PER_PRODUCER_MAX}"
+                    f" idempotent producer may publish to {PARTITIONS_PER_PRODUCER_MAX}"
                 )
             producer_partition = self._producer_partitions[key] = ProducerPartition(numbered=True)
         return producer_partition

@@ -56,6 +56,11 @@ from penstock.wire.frames import (
     encode,
 )
 
+DENIED_TOPICS_MAX: Final = 100
+"""Refused topics of one connection that are told apart, for the audit log."""
+RANGES_PER_FRAME_MAX: Final = 1024
+"""Ranges of sequences in one ACCEPTED frame."""
+
 
 class ServerState(Enum):
     """State of a connection."""
@@ -247,7 +252,7 @@ class ServerMachine:
                 ranges[-1] += chunks.count
             else:
                 ranges += (chunks.first_sequence, chunks.count)
-                if len(ranges) >= 2 * limits.RANGES_PER_FRAME_MAX:
+                if len(ranges) >= 2 * RANGES_PER_FRAME_MAX:
                     self.flush()
             return
         self._fail(chunks.first_sequence, chunks.count, footprint, verdict)
@@ -478,7 +483,7 @@ class ServerMachine:
 
     def _denial(self, topic: str) -> str:
         """Why a topic is refused; which ones were is remembered up to a bound."""
-        if topic not in self._denied_before and len(self._denied_before) < limits.DENIED_TOPICS_MAX:
+        if topic not in self._denied_before and len(self._denied_before) < DENIED_TOPICS_MAX:
             self._denied_before.add(topic)
             self.denied.append(topic)
         return "" if self.permission is None else self.permission.refusal(topic)

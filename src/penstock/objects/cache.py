@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from penstock.objects import limits
+from penstock.base.metrics import Metrics, Sample, counter, gauge
+
+CACHE_BLOCK_OVERHEAD_BYTES: Final = 512
+"""Memory overhead of a cached block."""
 
 A = TypeVar("A")
 
@@ -40,6 +43,16 @@ class _Entry(NamedTuple):
     touched_ms: int
 
 
+class CacheCounters(Metrics, prefix="penstock_objects_cache_"):
+    hits = counter("hits_total", "Blocks found in the cache.")
+    misses = counter("misses_total", "Blocks that had to be loaded.")
+    joins = counter("shared_loads_total", "Blocks asked for while they were being loaded.")
+    evictions = counter("evictions_total", "Blocks dropped for room.")
+    expirations = counter("expirations_total", "Blocks dropped because they were not requested.")
+    size_bytes = gauge("bytes", "Memory that cached blocks take.")
+    blocks = gauge("blocks", "Blocks in the cache.")
+
+
 class BlockCache(Generic[A]):
     """Cached blocks, bounded in bytes and time, and the callers (`A`) that wait for loads."""
 
@@ -50,11 +63,7 @@ class BlockCache(Generic[A]):
         self._present: OrderedDict[Block, _Entry] = OrderedDict()
         self._loading: dict[Block, list[A]] = {}
         self.size_bytes = 0
-        self.hits = 0
-        self.misses = 0
-        self.joins = 0
-        self.evictions = 0
-        self.expirations = 0
+        self.counters = CacheCounters()
 
     def __len__(self) -> int:
         return len(self._present)
@@ -81,16 +90,16 @@ class BlockCache(Generic[A]):
             if not self._expired(entry, now_ms):
                 self._present[block] = _Entry(entry.content, now_ms)
                 self._present.move_to_end(block)
-                self.hits += 1
+                self.counters.hits += 1
                 return entry.content
             self.expire(now_ms)
         askers = self._loading.get(block)
         if askers is not None:
             askers.append(asker)
-            self.joins += 1
+            self.counters.joins += 1
             return Pending.WAIT
         self._loading[block] = [asker]
-        self.misses += 1
+        self.counters.misses += 1
         return Pending.LOAD
 
     def loaded(self, block: Block, content: memoryview, now_ms: int) -> Sequence[A]:
@@ -123,7 +132,7 @@ class BlockCache(Generic[A]):
                 break
             self._drop(block)
             dropped += 1
-        self.expirations += dropped
+        self.counters.expirations += dropped
         return dropped
 
     def clear(self) -> Sequence[A]:
@@ -133,19 +142,24 @@ class BlockCache(Generic[A]):
         self._loading.clear()
         return askers
 
+    def samples(self) -> Iterator[Sample]:
+        self.counters.size_bytes = self.size_bytes
+        self.counters.blocks = len(self)
+        return self.counters.samples()
+
     def _store(self, block: Block, content: memoryview, now_ms: int) -> None:
         self.expire(now_ms)
         if block in self._present or not content:
             return
         self._present[block] = _Entry(content, now_ms)
-        self.size_bytes += len(content) + limits.CACHE_BLOCK_OVERHEAD_BYTES
+        self.size_bytes += len(content) + CACHE_BLOCK_OVERHEAD_BYTES
         while self.size_bytes > self._bytes_max:
             self._drop(next(iter(self._present)))
-            self.evictions += 1
+            self.counters.evictions += 1
 
     def _drop(self, block: Block) -> None:
         entry = self._present.pop(block)
-        self.size_bytes -= len(entry.content) + limits.CACHE_BLOCK_OVERHEAD_BYTES
+        self.size_bytes -= len(entry.content) + CACHE_BLOCK_OVERHEAD_BYTES
 
     def _expired(self, entry: _Entry, now_ms: int) -> bool:
         return now_ms - entry.touched_ms >= self._lifespan_ms

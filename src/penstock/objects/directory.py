@@ -27,7 +27,6 @@ from typing import Final, TypeVar
 
 from penstock.base.files import MACHINE_FILES, Files, read_range, write_all
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.objects import limits
 from penstock.objects.errors import (
     ObjectExists,
     ObjectNotFound,
@@ -38,8 +37,19 @@ from penstock.objects.errors import (
     StoreUnavailable,
 )
 from penstock.objects.keys import check_key, check_prefix, check_range
-from penstock.objects.port import Buffer, ObjectInfo
+from penstock.objects.port import LIST_PAGE_OBJECTS, Buffer, ObjectInfo
+from penstock.objects.settings import DIRECTORY_THREADS
 from penstock.objects.threads import Threads
+
+DIRECTORY_WAITING_MAX: Final = 4096
+"""Maximum number of calls that wait for a thread; more are rejected as throttled."""
+PARTIAL_AGE_MS: Final = 3_600_000
+"""Age above which an opening directory store removes unfinished files: no write takes that long,
+and other brokers may be writing younger ones."""
+PARTIAL_REMOVALS_MAX: Final = 10_000
+"""Maximum number of unfinished files that one opening removes."""
+DURABLE_DIRECTORIES_MAX: Final = 65_536
+"""Maximum number of directories remembered as durable; then all are synced again."""
 
 T = TypeVar("T")
 PARTIAL: Final = ".partial"
@@ -69,12 +79,12 @@ class DirectoryStore:
         clock: Clock = SYSTEM_CLOCK,
         randomness: Randomness = SYSTEM_RANDOMNESS,
         files: Files = MACHINE_FILES,
-        threads_max: int = limits.DIRECTORY_THREADS,
+        threads_max: int = DIRECTORY_THREADS,
     ) -> None:
         self.root = root
         self._files = files
         self._threads = Threads(
-            "object-store", threads_max=threads_max, waiting_max=limits.DIRECTORY_WAITING_MAX
+            "object-store", threads_max=threads_max, waiting_max=DIRECTORY_WAITING_MAX
         )
         self._stem = randomness.uuid().hex
         self._numbers = itertools.count()
@@ -139,7 +149,7 @@ class DirectoryStore:
 
         def page() -> list[ObjectInfo]:
             with self._errors("list", prefix):
-                return list(itertools.islice(found, limits.LIST_PAGE_OBJECTS))
+                return list(itertools.islice(found, LIST_PAGE_OBJECTS))
 
         while infos := await self._threads.run(page):
             for info in infos:
@@ -287,7 +297,7 @@ class DirectoryStore:
         with suppress(FileExistsError):
             self._files.make_directory(part, directory)
         self._sync(lambda: self._files.sync_directory(directory), f"the directory of {path}")
-        if len(self._durable) >= limits.DURABLE_DIRECTORIES_MAX:
+        if len(self._durable) >= DURABLE_DIRECTORIES_MAX:
             self._durable.clear()
         self._durable.add(path)
 
@@ -307,10 +317,10 @@ class DirectoryStore:
     def _remove_partials(self, now_ms: int) -> int:
         removed = 0
         with os.scandir(self._partial) as entries:
-            for entry in itertools.islice(entries, limits.PARTIAL_REMOVALS_MAX):
+            for entry in itertools.islice(entries, PARTIAL_REMOVALS_MAX):
                 with suppress(FileNotFoundError):
                     modified_ms = entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000
-                    if now_ms - modified_ms >= limits.PARTIAL_AGE_MS:
+                    if now_ms - modified_ms >= PARTIAL_AGE_MS:
                         self._files.remove(entry.name, self._partial)
                         removed += 1
         return removed

@@ -20,13 +20,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counter, histogram
 from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_RANDOMNESS, Clock, Randomness
-from penstock.objects import limits, metrics
 from penstock.objects.cache import Block, BlockCache, Pending
 from penstock.objects.errors import (
     InvalidRange,
@@ -42,6 +41,15 @@ from penstock.objects.rate_limit import TokenBucket
 from penstock.objects.settings import FetchSettings
 from penstock.objects.store_path import Future, Pause, Result, StorePath
 
+LAGGING_WAITING_PER_WORKER: Final = 100
+"""Waiting requests of the cold path per running one."""
+RECENT_WAITING_PER_WORKER: Final = 100
+"""Waiting loads of the hot path per running one."""
+LAGGING_RANGE_BYTES_MAX: Final = 64 << 20
+"""Maximum span of ranges of one object that are read as one."""
+CACHE_EXPIRY_CHECKS: Final = 4
+"""Expiry checks of the cache per lifespan."""
+
 
 class ObjectRange(NamedTuple):
     """Bytes of an object; `object_size_bytes` is -1 if unknown."""
@@ -50,6 +58,27 @@ class ObjectRange(NamedTuple):
     start: int
     size_bytes: int
     object_size_bytes: int
+
+
+class FetchCounters(Metrics, prefix="penstock_objects_"):
+    """Metrics of both paths; Inkless's RecentDataRequestRate, LaggingConsumerRequestRate,
+    LaggingConsumerRejectedRate and LaggingRateLimitWaitTime, in our naming."""
+
+    recent_requests = counter(
+        "recent_data_requests_total", "Requests for recent data, per object: the hot path."
+    )
+    lagging_requests = counter(
+        "lagging_consumer_requests_total",
+        "Requests for old data, per object: the cold path, including rejected ones.",
+    )
+    lagging_rejected = counter(
+        "lagging_consumer_rejected_total",
+        "Requests for old data rejected because the queue was full or the broker stopped.",
+    )
+    rate_limit_wait = histogram(
+        "lagging_rate_limit_wait_seconds",
+        "Time that requests of the cold path waited for the rate limit, including zero waits.",
+    )
 
 
 class FetchPaths:
@@ -88,16 +117,14 @@ class FetchPaths:
                 pause=pause,
             )
 
-        self._hot = path(hot, settings.data_pool_size, limits.RECENT_WAITING_PER_WORKER, None)
+        self._hot = path(hot, settings.data_pool_size, RECENT_WAITING_PER_WORKER, None)
         self._cold = path(
             cold,
             settings.lagging_pool_size,
-            limits.LAGGING_WAITING_PER_WORKER,
+            LAGGING_WAITING_PER_WORKER,
             TokenBucket(rate, now=clock.monotonic()) if rate else None,
         )
-        self._recent_requests = 0
-        self._lagging_requests = 0
-        self._lagging_rejected = 0
+        self._counters = FetchCounters()
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -131,7 +158,7 @@ class FetchPaths:
         found = [answer for answer in answers if not isinstance(answer, PenstockError)]
         if len(found) < len(answers):
             return None
-        self._recent_requests += len({wanted.key for wanted in ranges})
+        self._counters.recent_requests += len({wanted.key for wanted in ranges})
         return found
 
     def keep(self, key: str, pieces: Sequence[Buffer]) -> None:
@@ -152,22 +179,20 @@ class FetchPaths:
         _answer([job.future for job in await self._hot.close()], closed)
         for job in await self._cold.close():
             if not job.future.done():
-                self._lagging_rejected += 1
+                self._counters.lagging_rejected += 1
                 job.future.set_result(LaggingConsumerRejected("the fetch paths are closing"))
         _answer(self._cache.clear(), closed)
 
     def samples(self) -> Iterator[Sample]:
         self._cache.expire(self._monotonic_ms())
-        yield from metrics.samples(
-            cache=self._cache,
-            paths={"hot": self._hot, "cold": self._cold},
-            recent_requests=self._recent_requests,
-            lagging_requests=self._lagging_requests,
-            lagging_rejected=self._lagging_rejected,
-        )
+        self._counters.rate_limit_wait = self._cold.rate_limit_seconds
+        yield from self._counters.samples()
+        yield from self._cache.samples()
+        yield from self._hot.samples("hot")
+        yield from self._cold.samples("cold")
 
     async def _fetch_hot(self, ranges: Sequence[ObjectRange]) -> list[Result]:
-        self._recent_requests += len({wanted.key for wanted in ranges})
+        self._counters.recent_requests += len({wanted.key for wanted in ranges})
         asked = [self._ask(wanted) for wanted in ranges]
         waiting = {part for parts in asked for part in parts if isinstance(part, asyncio.Future)}
         try:
@@ -233,10 +258,10 @@ class FetchPaths:
         answers: list[Result | None] = [_range_error(wanted) for wanted in ranges]
         waiting: list[tuple[_Span, Future]] = []
         for span in bounding(ranges, [n for n, answer in enumerate(answers) if answer is None]):
-            self._lagging_requests += 1
+            self._counters.lagging_requests += 1
             future = self._cold.submit(span.key, span.start, span.end - span.start)
             if future is None:
-                self._lagging_rejected += 1
+                self._counters.lagging_rejected += 1
                 error = self._rejection()
                 for index in span.indexes:
                     answers[index] = error
@@ -268,7 +293,7 @@ class FetchPaths:
     def _watch_expiry(self) -> None:
         """Schedule expiry checks while the cache is not empty."""
         if self._expiry is None and len(self._cache) and not self._closed:
-            seconds = self._settings.cache_lifespan_seconds / limits.CACHE_EXPIRY_CHECKS
+            seconds = self._settings.cache_lifespan_seconds / CACHE_EXPIRY_CHECKS
             self._expiry = asyncio.get_running_loop().call_later(seconds, self._expire)
 
     def _expire(self) -> None:
@@ -297,7 +322,7 @@ def bounding(ranges: Sequence[ObjectRange], indexes: Sequence[int]) -> Iterator[
         start, end, index = items[0]
         inside = [index]
         for next_start, next_end, index in items[1:]:
-            if max(end, next_end) - start > limits.LAGGING_RANGE_BYTES_MAX:
+            if max(end, next_end) - start > LAGGING_RANGE_BYTES_MAX:
                 yield _Span(key, start, end, inside)
                 start, end, inside = next_start, next_end, [index]
             else:

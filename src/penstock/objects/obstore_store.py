@@ -37,7 +37,6 @@ from obstore.exceptions import (
 
 from penstock.base.errors import PenstockError
 from penstock.base.urls import without_credentials_in
-from penstock.objects import limits
 from penstock.objects.errors import (
     THROTTLED_STATUS,
     ObjectExists,
@@ -49,12 +48,26 @@ from penstock.objects.errors import (
     StoreUnavailable,
 )
 from penstock.objects.keys import check_key, check_prefix, check_range
-from penstock.objects.port import Buffer, ObjectInfo
+from penstock.objects.port import LIST_PAGE_OBJECTS, Buffer, ObjectInfo
 from penstock.objects.threads import Threads
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore as Client
+
+INLINE_BODY_BYTES_MAX: Final = 256 << 10
+"""Maximum size of bodies that the caller joins; joining larger ones takes milliseconds."""
+BODY_THREADS: Final = 2
+BODIES_WAITING_MAX: Final = 1024
+"""Maximum number of puts that wait for such a thread; more are rejected as throttled."""
+UPLOAD_PART_BYTES: Final = 8 << 20
+"""Size of the parts of a streamed upload (S3 allows 10,000 of them)."""
+UPLOAD_PARTS_AT_ONCE: Final = 2
+"""Parts of one object that are sent in parallel; as many more are held in memory."""
+UPLOAD_STALL_TIMEOUTS: Final = 3
+"""Maximum time for one part of an upload, in request timeouts."""
+DELETE_KEYS_MAX: Final = 1000
+"""Maximum number of keys of one delete request (S3's own bound)."""
 
 _REFUSALS: Final = (
     InvalidPathError,
@@ -82,15 +95,15 @@ class RemoteStore:
         self._closed = False
         self._threads = Threads(
             "object-body",
-            threads_max=limits.BODY_THREADS,
-            waiting_max=limits.BODIES_WAITING_MAX,
+            threads_max=BODY_THREADS,
+            waiting_max=BODIES_WAITING_MAX,
         )
 
     async def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         check_key(key)
         size = sum(map(len, pieces))
         body: Buffer
-        if size <= limits.INLINE_BODY_BYTES_MAX:
+        if size <= INLINE_BODY_BYTES_MAX:
             body = b"".join(pieces)
         else:
             body = await self._threads.run(lambda: _joined(pieces, size))
@@ -106,14 +119,14 @@ class RemoteStore:
         first: list[Buffer] = []
         async for piece in pieces:
             first.append(piece)
-            if sum(map(len, first)) >= limits.UPLOAD_PART_BYTES:
+            if sum(map(len, first)) >= UPLOAD_PART_BYTES:
                 return await self._upload(key, _Stream(first, pieces))
         await self.put(key, first)
         return sum(map(len, first))
 
     async def _upload(self, key: str, stream: _Stream) -> int:
         """Upload an object in parts, a bounded number at a time, and check its size."""
-        seconds = self._timeout_seconds * limits.UPLOAD_STALL_TIMEOUTS
+        seconds = self._timeout_seconds * UPLOAD_STALL_TIMEOUTS
         loop = asyncio.get_running_loop()
         with self._errors("write", key):
             async with asyncio.timeout(seconds) as limit:
@@ -124,8 +137,8 @@ class RemoteStore:
                         key,
                         stream,
                         use_multipart=True,
-                        chunk_size=limits.UPLOAD_PART_BYTES,
-                        max_concurrency=limits.UPLOAD_PARTS_AT_ONCE,
+                        chunk_size=UPLOAD_PART_BYTES,
+                        max_concurrency=UPLOAD_PARTS_AT_ONCE,
                     )
                 except Exception:
                     if stream.failure is not None:
@@ -156,8 +169,8 @@ class RemoteStore:
     async def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             check_key(key)
-        for first in range(0, len(keys), limits.DELETE_KEYS_MAX):
-            await self._delete(list(keys[first : first + limits.DELETE_KEYS_MAX]))
+        for first in range(0, len(keys), DELETE_KEYS_MAX):
+            await self._delete(list(keys[first : first + DELETE_KEYS_MAX]))
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[ObjectInfo]:
         check_prefix(prefix)
@@ -168,7 +181,7 @@ class RemoteStore:
             self._client,
             directory,
             offset=after or None,
-            chunk_size=limits.LIST_PAGE_OBJECTS,
+            chunk_size=LIST_PAGE_OBJECTS,
         ).__aiter__()
         last = ""
         while page := await self._page(pages, prefix):

@@ -23,7 +23,6 @@ from weakref import WeakValueDictionary
 from penstock.base.errors import InvalidSetting
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.base.urls import without_credentials, without_credentials_in
-from penstock.objects import limits
 from penstock.objects.directory import DirectoryStore
 from penstock.objects.memory import MemoryStore
 from penstock.objects.port import ObjectStore
@@ -31,6 +30,11 @@ from penstock.objects.port import ObjectStore
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as Client
+
+REQUEST_TIMEOUT_MS: Final = 10_000
+"""Default timeout of a request to a remote store."""
+CONNECT_TIMEOUT_MS: Final = 3_000
+"""Connect timeout of a remote store, within the request's timeout."""
 
 REMOTE_SCHEMES: Final = ("s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss")
 SETTING: Final = "diskless.storage.url"
@@ -43,7 +47,7 @@ def open_store(
     url: str,
     *,
     options: Mapping[str, str] = _NO_OPTIONS,
-    request_timeout_ms: int = limits.REQUEST_TIMEOUT_MS,
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     clock: Clock = SYSTEM_CLOCK,
 ) -> ObjectStore:
     """Open a store; every call makes a client with its own connections.
@@ -99,7 +103,7 @@ def remote_client(url: str, options: Mapping[str, str], request_timeout_ms: int)
     from obstore.store import from_url
 
     timeout = timedelta(milliseconds=request_timeout_ms)
-    connect = timedelta(milliseconds=min(request_timeout_ms, limits.CONNECT_TIMEOUT_MS))
+    connect = timedelta(milliseconds=min(request_timeout_ms, CONNECT_TIMEOUT_MS))
     client_options: ClientConfig = {"timeout": timeout, "connect_timeout": connect}
     if any(options.get(name, "").startswith("http://") for name in _ENDPOINTS):
         client_options["allow_http"] = True

@@ -8,7 +8,10 @@ implementations: memory, a directory, S3.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+LIST_PAGE_OBJECTS: Final = 1000
+"""Objects per step of a listing (S3's own page)."""
 
 Buffer = bytes | bytearray | memoryview
 

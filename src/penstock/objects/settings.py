@@ -11,6 +11,9 @@ from typing import Final
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
 
+DIRECTORY_THREADS: Final = 16
+"""Maximum number of parallel file calls of a directory store."""
+
 AUTO: Final = -1
 
 

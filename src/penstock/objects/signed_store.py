@@ -21,7 +21,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.base.errors import PenstockError
-from penstock.objects import limits
 from penstock.objects.errors import (
     THROTTLED_STATUS,
     ObjectNotFound,
@@ -33,6 +32,13 @@ from penstock.objects.errors import (
 from penstock.objects.signing import range_header
 from penstock.objects.threads import Threads
 from penstock.records.extents import SignedRange
+
+SIGNED_READS: Final = 16
+"""Maximum number of parallel reads by signed URLs, each with its own thread and connection."""
+SIGNED_READS_WAITING_MAX: Final = 1024
+"""Maximum number of reads that wait for such a thread; more are rejected as throttled."""
+REFUSAL_BYTES_MAX: Final = 4096
+"""Bytes of an error response that are searched for its code."""
 
 _TROUBLE: Final = (OSError, http.client.HTTPException)
 _CODE: Final = re.compile(rb"<Code>([A-Za-z]{1,64})</Code>")
@@ -52,8 +58,8 @@ class SignedStore:
         self._timeout_seconds = request_timeout_ms / 1000
         self._threads = Threads(
             "signed-read",
-            threads_max=limits.SIGNED_READS,
-            waiting_max=limits.SIGNED_READS_WAITING_MAX,
+            threads_max=SIGNED_READS,
+            waiting_max=SIGNED_READS_WAITING_MAX,
         )
         self._idle: dict[str, list[http.client.HTTPConnection]] = {}
         self._open: set[http.client.HTTPConnection] = set()
@@ -148,7 +154,7 @@ class SignedStore:
     ) -> PenstockError:
         """Return the error of a response without the range, with the response's error code only,
         as its text may repeat the signed URL."""
-        found = _CODE.search(response.read(limits.REFUSAL_BYTES_MAX))
+        found = _CODE.search(response.read(REFUSAL_BYTES_MAX))
         code = found[1].decode() if found else ""
         status = response.status
         if status == HTTPStatus.NOT_FOUND and code != "NoSuchBucket":

@@ -24,9 +24,8 @@ from typing import Final
 from urllib.parse import parse_qs, quote, urlsplit
 
 from penstock.base.urls import without_credentials, without_credentials_in
-from penstock.objects import limits
 from penstock.objects.errors import StoreRefused
-from penstock.objects.opening import remote_client
+from penstock.objects.opening import REQUEST_TIMEOUT_MS, remote_client
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _PROBE: Final = "probe"
@@ -128,7 +127,7 @@ def signer_of(url: str, options: Mapping[str, str], environment: Mapping[str, st
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 
-    client = remote_client(url, options, limits.REQUEST_TIMEOUT_MS)
+    client = remote_client(url, options, REQUEST_TIMEOUT_MS)
     if not isinstance(client, S3Store):
         raise StoreRefused(f"{place}: only URLs of S3 and what speaks as it does are signed")
     given = [client.config.get(name) or environment.get(f"AWS_{name.upper()}") for name in _KEYS]

@@ -7,14 +7,13 @@ one failed request must not fail the others of its call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError, PenstockError
-from penstock.base.metrics import Histogram
+from penstock.base.metrics import Histogram, Metrics, Sample, counter, gauge, histogram
+from penstock.base.retry import Backoff
 from penstock.base.system import Clock, Randomness
-from penstock.objects import limits
 from penstock.objects.errors import (
     ObjectTruncated,
     StoreClosed,
@@ -25,23 +24,28 @@ from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Admission, Pool
 from penstock.objects.port import ObjectReader
 from penstock.objects.rate_limit import TokenBucket
+from penstock.objects.threads import CLOSE_TIMEOUT_SECONDS
+
+GET_ATTEMPTS_MAX: Final = 3
+"""Maximum number of attempts of a read."""
+GET_BACKOFF: Final = Backoff(first_ms=50, steady=0.5)
+THROTTLED_PAUSES: Final = 4
+"""Factor of the pause after a throttled request."""
 
 Pause = Callable[[float], Awaitable[None]]
 Result = memoryview | PenstockError
 Future = asyncio.Future[Result]
 
 
-@dataclass(slots=True)
-class PathCounters:
-    """Counters of one path."""
-
-    seconds: Histogram = field(default_factory=Histogram)
-    rate_limit_seconds: Histogram = field(default_factory=Histogram)
-    read_bytes: int = 0
-    failures: int = 0
-    retries: int = 0
-    hedges: int = 0
-    hedges_won: int = 0
+class PathCounters(Metrics, prefix="penstock_objects_fetch_", labels=("path",)):
+    seconds = histogram("seconds", "Latency of successful requests, including retries and waits.")
+    read_bytes = counter("bytes_total", "Bytes read from the store.")
+    failures = counter("failures_total", "Requests that failed.")
+    retries = counter("retries_total", "Attempts after a first one.")
+    hedges = counter("hedges_total", "Slow requests made twice.")
+    hedges_won = counter("hedges_won_total", "Slow requests whose second was answered first.")
+    running = gauge("running", "Requests that run.")
+    waiting = gauge("waiting", "Requests that wait for their pool.")
 
 
 class Job(NamedTuple):
@@ -70,6 +74,7 @@ class StorePath:
         pause: Pause,
     ) -> None:
         self.counters = PathCounters()
+        self.rate_limit_seconds = Histogram()
         self.pool = pool
         self._store = store
         self._rate_limit = rate_limit
@@ -104,8 +109,12 @@ class StorePath:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=limits.CLOSE_TIMEOUT_SECONDS)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_SECONDS)
         return waiting
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        self.counters.running, self.counters.waiting = self.pool.running, self.pool.waiting
+        return self.counters.samples(name)
 
     def _start(self, job: Job) -> None:
         task = asyncio.get_running_loop().create_task(self._run(job))
@@ -140,12 +149,12 @@ class StorePath:
             job.future.set_result(result)
 
     async def _read(self, job: Job) -> memoryview:
-        for attempt in range(1, limits.GET_ATTEMPTS_MAX + 1):
+        for attempt in range(1, GET_ATTEMPTS_MAX + 1):
             await self._limit()
             try:
                 return await self._attempt(job)
             except StoreUnavailable as error:
-                if attempt == limits.GET_ATTEMPTS_MAX:
+                if attempt == GET_ATTEMPTS_MAX:
                     raise
                 self.counters.retries += 1
                 await self._pause(self._backoff(attempt, error))
@@ -155,14 +164,14 @@ class StorePath:
         if self._rate_limit is None:
             return
         wait = self._rate_limit.take(self._clock.monotonic())
-        self.counters.rate_limit_seconds.observe(wait)
+        self.rate_limit_seconds.observe(wait)
         if wait > 0.0:
             await self._pause(wait)
 
     def _backoff(self, attempt: int, error: StoreUnavailable) -> float:
         chance = self._randomness.uniform()
-        seconds = limits.GET_BACKOFF.pause_seconds(attempt, chance=chance)
-        return seconds * limits.THROTTLED_PAUSES if isinstance(error, StoreThrottled) else seconds
+        seconds = GET_BACKOFF.pause_seconds(attempt, chance=chance)
+        return seconds * THROTTLED_PAUSES if isinstance(error, StoreThrottled) else seconds
 
     async def _attempt(self, job: Job) -> memoryview:
         began = self._clock.monotonic()

@@ -12,10 +12,12 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from penstock.objects import limits
 from penstock.objects.errors import StoreClosed, StoreThrottled
+
+CLOSE_TIMEOUT_SECONDS: Final = 10.0
+"""Time that closing waits for running calls."""
 
 T = TypeVar("T")
 _Complete = Callable[[Any, BaseException | None], None]
@@ -70,7 +72,7 @@ class Threads:
             if not self._outstanding:
                 finished.set()
         try:
-            await asyncio.wait_for(finished.wait(), limits.CLOSE_TIMEOUT_SECONDS)
+            await asyncio.wait_for(finished.wait(), CLOSE_TIMEOUT_SECONDS)
         except TimeoutError:
             return  # A call hangs in the file system; its thread is a daemon.
         finally:

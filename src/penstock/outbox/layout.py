@@ -21,16 +21,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPath, shown
+from penstock.outbox.paths import PATH_CHARS_MAX
+
+PARTITION_ID_CHARS_MAX: Final = 200
+"""Longest partition id; a file name has at most 255 bytes, some reserved for sidecars."""
+BATCH_ID_CHARS_MAX: Final = 64
+"""Longest batch id: twice a UUID in hexadecimal digits."""
+AT_MS_MAX: Final = 253_402_300_799_999
+"""Last millisecond of the year 9999, the last with four digits."""
 
 DATA_FILE: Final = "data.bin"
 TEMPORARY_PREFIX: Final = "data.bin.tmp."
 BATCH_PREFIX: Final = "batch-"
 HOUR_MS: Final = 3_600_000
 
-PARTITION_PATTERN: Final = rf"[A-Za-z0-9._=\-]{{1,{limits.PARTITION_ID_CHARS_MAX}}}"
-BATCH_PATTERN: Final = rf"[A-Za-z0-9_\-]{{1,{limits.BATCH_ID_CHARS_MAX}}}"
+PARTITION_PATTERN: Final = rf"[A-Za-z0-9._=\-]{{1,{PARTITION_ID_CHARS_MAX}}}"
+BATCH_PATTERN: Final = rf"[A-Za-z0-9_\-]{{1,{BATCH_ID_CHARS_MAX}}}"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTITION: Final = re.compile(PARTITION_PATTERN, re.ASCII)
@@ -71,7 +78,7 @@ def check_partition_id(text: object) -> str:
     if not _PARTITION.fullmatch(text):
         raise InvalidPartitionId(
             text,
-            f"must be 1 to {limits.PARTITION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ = -"
+            f"must be 1 to {PARTITION_ID_CHARS_MAX} characters of A-Z a-z 0-9 . _ = -"
             f" and has {len(text)}",
         )
     if text in {".", ".."}:
@@ -90,8 +97,7 @@ def check_batch_id(text: object) -> str:
     if not _BATCH.fullmatch(text):
         raise InvalidBatchId(
             text,
-            f"must be 1 to {limits.BATCH_ID_CHARS_MAX} characters of A-Z a-z 0-9 _ -"
-            f" and has {len(text)}",
+            f"must be 1 to {BATCH_ID_CHARS_MAX} characters of A-Z a-z 0-9 _ - and has {len(text)}",
         )
     return text
 
@@ -104,8 +110,8 @@ def hour_directory(partition_id: str, at_ms: int) -> str:
         InvalidPath: `at_ms` is before 1970 or after the year 9999.
     """
     check_partition_id(partition_id)
-    if not isinstance(at_ms, int) or not 0 <= at_ms <= limits.AT_MS_MAX:
-        raise InvalidPath(at_ms, f"at_ms must be a whole number from 0 to {limits.AT_MS_MAX}")
+    if not isinstance(at_ms, int) or not 0 <= at_ms <= AT_MS_MAX:
+        raise InvalidPath(at_ms, f"at_ms must be a whole number from 0 to {AT_MS_MAX}")
     at = _EPOCH + timedelta(milliseconds=at_ms)
     return f"{partition_id}/year={at.year:04}/month={at.month:02}/day={at.day:02}/hour={at.hour:02}"
 
@@ -146,8 +152,8 @@ def parse_directory(relative: str) -> PayloadLocation:
     Raises:
         InvalidPath: the path is not a result of `batch_directory`.
     """
-    if len(relative) > limits.PATH_CHARS_MAX:
-        raise InvalidPath(relative, f"has {len(relative)} of {limits.PATH_CHARS_MAX} characters")
+    if len(relative) > PATH_CHARS_MAX:
+        raise InvalidPath(relative, f"has {len(relative)} of {PATH_CHARS_MAX} characters")
     found = _DIRECTORY.fullmatch(relative)
     if found is None:
         raise InvalidPath(relative, "is not <partition>/year=/month=/day=/hour=/batch-<id>")

@@ -16,8 +16,10 @@ import os
 from typing import Final
 
 from penstock.base.files import open_no_follow
-from penstock.outbox import limits
 from penstock.outbox.errors import PathEscapes, PayloadMissing, storage_error
+
+PATH_CHARS_MAX: Final = 512
+"""Longest path of a payload below the root; `layout` needs at most 325."""
 
 RESOLVE_NO_MAGICLINKS: Final = 0x02
 RESOLVE_NO_SYMLINKS: Final = 0x04
@@ -70,8 +72,8 @@ def check_relative(relative: str) -> str:
     Raises:
         PathEscapes: it is absolute, too long, or has an empty, `.`, `..` or NUL component.
     """
-    if len(relative) > limits.PATH_CHARS_MAX:
-        raise PathEscapes(relative, f"has {len(relative)} of {limits.PATH_CHARS_MAX} characters")
+    if len(relative) > PATH_CHARS_MAX:
+        raise PathEscapes(relative, f"has {len(relative)} of {PATH_CHARS_MAX} characters")
     if "\0" in relative:
         raise PathEscapes(relative, "has a NUL")
     for component in relative.split("/"):

@@ -29,13 +29,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.base.errors import InvalidError
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPayload, InvalidPointer, shown
 from penstock.outbox.layout import (
     check_batch_id,
     check_partition_id,
     parse_path,
 )
+
+CODEC_CHARS_MAX: Final = 32
+"""Longest name of a codec."""
+POINTER_BYTES_MAX: Final = 4096
+"""Longest accepted pointer; `pointer` writes at most about 800 bytes."""
+COUNT_MAX: Final = 2**63 - 1
+"""Largest size and event count of a pointer, as a signed 64-bit column."""
 
 HEADER_KIND: Final = "penstock-outbox"
 HEADER_MESSAGE_ID: Final = "message-id"
@@ -46,7 +52,7 @@ HEADER_CRC32C: Final = "crc32c"
 KIND_POINTER: Final = b"pointer"
 KIND_INLINE: Final = b"inline"
 
-CODEC_PATTERN: Final = rf"[A-Za-z0-9._+\-]{{1,{limits.CODEC_CHARS_MAX}}}"
+CODEC_PATTERN: Final = rf"[A-Za-z0-9._+\-]{{1,{CODEC_CHARS_MAX}}}"
 _CODEC: Final = re.compile(CODEC_PATTERN, re.ASCII)
 _CRC: Final = re.compile(r"[0-9a-fA-F]{8}", re.ASCII)
 _COUNT: Final = re.compile(rb"[0-9]{1,19}")
@@ -97,8 +103,7 @@ def check_codec(text: object) -> str:
     """
     if not isinstance(text, str) or not _CODEC.fullmatch(text):
         raise InvalidPayload(
-            f"codec {shown(text)}: must be 1 to {limits.CODEC_CHARS_MAX} characters"
-            " of A-Z a-z 0-9 . _ + -"
+            f"codec {shown(text)}: must be 1 to {CODEC_CHARS_MAX} characters of A-Z a-z 0-9 . _ + -"
         )
     return text
 
@@ -110,7 +115,7 @@ def check_event_count(count: object) -> int:
         InvalidPayload: it is not a whole number from 0 to 2^63 - 1.
     """
     if not _is_count(count):
-        raise InvalidPayload(f"event count {shown(count)}: must be 0 to {limits.COUNT_MAX}")
+        raise InvalidPayload(f"event count {shown(count)}: must be 0 to {COUNT_MAX}")
     return int(count)  # type: ignore[call-overload, no-any-return]
 
 
@@ -142,8 +147,8 @@ def decode_pointer(data: bytes | memoryview) -> Pointer:
         InvalidPointer: too long, not JSON, a key missing or of the wrong type, or the path
             contradicts the ids.
     """
-    if len(data) > limits.POINTER_BYTES_MAX:
-        raise InvalidPointer(f"has {len(data)} bytes of at most {limits.POINTER_BYTES_MAX}")
+    if len(data) > POINTER_BYTES_MAX:
+        raise InvalidPointer(f"has {len(data)} bytes of at most {POINTER_BYTES_MAX}")
     try:
         fields = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
@@ -174,13 +179,13 @@ def _text(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limits.COUNT_MAX
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MAX
 
 
 def _count(fields: Mapping[str, Any], key: str) -> int:
     value = fields.get(key)
     if not _is_count(value):
-        raise InvalidPointer(f"{key} is {shown(value)}: must be 0 to {limits.COUNT_MAX}")
+        raise InvalidPointer(f"{key} is {shown(value)}: must be 0 to {COUNT_MAX}")
     return int(value)  # type: ignore[arg-type]
 
 

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPointer, shown
 from penstock.outbox.layout import BATCH_PATTERN, DATA_FILE, PARTITION_PATTERN
-from penstock.outbox.pointer import CODEC_PATTERN
+from penstock.outbox.pointer import CODEC_PATTERN, POINTER_BYTES_MAX
 
 POINTER_SCHEMA: Final = pa.schema(
     [
@@ -79,7 +78,7 @@ def _lines(values: Any) -> Any:
     """Join pointers to one buffer of lines. Each value must begin and end as an object, so that as
     many rows as values means one row of each."""
     _refuse(pc.is_null(values), "the value is null")
-    _refuse(pc.greater(pc.binary_length(values), limits.POINTER_BYTES_MAX), "is too long")
+    _refuse(pc.greater(pc.binary_length(values), POINTER_BYTES_MAX), "is too long")
     try:
         text = pc.utf8_trim(values.cast(pa.large_string()), " \t\r\n")
     except pa.ArrowInvalid as error:

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import INT_MAX, LONG_MAX, check, setting
-from penstock.outbox import limits
+
+PAYLOAD_BYTES_MAX: Final = 1 << 30
+"""Largest payload."""
+THRESHOLD_BYTES: Final = 64 << 10
+"""Largest payload that `send` puts into the record itself, which saves a file's two syncs; a topic
+accepts records of up to 1 MiB."""
+INLINE_BYTES_MAX: Final = 16 << 20
+"""Largest threshold that can be set."""
+IN_FLIGHT_BYTES: Final = 256 << 20
+"""Payload bytes of writes in progress."""
+IN_FLIGHT_OPERATIONS: Final = 16
+"""Writes in progress, including those whose pointer is being published."""
+PENDING_MAX: Final = 1024
+"""Writes that wait for admission."""
+IO_THREADS: Final = 8
+"""Threads that perform file calls."""
+ACQUIRE_TIMEOUT_MS: Final = 30_000
+"""Longest wait for admission."""
+WRITE_TIMEOUT_MS: Final = 60_000
+"""Longest time that a caller waits for its file, including all attempts."""
+PUBLISH_TIMEOUT_MS: Final = 60_000
+"""Longest time that a caller waits for its record's acknowledgement."""
+ATTEMPTS_MAX: Final = 5
+"""Attempts of one write."""
+BACKOFF_FIRST_MS: Final = 20
+"""Ceiling of the pause before the second attempt; it doubles up to `BACKOFF_MAX_MS`."""
+BACKOFF_MAX_MS: Final = 2_000
+PUBLISH_QUEUE_RECORDS: Final = 8192
+"""Records that wait to be published."""
+PUBLISH_QUEUE_BYTES: Final = 64 << 20
+"""Bytes of keys and values that wait to be published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,52 +67,48 @@ class OutboxSettings:
         choices=("owner", "group", "all"),
     )  # fmt: skip
     threshold_bytes: int = setting(
-        limits.THRESHOLD_BYTES, "Largest payload that is sent in the record itself; larger ones"
+        THRESHOLD_BYTES, "Largest payload that is sent in the record itself; larger ones"
         " are written to files. Must be below the topic's max.message.bytes. -1 writes all to"
-        " files.", -1, limits.INLINE_BYTES_MAX, name="outbox.inline.threshold.bytes",
+        " files.", -1, INLINE_BYTES_MAX, name="outbox.inline.threshold.bytes",
     )  # fmt: skip
     payload_bytes_max: int = setting(
-        limits.PAYLOAD_BYTES_MAX, "Largest payload; a larger one is rejected.", 1, 1 << 40
+        PAYLOAD_BYTES_MAX, "Largest payload; a larger one is rejected.", 1, 1 << 40
     )
     in_flight_bytes: int = setting(
-        limits.IN_FLIGHT_BYTES, "Payload bytes of writes in progress. A larger payload counts as"
+        IN_FLIGHT_BYTES, "Payload bytes of writes in progress. A larger payload counts as"
         " this, and runs alone.", 1, 1 << 40,
     )  # fmt: skip
     in_flight_operations: int = setting(
-        limits.IN_FLIGHT_OPERATIONS, "Writes in progress, including those whose pointer is being"
+        IN_FLIGHT_OPERATIONS, "Writes in progress, including those whose pointer is being"
         " published.", 1, 4096,
     )  # fmt: skip
     pending_max: int = setting(
-        limits.PENDING_MAX, "Writes that wait for admission; further ones are rejected.",
+        PENDING_MAX, "Writes that wait for admission; further ones are rejected.",
         0, INT_MAX,
     )  # fmt: skip
-    io_threads: int = setting(limits.IO_THREADS, "Threads that perform file calls.", 1, 256)
-    acquire_timeout_ms: int = setting(
-        limits.ACQUIRE_TIMEOUT_MS, "Longest wait for admission.", 1, INT_MAX
-    )
+    io_threads: int = setting(IO_THREADS, "Threads that perform file calls.", 1, 256)
+    acquire_timeout_ms: int = setting(ACQUIRE_TIMEOUT_MS, "Longest wait for admission.", 1, INT_MAX)
     write_timeout_ms: int = setting(
-        limits.WRITE_TIMEOUT_MS, "Longest time that a caller waits for its file, including"
+        WRITE_TIMEOUT_MS, "Longest time that a caller waits for its file, including"
         " admission and all attempts. The write continues after it, and keeps its memory and its"
         " share of the limits.", 1, INT_MAX,
     )  # fmt: skip
     publish_timeout_ms: int = setting(
-        limits.PUBLISH_TIMEOUT_MS, "Longest time that a caller waits for its record's"
+        PUBLISH_TIMEOUT_MS, "Longest time that a caller waits for its record's"
         " acknowledgement.", 1, INT_MAX,
     )  # fmt: skip
-    attempts_max: int = setting(limits.ATTEMPTS_MAX, "Attempts of one write.", 1, 1000)
+    attempts_max: int = setting(ATTEMPTS_MAX, "Attempts of one write.", 1, 1000)
     backoff_first_ms: int = setting(
-        limits.BACKOFF_FIRST_MS, "Ceiling of the pause before the second attempt; it doubles with"
+        BACKOFF_FIRST_MS, "Ceiling of the pause before the second attempt; it doubles with"
         " every further one.", 1, INT_MAX,
     )  # fmt: skip
-    backoff_max_ms: int = setting(
-        limits.BACKOFF_MAX_MS, "Longest pause between attempts.", 1, INT_MAX
-    )
+    backoff_max_ms: int = setting(BACKOFF_MAX_MS, "Longest pause between attempts.", 1, INT_MAX)
     publish_queue_records: int = setting(
-        limits.PUBLISH_QUEUE_RECORDS, "Records that wait to be published; further ones are"
+        PUBLISH_QUEUE_RECORDS, "Records that wait to be published; further ones are"
         " rejected.", 1, INT_MAX,
     )  # fmt: skip
     publish_queue_bytes: int = setting(
-        limits.PUBLISH_QUEUE_BYTES, "Bytes of keys and values that wait to be published; further"
+        PUBLISH_QUEUE_BYTES, "Bytes of keys and values that wait to be published; further"
         " ones are rejected.", 1, 1 << 40,
     )  # fmt: skip
 

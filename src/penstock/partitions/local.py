@@ -13,7 +13,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.partitions.errors import NotEnoughReplicas
+from penstock.base.errors import RetriableError
 from penstock.partitions.replica_state import ReplicaState
 from penstock.records import OffsetOutOfRange
 from penstock.records.appends import NO_APPEND, Opening
@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 
     Appends = list[tuple[Done, AppendResult]]
     Saving = asyncio.Future[StorageError | None]
+
+
+class NotEnoughReplicas(RetriableError):
+    """Fewer replicas are in sync than `min.insync.replicas` demands."""
+
+    code: ClassVar[str] = "not_enough_replicas"
+
 
 _ALL: Final = -1
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.pause import pause
-from penstock.partitions.errors import DeletionTimedOut
 from penstock.partitions.local import GroupCommits, LocalPartition
 from penstock.records import OffsetOutOfRange, OutOfOrderSequence
 from penstock.records.appends import NO_APPEND, Opening
@@ -30,6 +29,13 @@ if TYPE_CHECKING:
     from penstock.replication.service import ReplicatedLog
     from penstock.storage import Lease
     from penstock.storage.values import Later, OffsetAndTimestamp
+
+
+class DeletionTimedOut(RetriableError):
+    """Replicas did not delete the records within the client's timeout."""
+
+    code: ClassVar[str] = "request_timed_out"
+
 
 _LOOK_SECONDS: Final = 0.005
 REFUSED_BEFORE_MS: Final = 5_000

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.base.crc import Readable
 from penstock.records.errors import RecordTooLarge
-from penstock.records.limits import OPENED_REQUEST_BYTES_MAX
+
+OPENED_REQUEST_BYTES_MAX: Final = 512 << 20
+"""Most decompressed bytes of all batches of a produce request that a broker validates."""
 
 
 @dataclass(slots=True)

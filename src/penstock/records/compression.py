@@ -44,7 +44,9 @@ from penstock.records.framing import (
     snappy_size,
 )
 from penstock.records.header import Codec
-from penstock.records.limits import COMPRESSED_MEMBERS_MAX
+
+COMPRESSED_MEMBERS_MAX: Final = 1024
+"""Most gzip members in one batch; clients write one."""
 
 _GZIP_WINDOW: Final = 31
 _RAW_DEFLATE: Final = -15

@@ -27,7 +27,9 @@ import zstandard
 
 from penstock.records.errors import CorruptBatch
 from penstock.records.header import Codec
-from penstock.records.limits import SNAPPY_EXPANSION_MAX
+
+SNAPPY_EXPANSION_MAX: Final = 64
+"""Snappy's densest element writes 64 bytes from three; a larger claim is invalid."""
 
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES: Final = 16

@@ -41,7 +41,9 @@ from penstock.records.errors import (
     TransactionalBatch,
     UnsupportedCodec,
 )
-from penstock.records.limits import BATCHES_MAX
+
+BATCHES_MAX: Final = 1 << 20
+"""Batches in one buffer: 64 MiB of the smallest possible batches."""
 
 HEADER_BYTES: Final = 61
 LENGTH_OVERHEAD_BYTES: Final = 12

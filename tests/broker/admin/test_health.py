@@ -11,8 +11,7 @@ import pytest
 from penstock.base.errors import UnavailableError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.broker.admin import AdminServer
-from penstock.broker.admin.health import check_disk
-from penstock.broker.limits import READINESS_KEPT_SECONDS
+from penstock.broker.admin.health import READINESS_KEPT_SECONDS, check_disk
 from penstock.broker.server import BrokerServer
 from penstock.control import MemoryControlPlane
 from penstock.security import CLUSTER

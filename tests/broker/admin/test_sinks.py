@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
+from penstock.broker.batch_commits.manifest import MANIFEST_BYTES_MAX
 from penstock.records.columnar import decode_batches
 from penstock.testing import Broker
 from tests.broker.batch_commits.sink_client import Part, SinkClient, client_of, encode_blob, log_of

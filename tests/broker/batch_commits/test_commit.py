@@ -22,8 +22,13 @@ from penstock.broker.batch_commits.commit import (
     schedule,
 )
 from penstock.broker.batch_commits.errors import TargetBehind
-from penstock.broker.batch_commits.limits import TARGET_RECORDS_MAX
-from penstock.broker.batch_commits.manifest import Blob, Manifest, Section, TopicIdPartition
+from penstock.broker.batch_commits.manifest import (
+    TARGET_RECORDS_MAX,
+    Blob,
+    Manifest,
+    Section,
+    TopicIdPartition,
+)
 from penstock.control import SinkCommit, SinkState, SinkTarget
 
 T = UUID(int=1)

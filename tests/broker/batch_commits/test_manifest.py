@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.broker.batch_commits.errors import InvalidCommit
-from penstock.broker.batch_commits.limits import TARGET_RECORDS_MAX
 from penstock.broker.batch_commits.manifest import (
+    TARGET_RECORDS_MAX,
     Manifest,
     check_blob_name,
     check_query,

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.broker.batch_commits.commit import Run
 from penstock.broker.batch_commits.errors import CorruptBlob
-from penstock.broker.batch_commits.limits import PIECES_PER_TURN_MAX
 from penstock.broker.batch_commits.manifest import TopicIdPartition
-from penstock.broker.batch_commits.pieces import PieceReader
+from penstock.broker.batch_commits.pieces import PIECES_PER_TURN_MAX, PieceReader
 from penstock.control.values import SEQUENCES
 from penstock.records import InvalidRecord, split_batches, verify_crc
 from penstock.storage import LogConfig

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.broker.quotas.entities import text_of
-from penstock.broker.quotas.limits import CLIENTS_MAX, METERS_MAX
 from penstock.broker.quotas.rates import Windows
-from penstock.broker.quotas.table import QuotaTable
+from penstock.broker.quotas.table import CLIENTS_MAX, METERS_MAX, QuotaTable
 
 WINDOWS = Windows(samples=11, window_ms=1000)
 ORDER: list[Mapping[str, str | None]] = [

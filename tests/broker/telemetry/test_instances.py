@@ -10,6 +10,7 @@ import pytest
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, InvalidConfig
 from penstock.broker.telemetry.instances import (
+    INSTANCES_MAX,
     Instance,
     Instances,
     TelemetryTooLarge,
@@ -17,7 +18,6 @@ from penstock.broker.telemetry.instances import (
     UnknownSubscription,
     UnsupportedCompression,
 )
-from penstock.broker.telemetry.limits import INSTANCES_MAX
 from penstock.broker.telemetry.subscriptions import (
     ATTRIBUTES,
     Subscription,

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.telemetry.limits import ATTRIBUTES_MAX, POINTS_MAX, TEXT_CHARACTERS_MAX
-from penstock.broker.telemetry.otlp import InvalidMetrics, Point, points
+from penstock.broker.telemetry.otlp import (
+    ATTRIBUTES_MAX,
+    POINTS_MAX,
+    TEXT_CHARACTERS_MAX,
+    InvalidMetrics,
+    Point,
+    points,
+)
 from tests.broker.telemetry.pushes import field, gauge, point, pushed, total
 
 

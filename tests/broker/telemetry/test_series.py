@@ -6,9 +6,13 @@ from uuid import UUID
 
 from penstock.base.metrics import render
 from penstock.broker.telemetry.instances import Instance
-from penstock.broker.telemetry.limits import CLIENTS_MAX, SERIES_PER_CLIENT_MAX
 from penstock.broker.telemetry.otlp import Point
-from penstock.broker.telemetry.series import ClientSeries, instance_text
+from penstock.broker.telemetry.series import (
+    CLIENTS_MAX,
+    SERIES_PER_CLIENT_MAX,
+    ClientSeries,
+    instance_text,
+)
 from penstock.broker.telemetry.subscriptions import ATTRIBUTES
 
 NAME = "org.apache.kafka.producer.connection.creation.total"
@@ -75,7 +79,7 @@ def test_clients_and_their_series_are_bounded() -> None:
     points = [Point(f"p{number}", (), 1, False, False) for number in range(SERIES_PER_CLIENT_MAX)]
     more = [Point("more", (), 1, False, False), Point("p1", (), 7, False, False)]
     series.take(client(1), [*points, *more], 0)
-    assert (len(series), series.dropped) == (SERIES_PER_CLIENT_MAX, 1)
+    assert (len(series), series.metrics.dropped) == (SERIES_PER_CLIENT_MAX, 1)
     assert ("kafka_client_p1", 7) in shown(series)
     for number in range(CLIENTS_MAX):
         series.take(client(number + 2), more, 0)

@@ -12,9 +12,8 @@ import pytest
 from penstock.base.errors import BugError
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.consolidation import Choice, Rules, Selection, choose
-from penstock.diskless.consolidation.choosing import Page
-from penstock.diskless.consolidation.limits import PAGE_EXTENTS
-from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.diskless.consolidation.choosing import PAGE_EXTENTS, Page
+from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
 
 NOW_MS = 1_000_000

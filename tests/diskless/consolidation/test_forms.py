@@ -11,8 +11,7 @@ from penstock.control import DisklessPlane, SqliteControlPlane
 from penstock.control.postgres import PostgresControlPlane
 from penstock.diskless.consolidation import Consolidator
 from penstock.diskless.gc import Collection
-from penstock.diskless.limits import RUN_EXTENTS_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import RUN_EXTENTS_MAX, DisklessSettings
 from penstock.diskless.verification import Verifier
 from penstock.objects import DirectoryStore, ObjectStore, open_store
 from tests.diskless.consolidation.bed import START_MS, TOPIC, Bed, Sent, produced

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.archive import limits, segments
+from penstock.archive import segments
 from penstock.archive.errors import CorruptObject
-from penstock.archive.segments import build_segment, write_segment
+from penstock.archive.segments import CHUNK_EXTENTS_MAX, READS_AT_ONCE, build_segment, write_segment
 from penstock.base.errors import BugError
 from penstock.control import MemoryControlPlane
 from penstock.objects import MemoryStore, ObjectNotFound, StoreUnavailable
@@ -111,7 +111,7 @@ async def test_parts_are_bounded_and_read_alike(
 
 
 async def test_few_ranges_are_read_at_once(bed: Bed) -> None:
-    for number in range(limits.CHUNK_EXTENTS_MAX + 10):
+    for number in range(CHUNK_EXTENTS_MAX + 10):
         await bed.write(Sent(produced(b"%d" % number)))
     under_way = most = reads = 0
 
@@ -126,8 +126,8 @@ async def test_few_ranges_are_read_at_once(bed: Bed) -> None:
 
     segment = await build_segment(read, await bed.extents(), KEY)
     assert b"".join(segment.pieces) == await bed.consumed()
-    assert most == limits.READS_AT_ONCE
-    assert reads == limits.CHUNK_EXTENTS_MAX + 10
+    assert most == READS_AT_ONCE
+    assert reads == CHUNK_EXTENTS_MAX + 10
 
 
 async def damaged(bed: Bed, extent: Extent, at: int) -> MemoryStore:

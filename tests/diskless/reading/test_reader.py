@@ -11,9 +11,9 @@ import pytest
 from penstock.base.errors import PenstockError
 from penstock.control import ControlUnavailable
 from penstock.control.batch_index.values import CommitAnswer, PartitionKey, Watermarks
-from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import PartitionGone
-from penstock.diskless.reading.reader import Reader, Want
+from penstock.diskless.reading.reader import READ_ATTEMPTS_MAX, Reader, Want
+from penstock.diskless.reading.ready import FAILURE_SECONDS
 from penstock.objects import LaggingConsumerRejected, StoreUnavailable
 from penstock.objects.fetch_paths import ObjectRange
 from penstock.records import OffsetOutOfRange, split_batches
@@ -183,7 +183,7 @@ async def test_an_offset_out_of_range_is_refused_by_the_plane(bed: ReaderBed) ->
     await bed.load((0, 4, ALL))
     with pytest.raises(OffsetOutOfRange, match=r"offset 4 is not within \[0, 3\]"):
         bed.read(0, 4)
-    bed.clock.ms += int(limits.FAILURE_SECONDS * 1000)
+    bed.clock.ms += int(FAILURE_SECONDS * 1000)
     assert bed.read(0, 4) is None
 
 
@@ -210,7 +210,7 @@ async def test_a_failed_object_ends_its_partition_alone(bed: ReaderBed) -> None:
     # Not before its time is over.
     bed.reader.load([Want((TOPIC, 0), 1, ALL)], ALL)
     assert len(bed.paths.calls) == 1
-    bed.clock.ms += int(limits.FAILURE_SECONDS * 1000)
+    bed.clock.ms += int(FAILURE_SECONDS * 1000)
     await bed.load((0, 1, ALL))
     assert bed.offsets(0, 1) == [1, 2]
 
@@ -232,7 +232,7 @@ async def test_an_object_that_is_lost_is_an_error_and_no_loop(bed: ReaderBed) ->
     with pytest.raises(PenstockError) as raised:
         bed.read(0, 0)
     assert raised.value.code == "kafka_storage_error"
-    assert len(bed.paths.calls) == limits.READ_ATTEMPTS_MAX
+    assert len(bed.paths.calls) == READ_ATTEMPTS_MAX
 
 
 async def test_a_rejected_consumer_waits_without_an_error(bed: ReaderBed) -> None:
@@ -244,7 +244,7 @@ async def test_a_rejected_consumer_waits_without_an_error(bed: ReaderBed) -> Non
     bed.reader.load([Want((TOPIC, 0), 0, ALL)], ALL)
     assert len(bed.paths.calls) == 1
     bed.paths.errors.clear()
-    bed.clock.ms += int(limits.FAILURE_SECONDS * 1000)
+    bed.clock.ms += int(FAILURE_SECONDS * 1000)
     await bed.load((0, 0, ALL))
     assert bed.offsets(0, 0) == [0, 1, 2]
 

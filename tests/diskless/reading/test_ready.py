@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from penstock.archive.assembly import Run
 from penstock.diskless.reading.errors import Unreadable
-from penstock.diskless.reading.limits import FAILURE_SECONDS, READY_PER_PARTITION_MAX
-from penstock.diskless.reading.ready import Ready
+from penstock.diskless.reading.ready import FAILURE_SECONDS, READY_PER_PARTITION_MAX, Ready
 from tests.diskless.reading.extents import KEY, TOPIC
 
 OTHER = (TOPIC, 1)

@@ -19,8 +19,8 @@ from penstock.diskless.errors import (
     WriteFailed,
     WriteTimedOut,
 )
-from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX
 from penstock.diskless.writing import accumulator
+from penstock.diskless.writing.accumulator import ATTEMPTS_AT_ONCE_MAX
 from penstock.diskless.writing.effects import (
     CommitObject,
     Finished,

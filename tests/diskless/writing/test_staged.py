@@ -10,9 +10,10 @@ from penstock.archive.formats.wal import decode_footer, decode_header
 from penstock.control import StaleBroker
 from penstock.control.batch_index.values import ObjectCommit
 from penstock.diskless.errors import WriteFailed
-from penstock.diskless.limits import STAGED_PUT_ATTEMPTS_MAX, STAGED_PUTS_AT_ONCE_MAX
+from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX
 from penstock.diskless.writing import ObjectPlace, StagedObjects
 from penstock.diskless.writing import staged as staged_module
+from penstock.diskless.writing.staged import STAGED_PUT_ATTEMPTS_MAX
 from tests.diskless.submissions import Sent
 from tests.diskless.world import BROKER, World
 

@@ -16,8 +16,14 @@ from typing import Any
 import pytest
 
 from penstock.base.crc import crc32c
-from penstock.host import limits
 from penstock.host.server.agent import HostAgent
+from penstock.host.server.connection import (
+    ANSWER_BACKLOG_BYTES_MAX,
+    ANSWER_STALL_MS,
+    FRAME_BYTES_PER_MS_MIN,
+    FRAME_GRACE_MS,
+    TURN_BYTES,
+)
 from penstock.host.server.settings import HostSettings
 from penstock.wire.frames import (
     ACCEPTED,
@@ -422,9 +428,7 @@ async def test_half_a_frame_and_then_nothing(folder: Path) -> None:
                 await half.send(checked(0, b"x" * 200_000)[:size])
                 await other.send(data(0))
                 await other.expect(ACCEPTED)
-                clock.ahead += (
-                    limits.FRAME_GRACE_MS + 200_016 / limits.FRAME_BYTES_PER_MS_MIN
-                ) / 1e3
+                clock.ahead += (FRAME_GRACE_MS + 200_016 / FRAME_BYTES_PER_MS_MIN) / 1e3
                 failed = await half.expect(FAILED)
                 assert "took too long" in failed.reason
                 assert await half.ended() == []
@@ -451,12 +455,12 @@ async def test_one_that_reads_no_answers(folder: Path) -> None:
                     stuck += 1
                 await asyncio.sleep(0.001)
             (held,) = [c for c in agent.connections if c.machine.client_name == "slow"]
-            most = limits.ANSWER_BACKLOG_BYTES_MAX + 2 * limits.TURN_BYTES
-            assert limits.ANSWER_BACKLOG_BYTES_MAX < len(held._backlog) < most
+            most = ANSWER_BACKLOG_BYTES_MAX + 2 * TURN_BYTES
+            assert ANSWER_BACKLOG_BYTES_MAX < len(held._backlog) < most
             assert agent.connections.bytes_in < sent, "the agent has stopped reading"
             await other.send(data(0))
             await other.expect(ACCEPTED)
-            clock.ahead += limits.ANSWER_STALL_MS / 1000
+            clock.ahead += ANSWER_STALL_MS / 1000
             await until(lambda: held.closed)
             await other.send(data(1))
             while (header := await other.header()).type == PING:

@@ -464,10 +464,10 @@ async def test_a_client_that_leaves_in_the_middle() -> None:
             "POST", "/v1/ingest", b"x" * 9_000, {"content-type": OCTETS}, length=9_500
         )
         assert agent.http is not None
-        await until(lambda: agent.http is not None and agent.http.in_flight)
+        await until(lambda: agent.http is not None and agent.http.metrics.in_flight)
         await until(lambda: agent.http and agent.http._producer.window.available[2] < 1_001)
         await browser.close()
-        await until(lambda: agent.http is not None and not agent.http.in_flight)
+        await until(lambda: agent.http is not None and not agent.http.metrics.in_flight)
         assert (await ingest(agent, b"x" * 9_000)).status == 200
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from penstock.client.producer_partitions import Pieces
 from penstock.host import limits as host_limits
 from penstock.host.port import ChunkFormat
-from penstock.host.sinks import limits
 from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_batches
+from penstock.host.sinks.log import LOG_MESSAGE_BYTES_MAX
 from penstock.records import InvalidRecord, RecordTooLarge, decode_header, verify_crc
 from penstock.records.columnar import decode_batches
 from tests.host.sinks.frames import NOW_MS, batch, frame
 
-MOST = limits.LOG_MESSAGE_BYTES_MAX
+MOST = LOG_MESSAGE_BYTES_MAX
 
 
 def whole(pieces: Pieces) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, RetriableError, UnavailableError
 from penstock.host.port import ACCEPTED, Failed
-from penstock.host.sinks import limits
+from penstock.host.sinks import outbox
 from penstock.host.sinks.outbox import OutboxSink, batch_id_of
 from tests.host.sinks.conftest import Sender
 from tests.host.sinks.frames import Fate, fates, frame
@@ -143,7 +143,7 @@ async def test_a_frame_that_was_sent_back_keeps_the_time_of_its_first_attempt() 
 async def test_the_times_of_frames_that_never_come_back_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "SENT_BACK_MAX", 2)
+    monkeypatch.setattr(outbox, "SENT_BACK_MAX", 2)
     sender, clock = Sender(), FakeClock()
     sink = OutboxSink(sender, clock=clock)
     sender.error = RetriableError("later")

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.base.metrics import Metric, render
-from penstock.spark.pipeline import metrics
-from penstock.spark.pipeline.metrics import PHASES, samples
+from penstock.base.metrics import render
+from penstock.spark.pipeline.metrics import PHASES, QueryMetrics, samples
 from penstock.spark.pipeline.state import QueryState
 from tests.spark.pipeline.test_progress import ORDERS, WINDOWS
 
@@ -57,7 +56,7 @@ def test_one_phase_at_a_time() -> None:
 
 
 def test_every_metric_is_written() -> None:
-    declared = {value.name for value in vars(metrics).values() if isinstance(value, Metric)}
+    declared = {metric.name for metric in QueryMetrics.metrics.values()}
     written = {sample.metric.name for sample in samples("shop", [ORDERS])}
     assert written == declared
     assert all(name.startswith("penstock_pipeline_") for name in declared)

@@ -10,6 +10,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from penstock.host import limits
 from penstock.host.port import ChunkFormat
+from penstock.host.server.connection import ANSWER_STALL_MS, FRAME_BYTES_PER_MS_MIN, FRAME_GRACE_MS
+from penstock.host.server_machine import RANGES_PER_FRAME_MAX
 from penstock.wire.frames import HEADER_BYTES_MAX, FrameType, Header
 from tests.wire.frames.vectors import REFUSED
 
@@ -74,7 +76,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert plain["header"] == f"{HEADER_BYTES_MAX} bytes"
     assert plain["chunks in a DATA_BATCH"] == str(limits.CHUNKS_PER_FRAME_MAX)
     assert plain["topics in a HELLO"] == str(limits.TOPICS_PER_HELLO_MAX)
-    assert plain["pairs in an ACCEPTED"] == str(limits.RANGES_PER_FRAME_MAX)
+    assert plain["pairs in an ACCEPTED"] == str(RANGES_PER_FRAME_MAX)
     assert plain["`reason`"] == f"{limits.REASON_CHARS_MAX} characters"
     assert plain["events in a frame"] == "2³¹ - 1"
     assert limits.EVENTS_PER_FRAME_MAX == limits.PARTITION_MAX == limits.LOG_SEQUENCES - 1
@@ -85,6 +87,6 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_the_times_are_those_of_the_code() -> None:
     silence = re.sub(r"\s+", " ", section(7))
-    assert f"after {limits.ANSWER_STALL_MS / 1000:.0f} s without progress" in silence
-    assert f"within {limits.FRAME_GRACE_MS / 1000:.0f} s" in silence
-    assert f"for each {limits.FRAME_BYTES_PER_MS_MIN} bytes" in silence
+    assert f"after {ANSWER_STALL_MS / 1000:.0f} s without progress" in silence
+    assert f"within {FRAME_GRACE_MS / 1000:.0f} s" in silence
+    assert f"for each {FRAME_BYTES_PER_MS_MIN} bytes" in silence

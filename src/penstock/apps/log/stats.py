@@ -32,9 +32,9 @@ from penstock.client.partitioning import murmur2
 from penstock.planner.keys.census import DistinctEstimate
 from penstock.records import BatchHeader
 from penstock.records.columnar.decode import decode_batches
+from penstock.records.columnar.validation import VALIDATED_BATCH_BYTES_MAX
 from penstock.records.compression import decompress
 from penstock.records.header import HEADER_BYTES
-from penstock.records.limits import VALIDATED_BATCH_BYTES_MAX
 from penstock.storage.inspection.dumping import codec_name
 
 if TYPE_CHECKING:

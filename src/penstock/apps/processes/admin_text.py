@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from penstock.base.metrics import Metric, Sample, render
-
-UP: Final = Metric(
-    name="penstock_process_up",
-    kind="gauge",
-    doc="With several processes: 1 if a broker has answered this scrape, else 0.",
-    labels=("broker",),
-)
-
+from penstock.base.metrics import Metrics, Sample, gauges, render
 
 Answers = Mapping[int, Any]
 """By broker: the body of its answer, or None where it gave none."""
+
+
+class ProcessMetrics(Metrics, prefix="penstock_process_"):
+    """Metrics of the shared admin address."""
+
+    up: dict[str, int] = gauges(
+        "up",
+        "With several processes: 1 if a broker has answered this scrape, else 0.",
+        "broker",
+    )
 
 
 def health(answers: Answers, *, vital: bool) -> dict[str, Any]:
@@ -58,8 +60,9 @@ def metrics(answers: Mapping[int, bytes | None], own: Iterable[Sample] = ()) -> 
     """
     heads: dict[bytes, list[bytes]] = {}
     samples: dict[bytes, list[bytes]] = {}
-    up = [Sample(UP, int(text is not None), (str(broker),)) for broker, text in answers.items()]
-    texts = [(b"", render([*up, *own]))]
+    processes = ProcessMetrics()
+    processes.up = {str(broker): text is not None for broker, text in answers.items()}
+    texts = [(b"", render([*processes.samples(), *own]))]
     texts += [(b'broker="%d"' % broker, text or b"") for broker, text in answers.items()]
     for label, text in texts:
         family = b""

@@ -46,9 +46,13 @@ from uuid import UUID
 import numpy as np
 
 from penstock.archive.errors import CorruptObject, CutFooter
-from penstock.archive.limits import FOOTER_PARTITIONS_MAX, OBJECT_BATCHES_MAX
 from penstock.base.crc import Readable, crc32c
 from penstock.base.errors import BugError
+
+OBJECT_BATCHES_MAX: Final = 100_000
+"""Maximum number of batches in one object; the footer takes 8 bytes for each."""
+FOOTER_PARTITIONS_MAX: Final = 100_000
+"""Maximum number of partitions in one object; a higher number is rejected as damage."""
 
 HEADER_BYTES: Final = 32
 TRAILER_BYTES: Final = 32

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
-from penstock.broker.limits import FREE_BYTES_MIN, READINESS_KEPT_SECONDS, READINESS_PROBE_SECONDS
 
 if TYPE_CHECKING:
     from penstock.base.system import Clock
@@ -29,6 +28,14 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane
     from penstock.diskless.service import DisklessService
     from penstock.storage import LogStore
+
+READINESS_PROBE_SECONDS: Final = 2.0
+"""Time limit of a probe of control plane, object store or disk. `/readyz` runs the probes
+concurrently."""
+READINESS_KEPT_SECONDS: Final = 1.0
+"""Time for which a probe's result is reused."""
+FREE_BYTES_MIN: Final = 256 << 20
+"""Free bytes of the data directory's disk below which the broker is not ready."""
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
-from penstock.base.metrics import Metric, Sample
+from penstock.base.metrics import Metrics, Sample, gauge, gauges
 
 if TYPE_CHECKING:
     from penstock.broker.coordination.groups import GroupCoordinator
@@ -28,34 +29,30 @@ GROUPS_MAX: Final = 1_000
 GROUPS_SECONDS: Final = 5.0
 """Time limit of a scrape for all groups; Prometheus' own default is ten seconds."""
 
-_LABELS: Final = ("consumergroup", "topic", "partition")
-GROUP_OFFSET: Final = Metric(
-    name="kafka_consumergroup_current_offset",
-    kind="gauge",
-    doc="Committed offset of a group in a partition.",
-    labels=_LABELS,
-)
-GROUP_LAG: Final = Metric(
-    name="kafka_consumergroup_lag",
-    kind="gauge",
-    doc=(
-        "Records between a group's committed offset and the high watermark; for partitions of other"
-        " leaders, the one that they reported up to 15 seconds ago."
-    ),
-    labels=_LABELS,
-)
-GROUP_MEMBERS: Final = Metric(
-    name="kafka_consumergroup_members",
-    kind="gauge",
-    doc="Members of a group.",
-    labels=("consumergroup",),
-)
 
-GROUPS_MISSING: Final = Metric(
-    name="penstock_group_metrics_missing",
-    kind="gauge",
-    doc="1 while groups and their offsets could not be read for this scrape, else 0.",
-)
+class GroupMetrics(Metrics):
+    missing = gauge(
+        "penstock_group_metrics_missing",
+        "1 while groups and their offsets could not be read for this scrape, else 0.",
+    )
+    members: dict[str, int] = gauges(
+        "kafka_consumergroup_members", "Members of a group.", "consumergroup"
+    )
+    offsets: dict[tuple[str, str, str], int] = gauges(
+        "kafka_consumergroup_current_offset",
+        "Committed offset of a group in a partition.",
+        "consumergroup",
+        "topic",
+        "partition",
+    )
+    lags: dict[tuple[str, str, str], int] = gauges(
+        "kafka_consumergroup_lag",
+        "Records between a group's committed offset and the high watermark; for partitions of other"
+        " leaders, the one that they reported up to 15 seconds ago.",
+        "consumergroup",
+        "topic",
+        "partition",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,35 +62,36 @@ class Parts:
     end_offsets: EndOffsets
 
 
-async def group_samples(parts: Parts) -> list[Sample]:
+async def group_samples(parts: Parts) -> Iterable[Sample]:
     """Return members, offsets and lag of this coordinator's groups; none if a group fails."""
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
-            return [Sample(GROUPS_MISSING, 0), *await _groups(parts)]
+            metrics = await _groups(parts)
     except (PenstockError, TimeoutError) as error:
         logger.warning(
             "metrics of groups are missing in a scrape: %s", str(error) or "reading them timed out"
         )
-        return [Sample(GROUPS_MISSING, 1)]
+        metrics = GroupMetrics()
+        metrics.missing = 1
+    return metrics.samples()
 
 
-async def _groups(parts: Parts) -> list[Sample]:
-    samples: list[Sample] = []
+async def _groups(parts: Parts) -> GroupMetrics:
+    metrics = GroupMetrics()
     committed: list[tuple[str, CommittedOffset]] = []
     coordinator = parts.coordinator
     for group in (await coordinator.list_groups())[:GROUPS_MAX]:
         name = group.group_id
         described = await coordinator.describe(name)
-        members = len(described.members) if described is not None else 0
-        samples.append(Sample(GROUP_MEMBERS, members, (name,)))
+        metrics.members[name] = len(described.members) if described is not None else 0
         committed += [(name, found) for found in await parts.control.committed_offsets(name, None)]
     ends = await parts.end_offsets.recent(
         [TopicPartition(offset.topic, offset.partition) for _, offset in committed]
     )
     for name, offset in committed:
         labels = (name, offset.topic, str(offset.partition))
-        samples.append(Sample(GROUP_OFFSET, offset.offset, labels))
+        metrics.offsets[labels] = offset.offset
         end = ends.get(TopicPartition(offset.topic, offset.partition))
         if end is not None:
-            samples.append(Sample(GROUP_LAG, max(0, end - offset.offset), labels))
-    return samples
+            metrics.lags[labels] = max(0, end - offset.offset)
+    return metrics

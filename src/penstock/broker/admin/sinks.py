@@ -35,8 +35,7 @@ from penstock.base.settings import LONG_MAX
 from penstock.broker.admin.access import DESCRIBE, Needs
 from penstock.broker.admin.extents import flag, machine_id, number
 from penstock.broker.batch_commits.errors import ManifestTooLarge, StagingUnavailable
-from penstock.broker.batch_commits.limits import MANIFEST_BYTES_MAX
-from penstock.broker.batch_commits.manifest import check_query, parse_post
+from penstock.broker.batch_commits.manifest import MANIFEST_BYTES_MAX, check_query, parse_post
 
 if TYPE_CHECKING:
     from starlette.requests import Request

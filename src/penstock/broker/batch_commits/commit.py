@@ -46,8 +46,7 @@ from uuid import UUID
 
 from penstock.base.errors import BugError
 from penstock.broker.batch_commits.errors import TargetBehind
-from penstock.broker.batch_commits.limits import TARGET_RECORDS_MAX
-from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition
+from penstock.broker.batch_commits.manifest import TARGET_RECORDS_MAX, Manifest, TopicIdPartition
 from penstock.control import SinkCommit, SinkTarget
 from penstock.control.limits import SINK_TARGETS_MAX
 from penstock.control.values import SEQUENCES

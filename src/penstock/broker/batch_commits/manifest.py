@@ -26,14 +26,14 @@ import msgspec
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.batch_commits.errors import InvalidCommit
-from penstock.broker.batch_commits.limits import (
-    MANIFEST_BYTES_MAX,
-    OWNER_LENGTH_MAX,
-    QUERY_LENGTH_MAX,
-    TARGET_RECORDS_MAX,
-)
 from penstock.control.limits import SINK_TARGETS_MAX
 from penstock.records import HEADER_BYTES
+
+MANIFEST_BYTES_MAX: Final = 16 << 20
+TARGET_RECORDS_MAX: Final = 1 << 30
+"""Records of one commit in one partition: half of the sequence space, to detect appended ones."""
+QUERY_LENGTH_MAX: Final = 249
+OWNER_LENGTH_MAX: Final = 1024
 
 BLOB_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _QUERY: Final = re.compile(rf"[A-Za-z0-9._/-]{{1,{QUERY_LENGTH_MAX}}}")

@@ -18,11 +18,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.base.files import MACHINE_FILES, sync_directory
 from penstock.broker.batch_commits.errors import CorruptBlob, InvalidCommit
-from penstock.broker.batch_commits.limits import (
-    PIECE_BYTES_MAX,
-    PIECES_PER_TURN_MAX,
-    STAGED_BATCH_BYTES_MAX,
-)
 from penstock.control.values import SEQUENCES
 from penstock.records import (
     HEADER_BYTES,
@@ -42,6 +37,13 @@ if TYPE_CHECKING:
     from penstock.broker.batch_commits.commit import Run
     from penstock.broker.batch_commits.manifest import Blob, TopicIdPartition
     from penstock.storage import LogConfig
+
+PIECE_BYTES_MAX: Final = 4 << 20
+"""Staged bytes that are read, stamped and appended together; a single batch may be larger."""
+PIECES_PER_TURN_MAX: Final = 64
+"""Appends of small sections in one turn of the event loop."""
+STAGED_BATCH_BYTES_MAX: Final = 128 << 20
+"""Largest record batch in a staged blob, whatever the topic allows."""
 
 _PRODUCER_EPOCH: Final = 0
 

@@ -30,7 +30,6 @@ from penstock.broker.batch_commits.commit import (
     schedule,
 )
 from penstock.broker.batch_commits.errors import InvalidCommit, TargetBehind
-from penstock.broker.batch_commits.limits import RENEWALS_MAX, UNSYNCED_BYTES_MAX
 from penstock.broker.batch_commits.manifest import Manifest, TopicIdPartition, decode_manifest
 from penstock.broker.batch_commits.objects import commit_objects
 from penstock.broker.batch_commits.pieces import Piece, PieceReader, check_blobs
@@ -49,6 +48,11 @@ if TYPE_CHECKING:
     from penstock.control import SinkCommit, SinkTarget
     from penstock.partitions import Partition
     from penstock.storage import PartitionLog
+
+UNSYNCED_BYTES_MAX: Final = 16 << 20
+"""Appended bytes of one commit that may wait for their sync; more are read after it."""
+RENEWALS_MAX: Final = 3
+"""Renewals of producers in one attempt, for partitions whose logs lost records."""
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,10 @@ import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.base.errors import CorruptError, InvalidError, PenstockError
+from penstock.base.retry import Backoff
 from penstock.broker.batch_commits.commit import (
     Decision,
     continued,
@@ -39,17 +40,13 @@ from penstock.broker.batch_commits.errors import (
     StagingUnavailable,
     UnknownSink,
 )
-from penstock.broker.batch_commits.limits import (
-    REDRIVE_BACKOFF,
-    SWEEP_SECONDS,
-)
 from penstock.broker.batch_commits.manifest import (
     Manifest,
     TopicIdPartition,
     decode_manifest,
     encode_manifest,
 )
-from penstock.broker.batch_commits.metrics import SinkCounters, sink_samples
+from penstock.broker.batch_commits.metrics import SinkCounters
 from penstock.broker.batch_commits.objects import check_size, commit_objects
 from penstock.broker.batch_commits.pieces import PieceReader, check_blobs, remove_blobs
 from penstock.broker.batch_commits.replicated import ReplicatedTarget
@@ -63,6 +60,9 @@ if TYPE_CHECKING:
     from penstock.base.metrics import Sample
     from penstock.broker.batch_commits.context import SinkContext
     from penstock.storage import PartitionLog
+
+SWEEP_SECONDS: Final = 60.0
+REDRIVE_BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000)
 
 logger = logging.getLogger(__name__)
 
@@ -145,12 +145,11 @@ class SinkService:
         return len(self._open)
 
     def samples(self) -> Iterator[Sample]:
-        return sink_samples(
-            self.counters,
-            prepared_commits=self.prepared_commits,
-            staged=self.area.staged,
-            orphans=self.area.removed_orphans,
-        )
+        counters, staged = self.counters, self.area.staged
+        counters.open_intents = self.prepared_commits
+        counters.staged_bytes, counters.staged_blobs = staged.size_bytes, staged.files
+        counters.orphans = self.area.removed_orphans
+        return counters.samples()
 
     # -- requests ----------------------------------------------------------------------------
 

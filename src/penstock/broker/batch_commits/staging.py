@@ -30,11 +30,6 @@ from penstock.broker.batch_commits.errors import (
     StagingFull,
     StagingUnavailable,
 )
-from penstock.broker.batch_commits.limits import (
-    STAGED_FILES_MAX,
-    STAGED_LOOK_SECONDS,
-    UPLOAD_BUFFER_BYTES,
-)
 from penstock.broker.batch_commits.manifest import check_blob_name
 
 if TYPE_CHECKING:
@@ -42,6 +37,11 @@ if TYPE_CHECKING:
 
     from penstock.base.system import Clock, Randomness
     from penstock.broker.settings import BrokerSettings
+
+UPLOAD_BUFFER_BYTES: Final = 1 << 20
+STAGED_FILES_MAX: Final = 200_000
+STAGED_LOOK_SECONDS: Final = 1.0
+"""Maximum age of a count of the staging directory."""
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from penstock.base.errors import PenstockError
-from penstock.broker.batch_commits.limits import TRANSACTION_TIMEOUT_MS
 from penstock.broker.batch_commits.replicated import CLIENT_ID
 from penstock.broker.identity import own_address
 from penstock.client import Client
@@ -38,6 +37,12 @@ if TYPE_CHECKING:
     from penstock.broker.batch_commits.context import SinkContext
     from penstock.client.producers import ProducerIdentity
     from penstock.control import SinkCommit
+
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""Transaction timeout of a commit, limited by `transaction.max.timeout.ms`.
+
+Readers of committed records wait at most this long after its broker has failed permanently.
+"""
 
 T = TypeVar("T")
 _PREFIX: Final = "penstock-sink/"

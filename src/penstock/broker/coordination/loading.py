@@ -19,16 +19,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.base.errors import PenstockError
-from penstock.broker.coordination.limits import LOAD_KEYS_MAX, LOADS_WAITING_MAX
 from penstock.broker.coordination.ownership import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     NotCoordinator,
 )
 from penstock.control import CoordinationRecord
+
+LOAD_KEYS_MAX: Final = 500
+LOADS_WAITING_MAX: Final = 10_000
+"""Requests that may wait for the load of their key; more get COORDINATOR_LOAD_IN_PROGRESS."""
 
 logger = logging.getLogger(__name__)
 

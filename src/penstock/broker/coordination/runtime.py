@@ -1,8 +1,8 @@
 """Runtime of cores: loads, fences and saves keys, holds requests and runs timers.
 
 Requests become events of a core (`core.py`). Its effects are performed in order: responses go to
-the request with their token, saves to the saver (`saving.py`), computations to the worker
-(`computing.py`). Both report back, and the core sends the responses that depend on them only then.
+the request with their token, saves to the saver (`saving.py`), computations to the
+`Worker`. Both report back, and the core sends the responses that depend on them only then.
 
 Each key belongs to one registered broker (`ownership.py`). When brokers come or go, keys of other
 brokers are dropped and a new round of loading begins (`loading.py`); a request waits for its key
@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from penstock.base.errors import CorruptError
 from penstock.base.system import Clock
-from penstock.broker.coordination.computing import Worker
 from penstock.broker.coordination.core import (
     NO_TOKEN,
     Act,
@@ -43,6 +43,48 @@ from penstock.broker.coordination.ownership import (
 from penstock.broker.coordination.rows import KeyRows
 from penstock.broker.coordination.saving import Lost, Outcome, Pending, Saver
 from penstock.broker.coordination.ticking import Ticker
+
+WORK_INLINE_MAX: Final = 2_000
+"""Size of the largest computation that runs on the event loop: a few milliseconds."""
+
+
+class Worker:
+    """Worker that runs the computations of a core one at a time: large ones in a thread."""
+
+    def __init__(self, report: Callable[[Computed], None]) -> None:
+        self._report = report
+        self._queue: deque[Compute] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, compute: Compute) -> None:
+        self._queue.append(compute)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Discard queued computations and wait for the running one. Idempotent."""
+        self._queue.clear()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                compute = self._queue.popleft()
+                self._report(await self._done(compute))
+        finally:
+            self._task = None
+
+    async def _done(self, compute: Compute) -> Computed:
+        key, ticket, work = compute.key, compute.ticket, compute.work
+        try:
+            small = work.size <= WORK_INLINE_MAX
+            result = work() if small else await asyncio.to_thread(work)
+        except Exception as error:  # the core must get an outcome in any case
+            logger.exception("the computation for %r failed", key)
+            return Computed(key=key, ticket=ticket, reason=str(error) or type(error).__name__)
+        return Computed(key=key, ticket=ticket, result=result)
+
 
 logger = logging.getLogger(__name__)
 

@@ -18,15 +18,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.broker.coordination.core import Save, Saved, SaveFailed
-from penstock.broker.coordination.limits import (
-    SAVE_ATTEMPTS_MAX,
-    SAVE_BYTES_MAX,
-    SAVE_KEYS_MAX,
-)
 from penstock.broker.coordination.rows import KeyRows, Recognised
 from penstock.control import (
     CoordinationRecord,
@@ -36,6 +31,12 @@ from penstock.control import (
     StaleClusterEpoch,
     TooLarge,
 )
+
+SAVE_KEYS_MAX: Final = 2_000
+"""Keys that one transaction saves; the rest waits for the next."""
+SAVE_BYTES_MAX: Final = 32 << 20
+"""Bytes of rows that one transaction saves, unless a single key has more."""
+SAVE_ATTEMPTS_MAX: Final = 5
 
 logger = logging.getLogger(__name__)
 

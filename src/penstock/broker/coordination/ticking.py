@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from penstock.base.system import Clock
-from penstock.broker.coordination.limits import CATCH_UP_MS
-from penstock.broker.limits import HELD_UP_SECONDS
+
+HELD_UP_SECONDS: Final = 2.0
+"""Timer delay that shows a blocked loop: received data is read before clients count as slow or
+gone."""
+
+CATCH_UP_MS: Final = 1000
+"""Time to read members' requests after the process was suspended, before any session expires."""
 
 
 class Ticker:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.ids import TopicPartition
-from penstock.base.metrics import Sample
-from penstock.broker import metrics
+from penstock.base.metrics import Metrics, Sample, gauge, gauges
 from penstock.broker.coordination.coordinator import Coordinator
 from penstock.broker.coordination.core import Act
-from penstock.broker.coordination.limits import PRODUCER_ID_TRIES_MAX
 from penstock.broker.coordination.loading import FoundKey
 from penstock.broker.coordination.markers import Markers
 from penstock.broker.coordination.transactions import (
@@ -41,6 +39,20 @@ if TYPE_CHECKING:
     from penstock.broker.producer_ids import ProducerIds
     from penstock.broker.settings import BrokerSettings
     from penstock.control import ControlPlane
+
+PRODUCER_ID_TRIES_MAX: Final = 3
+
+
+class TransactionMetrics(Metrics, prefix="penstock_"):
+    ids: dict[str, int] = gauges(
+        "transactional_ids",
+        "Transactional ids that this broker coordinates, by the state of their transaction.",
+        "state",
+    )
+    unmarked = gauge(
+        "transactions_unmarked",
+        "Committed or aborted transactions whose markers are not yet written to all partitions.",
+    )
 
 
 class TransactionSource:
@@ -144,10 +156,14 @@ class TransactionCoordinator(Coordinator):
 
     def samples(self) -> Iterator[Sample]:
         counts = {} if self._transactions is None else self._transactions.counts()
-        for state, count in counts.items():
-            if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE):
-                yield Sample(metrics.TRANSACTIONAL_IDS, count, (state.value,))
-        yield Sample(metrics.TRANSACTIONS_UNMARKED, self.markers.ends)
+        metrics = TransactionMetrics()
+        metrics.ids = {
+            state.value: count
+            for state, count in counts.items()
+            if state not in (TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE)
+        }
+        metrics.unmarked = self.markers.ends
+        return metrics.samples()
 
     # Markers
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import PenstockError
 from penstock.broker.access import forbidden_topic
@@ -53,7 +53,6 @@ from penstock.broker.errors import (
 from penstock.broker.fetch.sessions import INITIAL_EPOCH, FetchPartition, Plan, errors_reported
 from penstock.broker.identity import endpoints_of
 from penstock.broker.leader_epochs import check_epoch, parts_from, serving_epoch
-from penstock.broker.limits import COPIED_BYTES_MAX, FETCH_WAIT_SECONDS_MAX, READS_SHARED_MAX
 from penstock.partitions import ReplicatedPartition
 from penstock.records.positions import READ_COMMITTED
 from penstock.security import EVERYTHING
@@ -86,6 +85,14 @@ if TYPE_CHECKING:
     from penstock.storage import Read
     from penstock.wire.kafka.fetch import Buffer
     from penstock.wire.kafka.leader_hints import Endpoint
+
+FETCH_WAIT_SECONDS_MAX: Final = 300.0
+"""Longest wait of Fetch and ShareFetch, whatever `max_wait` is: the maximum of librdkafka's
+`fetch.wait.max.ms`."""
+READS_SHARED_MAX: Final = 64
+"""Reads that one wake-up of fetch waiters caches for equal reads."""
+COPIED_BYTES_MAX: Final = 1 << 20
+"""Response bytes above which no more is copied from the object cache in this turn."""
 
 logger = logging.getLogger(__name__)
 

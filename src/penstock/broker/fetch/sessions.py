@@ -29,11 +29,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.broker.limits import FETCH_SESSION_IDLE_SECONDS
 from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
 
 if TYPE_CHECKING:
     from penstock.partitions import Partition
+
+FETCH_SESSION_IDLE_SECONDS: Final = 120.0
+"""Idle time after which a fetch session may be evicted for a new one (as in Kafka)."""
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0

@@ -25,7 +25,6 @@ from penstock.broker.diskless import rack_of
 from penstock.broker.errors import error_number, error_of
 from penstock.broker.identity import address_of
 from penstock.broker.leader_epochs import serving_epoch
-from penstock.broker.limits import METADATA_CACHE_BYTES, METADATA_CACHE_ENTRIES
 from penstock.broker.operations import NOT_ASKED, cluster_operations, operations_of
 from penstock.security import CLUSTER, EVERYTHING, AuthorisationFailed
 from penstock.wire.kafka.apis import APIS, METADATA
@@ -38,6 +37,10 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import Partition, Topic
+
+METADATA_CACHE_ENTRIES: Final = 256
+"""Encoded Metadata responses cached until the image changes."""
+METADATA_CACHE_BYTES: Final = 32 << 20
 
 logger = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from penstock.broker.handlers.verification import (
 from penstock.broker.identity import endpoints_of
 from penstock.broker.opening import Sealed
 from penstock.broker.partition_registry import ServedTopic
-from penstock.partitions.errors import NotEnoughReplicas
+from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidRecord, says_transactional
 from penstock.records.appends import AppendResult, NeedsOpening, Opening
 from penstock.records.transactions import UNGUARDED, Guard

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.connection import Buffer, RequestContext
 from penstock.broker.errors import InvalidGroupId
+from penstock.broker.fetch.operation import FETCH_WAIT_SECONDS_MAX
 from penstock.broker.identity import endpoints_of
-from penstock.broker.limits import FETCH_WAIT_SECONDS_MAX
 from penstock.broker.share.acknowledging import Answers
 from penstock.broker.share.fetching import ShareFetching
 from penstock.broker.share.sessions import (

@@ -44,7 +44,6 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
 )
 from penstock.broker.errors import UnknownTopicOrPartition, error_number, error_of
-from penstock.broker.limits import LOOK_FOR_TOPICS_SECONDS
 from penstock.security import CLUSTER
 from penstock.wire.kafka.primitives import milliseconds
 
@@ -56,6 +55,9 @@ if TYPE_CHECKING:
     from penstock.security import Rights
 
 logger = logging.getLogger(__name__)
+
+LOOK_FOR_TOPICS_SECONDS: Final = 1.0
+"""Longest wait of AddPartitionsToTxn for an image with an unknown topic."""
 
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.broker.limits import VERIFICATION_RETRY_MS, VERIFICATION_TRIES_MAX
 from penstock.partitions import look_up_watermarks
-from penstock.partitions.errors import NotEnoughReplicas
+from penstock.partitions.local import NotEnoughReplicas
 from penstock.records import InvalidProducerEpoch, decode_header
 from penstock.records.errors import InvalidTxnState
 from penstock.records.transactions import ONGOING, Guard
@@ -42,6 +41,11 @@ if TYPE_CHECKING:
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.verifier import Verifier
     from penstock.partitions import Partition
+
+VERIFICATION_TRIES_MAX: Final = 6
+"""Verification requests to a coordinator that is ending the last transaction."""
+VERIFICATION_RETRY_MS: Final = 20
+"""Pause between them; Kafka's `add.partitions.to.txn.retry.backoff.ms`."""
 
 ADDS_FROM: Final = 12
 ABORTABLE_FROM: Final = 11

@@ -14,8 +14,7 @@ from penstock.base.errors import BugError
 from penstock.base.ids import TopicPartition
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import UnknownTopicId
-from penstock.broker.migration.errors import MigrationFailed
-from penstock.broker.migration.participant import Participant
+from penstock.broker.migration.participant import MigrationFailed, Participant
 from penstock.control.batch_index.replicating_rules import epoch_of_copies
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASS_SECONDS, SWITCH_POLL_SECONDS
-from penstock.broker.migration.participant import is_of_living
+from penstock.broker.migration.participant import SWITCH_FENCE_SECONDS, is_of_living
 from penstock.broker.migration.retrying import retry_until_known
 from penstock.control import (
     InvalidCommit,
@@ -28,6 +27,11 @@ from penstock.control import (
 if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.control.batch_index.migration_values import ParticipantState
+
+SWITCH_POLL_SECONDS: Final = 0.1
+"""Interval at which a broker checks the others' progress with a switch."""
+SWITCH_PASS_SECONDS: Final = 1.0
+"""Interval at which a broker that waits for the others copies new records."""
 
 logger = logging.getLogger(__name__)
 

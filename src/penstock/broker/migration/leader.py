@@ -21,16 +21,16 @@ from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.errors import UnknownTopicId
-from penstock.broker.limits import (
-    SWITCH_COMMITS_MAX,
-    SWITCH_FENCE_SECONDS,
-    SWITCH_JOIN_SECONDS,
+from penstock.broker.migration.follower import (
     SWITCH_PASS_SECONDS,
     SWITCH_POLL_SECONDS,
+    MigrationFollower,
 )
-from penstock.broker.migration.errors import MigrationFailed
-from penstock.broker.migration.follower import MigrationFollower
-from penstock.broker.migration.participant import is_of_living
+from penstock.broker.migration.participant import (
+    SWITCH_FENCE_SECONDS,
+    MigrationFailed,
+    is_of_living,
+)
 from penstock.broker.migration.retrying import retry_until_known
 from penstock.control import (
     InvalidCommit,
@@ -47,6 +47,11 @@ from penstock.control import (
 
 if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationContext, Participant
+
+SWITCH_COMMITS_MAX: Final = 5
+"""Attempts to commit a switch while others change the topic."""
+SWITCH_JOIN_SECONDS: Final = 30.0
+"""Time limit for the others to begin."""
 
 Changed = Callable[[Topic], Mapping[str, str]]
 """Function from a topic to its configs after the migration."""

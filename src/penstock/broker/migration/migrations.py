@@ -9,32 +9,50 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import PenstockError, RetriableError
+from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
 from penstock.broker.admin_errors import InvalidConfig
 from penstock.broker.diskless import check_local, is_diskless
-from penstock.broker.limits import SWITCH_WAIT_SECONDS
-from penstock.broker.metrics import migration_samples
-from penstock.broker.migration.errors import MigrationFailed, MigrationRunning
 from penstock.broker.migration.filler import FillingParticipant
 from penstock.broker.migration.follower import MigrationFollower
 from penstock.broker.migration.leader import Changed, MigrationLeader
-from penstock.broker.migration.participant import LocalParticipant
+from penstock.broker.migration.participant import LocalParticipant, MigrationFailed
 from penstock.broker.topic_plan import plan_replicas
 from penstock.control import MigrationParticipant, MigrationRequest, Topic
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
 from penstock.control.epochs.rules import ack_quorum
 
 if TYPE_CHECKING:
-    from penstock.base.metrics import Sample
     from penstock.broker.migration.participant import MigrationContext, Participant
     from penstock.diskless.migration import MigrationPart
+
+
+class MigrationRunning(RetriableError):
+    """The migration is still running; the same request joins it."""
+
+    code: ClassVar[str] = "request_timed_out"
+
+
+SWITCH_WAIT_SECONDS: Final = 20.0
+"""Longest wait of a request for a switch, which continues afterwards."""
 
 logger = logging.getLogger(__name__)
 
 _Running = MigrationLeader | MigrationFollower
+
+
+class SwitchMetrics(Metrics, prefix="penstock_topic_"):
+    running = gauge("switches_running", "Local topics that are becoming diskless on this broker.")
+    copied_bytes = counter(
+        "switch_copied_bytes_total",
+        "Bytes of local topics copied to the object store to make the topics diskless.",
+    )
+    outcomes: dict[str, int] = counters(
+        "switches_total", "Finished switches of local topics to diskless, by outcome.", "outcome"
+    )
 
 
 class TopicMigrations:
@@ -46,7 +64,8 @@ class TopicMigrations:
         self._looked = False
         """Whether migrations of an earlier process of this broker were handled."""
         self._copied_bytes = 0
-        self._outcomes = {"done": 0, "failed": 0}
+        self._metrics = SwitchMetrics()
+        self._metrics.outcomes.update(done=0, failed=0)
 
     def check(self, topic: Topic) -> None:
         """Check that a topic can become diskless, or replicated if it is diskless.
@@ -158,10 +177,10 @@ class TopicMigrations:
         error = task.exception()
         goal = participant.goal
         if error is None and participant.state == goal:
-            self._outcomes["done"] += 1
+            self._metrics.outcomes["done"] += 1
             logger.info("topic %s is %s: %d bytes", name, goal, participant.copied_bytes)
             return
-        self._outcomes["failed"] += 1
+        self._metrics.outcomes["failed"] += 1
         if error is None or isinstance(error, PenstockError):
             logger.warning("topic %s did not become %s: %s", name, goal, error or "cancelled")
         else:
@@ -188,5 +207,6 @@ class TopicMigrations:
 
     def samples(self) -> Iterator[Sample]:
         running = sum([found.participant.copied_bytes for found, _ in self._running.values()])
-        copied_bytes = self._copied_bytes + running
-        return migration_samples(len(self._running), copied_bytes, self._outcomes)
+        self._metrics.running = len(self._running)
+        self._metrics.copied_bytes = self._copied_bytes + running
+        return self._metrics.samples()

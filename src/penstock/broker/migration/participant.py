@@ -9,13 +9,11 @@ import asyncio
 from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
 
-from penstock.base.errors import BugError, PenstockError
+from penstock.base.errors import BugError, PenstockError, RetriableError
 from penstock.broker.diskless import is_diskless
 from penstock.broker.errors import NotLeader
-from penstock.broker.limits import SWITCH_FENCE_SECONDS, SWITCH_PASSES_MAX, SWITCH_TAIL_BYTES
-from penstock.broker.migration.errors import MigrationFailed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -31,6 +29,20 @@ if TYPE_CHECKING:
     from penstock.partitions import GroupCommits, LocalPartition
     from penstock.records.appends import Outcome
     from penstock.storage import LogStore
+
+
+class MigrationFailed(RetriableError):
+    """The migration failed, and the topic is unchanged."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+SWITCH_PASSES_MAX: Final = 50
+"""Passes over the logs of a topic that becomes diskless before its producers count as too fast."""
+SWITCH_TAIL_BYTES: Final = 4 << 20
+"""Largest size of a pass that is the last one before the fence."""
+SWITCH_FENCE_SECONDS: Final = 10.0
+"""Longest time that producers are fenced for the last copy; afterwards the topic stays local."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.broker.limits import SWITCH_PAUSE_SECONDS
+
+SWITCH_PAUSE_SECONDS: Final = 0.5
+"""Pause before a commit of unknown outcome is retried."""
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from penstock.base.errors import RetriableError
 from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
-from penstock.broker.quotas.limits import ACCEPT_SECONDS_MAX, MUTE_SECONDS_MAX
 from penstock.broker.quotas.metrics import Throttles, quota_samples
 from penstock.broker.quotas.rates import TokenBucket, Windows
 from penstock.broker.quotas.table import UNBOUNDED, Bounds, QuotaTable
@@ -37,6 +36,11 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
     from penstock.broker.settings import BrokerSettings
     from penstock.control.values import EntityConfigs
+
+MUTE_SECONDS_MAX: Final = 600.0
+"""Longest time for which quotas pause reading from a connection."""
+ACCEPT_SECONDS_MAX: Final = 30.0
+"""Longest time for which a new connection is not read; clients time out after that."""
 
 T = TypeVar("T")
 

@@ -19,9 +19,14 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.broker.quotas.entities import CLIENT_ID, IP, USER, of_text
 from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
-from penstock.broker.quotas.limits import CLIENTS_MAX, METERS_MAX
 from penstock.broker.quotas.rates import TokenBucket, WindowedRate, Windows
 from penstock.control.values import QUOTA, EntityConfigs
+
+METERS_MAX: Final = 10_000
+"""Measured users, client ids or addresses of each kind of quota; above, the longest unused are
+discarded."""
+CLIENTS_MAX: Final = 10_000
+"""Pairs of user and client id whose quotas are cached."""
 
 ALL: Final = "\0"
 """Placeholder for a dimension that a quota does not name: all users, or all client ids."""

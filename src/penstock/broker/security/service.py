@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from penstock.base.errors import InvalidSetting, PenstockError
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counters, gauge
 from penstock.base.pause import pause
 from penstock.broker.errors import error_of
 from penstock.broker.listeners import between_brokers
-from penstock.broker.security import metrics
 from penstock.broker.security.authentication import Authentication, IllegalState
 from penstock.broker.security.materials import ListenerMaterials
 from penstock.broker.security.unauthenticated import Sessions, Unauthenticated
@@ -53,6 +51,20 @@ if TYPE_CHECKING:
     from penstock.security.sasl import ServerExchange
 
 logger = logging.getLogger(__name__)
+
+
+class SecurityMetrics(Metrics, prefix="penstock_"):
+    unauthenticated = gauge(
+        "unauthenticated_connections",
+        "Kafka connections that have not authenticated yet, and TLS handshakes in progress.",
+    )
+    authentications: dict[tuple[str, str, str], int] = counters(
+        "authentications_total",
+        "Authentications of Kafka clients and brokers, including failures and reauthentications.",
+        "listener",
+        "mechanism",
+        "outcome",
+    )
 
 
 class SecurityService:
@@ -89,7 +101,7 @@ class SecurityService:
         self._waiting: dict[Connection, float] = {}
         """Deadlines of connections that have not authenticated."""
         self._passwords = ThreadPoolExecutor(1, thread_name_prefix="passwords")
-        self._outcomes: Counter[tuple[str, str, str]] = Counter()
+        self._metrics = SecurityMetrics()
 
     # Start and stop
 
@@ -327,7 +339,7 @@ class SecurityService:
     # Metrics and audit
 
     def _count(self, connection: Connection, mechanism: str, outcome: str) -> None:
-        self._outcomes[connection.listener, mechanism, outcome] += 1
+        self._metrics.authentications[connection.listener, mechanism, outcome] += 1
 
     def _record(
         self,
@@ -352,7 +364,6 @@ class SecurityService:
         )
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(metrics.UNAUTHENTICATED, self.limits.waiting)
-        for labels, count in self._outcomes.items():
-            yield Sample(metrics.AUTHENTICATIONS, count, labels)
+        self._metrics.unauthenticated = self.limits.waiting
+        yield from self._metrics.samples()
         yield from self.listener_group.samples()

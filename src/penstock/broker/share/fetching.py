@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from penstock.base.errors import PenstockError
 from penstock.broker.share.acknowledging import Answers
 from penstock.broker.share.batches import Found, cut, holding, offered, walk
-from penstock.broker.share.limits import FETCH_ROUNDS_MAX, READ_BYTES, READ_BYTES_MIN, READ_SPARE
 from penstock.broker.share.sessions import Place, ShareSession
 from penstock.broker.share.settings import ShareSettings
 from penstock.storage.values import Later
@@ -31,6 +30,14 @@ if TYPE_CHECKING:
     from penstock.broker.share.values import Acquired, Batch
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage import Read
+
+FETCH_ROUNDS_MAX: Final = 100
+"""Reads of one partition by one request while they yield no records."""
+READ_BYTES: Final = 256 << 10
+"""Bytes of a partition's first read, before the size of its records is known."""
+READ_BYTES_MIN: Final = 16 << 10
+READ_SPARE: Final = 1.25
+"""Factor by which a read exceeds the estimated size of the requested records."""
 
 RECORD_LIMIT: Final = 1
 """Acquire mode that never exceeds the requested number of records."""

@@ -12,17 +12,19 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from penstock.broker.coordination.limits import SAVE_KEYS_MAX
-from penstock.broker.share.limits import CHANGE_ATTEMPTS_MAX, LOAD_KEYS_MAX
+from penstock.broker.coordination.saving import SAVE_KEYS_MAX
 from penstock.broker.share.record import ShareState, decode_state, encode_state
 from penstock.broker.share.sessions import Place
-from penstock.broker.share.shares import place_of, share_key
+from penstock.broker.share.shares import LOAD_KEYS_MAX, place_of, share_key
 from penstock.broker.share.stored import KIND, ShareStateLost
 from penstock.broker.share.values import RecordState
 from penstock.control import KEY_ROW, CoordinationRecord, RecordChange
 
 if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage
+
+CHANGE_ATTEMPTS_MAX: Final = 5
+"""Attempts of a manual change that conflicts with saves of leaders."""
 
 logger = logging.getLogger(__name__)
 

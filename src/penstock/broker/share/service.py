@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counter, counters, gauge
 from penstock.base.pause import pause
 from penstock.broker.group_configs import GROUP_KIND, ConfigsOfGroups
 from penstock.broker.metadata.delta import delta_of
-from penstock.broker.share import metrics
 from penstock.broker.share.dead_letters.writer import DeadLetterWriter
-from penstock.broker.share.limits import DEAD_LETTER_LOOK_SECONDS
 from penstock.broker.share.offsets import ShareOffsets
 from penstock.broker.share.sessions import ShareSession, ShareSessions
 from penstock.broker.share.settings import ShareSettings, share_settings
@@ -31,11 +29,51 @@ if TYPE_CHECKING:
     from penstock.broker.partition_registry import PartitionRegistry
     from penstock.broker.settings import BrokerSettings
     from penstock.broker.share.stored import StoredShare
+    from penstock.broker.share.values import Cause
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.control import ControlPlane, MetadataImage
     from penstock.partitions import Partition
 
+DEAD_LETTER_LOOK_SECONDS: Final = 60.0
+"""Interval of the search for dead letters of idle share partitions."""
+
 logger = logging.getLogger(__name__)
+
+
+class ShareMetrics(Metrics, prefix="penstock_share_"):
+    sessions = gauge("sessions", "Share sessions held by this broker.")
+    partitions = gauge(
+        "partitions",
+        "Share partitions in this broker's memory: partitions, for each group that reads them.",
+    )
+    acquired = counter(
+        "acquired_records_total",
+        "Records acquired by members of share groups, redeliveries included.",
+    )
+    undeliverable: dict[str, int] = counters(
+        "given_up_records_total",
+        "Records that share groups archived: rejected, or delivered too often.",
+        "cause",
+    )
+    dead_letters: dict[str, int] = counters(
+        "dead_letters_total",
+        "Dead letters written for records of share groups, by cause.",
+        "cause",
+    )
+    missing: dict[str, int] = counters(
+        "dead_letters_missing_total",
+        "Archived records without a dead letter: already deleted, of an aborted transaction, or"
+        " unwanted because their group has no dead letter topic, or reads from it.",
+        "reason",
+    )
+    waiting = gauge(
+        "dead_letters_waiting_partitions",
+        "Share partitions with records whose dead letters are not written yet.",
+    )
+    failures = counter(
+        "dead_letter_failures_total",
+        "Failed attempts to write dead letters of a share partition.",
+    )
 
 
 class ShareService:
@@ -165,18 +203,19 @@ class ShareService:
         self.shares.release(group_id, member, session.partitions, delivered=not said)
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(metrics.SESSIONS, len(self.sessions))
-        yield Sample(metrics.PARTITIONS, len(self.shares))
-        yield Sample(metrics.ACQUIRED, self.shares.acquired)
-        for cause, count in self.shares.undeliverable.items():
-            yield Sample(metrics.UNDELIVERABLE, count, (cause.name.lower(),))
-        writer = self.dead_letters
-        for cause, count in writer.written.items():
-            yield Sample(metrics.DEAD_LETTERS, count, (cause.name.lower(),))
-        yield Sample(
-            metrics.DEAD_LETTERS_MISSING, writer.deleted + self.shares.deleted, ("deleted",)
-        )
-        yield Sample(metrics.DEAD_LETTERS_MISSING, writer.aborted, ("aborted",))
-        yield Sample(metrics.DEAD_LETTERS_MISSING, writer.unwanted, ("unwanted",))
-        yield Sample(metrics.DEAD_LETTERS_WAITING, writer.waiting)
-        yield Sample(metrics.DEAD_LETTER_FAILURES, writer.failures)
+        metrics, writer = ShareMetrics(), self.dead_letters
+        metrics.sessions, metrics.partitions = len(self.sessions), len(self.shares)
+        metrics.acquired = self.shares.acquired
+        metrics.undeliverable = _by_cause(self.shares.undeliverable)
+        metrics.dead_letters = _by_cause(writer.written)
+        metrics.missing = {
+            "deleted": writer.deleted + self.shares.deleted,
+            "aborted": writer.aborted,
+            "unwanted": writer.unwanted,
+        }
+        metrics.waiting, metrics.failures = writer.waiting, writer.failures
+        return metrics.samples()
+
+
+def _by_cause(counts: Mapping[Cause, int]) -> dict[str, int]:
+    return {cause.name.lower(): count for cause, count in counts.items()}

@@ -21,7 +21,9 @@ from typing import ClassVar, Final
 from uuid import UUID
 
 from penstock.base.errors import InvalidError, RetriableError
-from penstock.broker.share.limits import SESSION_IDLE_SECONDS
+
+SESSION_IDLE_SECONDS: Final = 120.0
+"""Idle time after which a share session may be replaced by a new one."""
 
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0

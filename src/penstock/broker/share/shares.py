@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
@@ -21,7 +21,6 @@ from penstock.broker.coordination.rows import KeyRows
 from penstock.broker.coordination.saving import Saver
 from penstock.broker.coordination.ticking import Ticker
 from penstock.broker.coordination.timers import Timers
-from penstock.broker.share.limits import LOAD_KEYS_MAX, SHARES_HELD_MAX
 from penstock.broker.share.partition import SharePartition
 from penstock.broker.share.record import decode_state
 from penstock.broker.share.settings import ShareSettings
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
     from penstock.base.system import Clock
     from penstock.control import ControlPlane
     from penstock.partitions import Partition
+
+LOAD_KEYS_MAX: Final = 500
+SHARES_HELD_MAX: Final = 50_000
+"""Share partitions in memory; the least recently used one is dropped above."""
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,12 @@ from uuid import UUID
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, RetriableError
 from penstock.broker.admin_errors import BadRequest
-from penstock.broker.telemetry.limits import FORGOTTEN_AFTER_INTERVALS, INSTANCES_MAX
 from penstock.broker.telemetry.subscriptions import Attributes, Subscription, subscribed_metrics
+
+INSTANCES_MAX: Final = 16_384
+"""Client instances; above, the longest unused are discarded (as in Kafka)."""
+FORGOTTEN_AFTER_INTERVALS: Final = 3
+"""Intervals without a push after which a client and its metrics are discarded."""
 
 CODECS: Final = (4, 3, 1, 2)
 """Accepted compressions, best first: zstd, lz4, gzip, snappy."""

@@ -23,7 +23,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from penstock.base.errors import InvalidError
-from penstock.broker.telemetry.limits import ATTRIBUTES_MAX, POINTS_MAX, TEXT_CHARACTERS_MAX
+
+POINTS_MAX: Final = 2_000
+"""Data points read from one push."""
+ATTRIBUTES_MAX: Final = 8
+"""Attributes of a data point that become labels."""
+TEXT_CHARACTERS_MAX: Final = 200
+"""Characters of a name or label; longer ones are truncated."""
 
 _DELTA: Final = 1
 _Field = descriptor_pb2.FieldDescriptorProto

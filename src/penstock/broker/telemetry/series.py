@@ -20,15 +20,15 @@ from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
-from penstock.base.metrics import Metric, Sample
+from penstock.base.metrics import Metric, Metrics, Sample, counter, gauge
 from penstock.broker.telemetry.instances import Instance
-from penstock.broker.telemetry.limits import (
-    CLIENTS_MAX,
-    SERIES_PER_CLIENT_MAX,
-    TEXT_CHARACTERS_MAX,
-)
-from penstock.broker.telemetry.otlp import Point
+from penstock.broker.telemetry.otlp import TEXT_CHARACTERS_MAX, Point
 from penstock.broker.telemetry.subscriptions import CLIENT_ID, SOFTWARE, SOFTWARE_VERSION
+
+CLIENTS_MAX: Final = 1_000
+"""Clients whose metrics are exposed."""
+SERIES_PER_CLIENT_MAX: Final = 200
+"""Exposed series of one client; more are counted and dropped."""
 
 _PREFIX: Final = "kafka_client_"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")
@@ -53,12 +53,20 @@ class _Client:
         self.until_ms = 0.0
 
 
+class SeriesMetrics(Metrics, prefix="penstock_client_metrics_"):
+    series = gauge("series", "Exposed series of clients' metrics.")
+    dropped = counter(
+        "dropped_total",
+        "Data points of clients' metrics that were dropped because of limits.",
+    )
+
+
 class ClientSeries:
     """Newest values of each client, longest unused client first."""
 
     def __init__(self) -> None:
         self._clients: dict[UUID, _Client] = {}
-        self.dropped = 0
+        self.metrics = SeriesMetrics()
 
     def __len__(self) -> int:
         return sum(len(client.series) for client in self._clients.values())
@@ -72,7 +80,7 @@ class ClientSeries:
             key = point.name, point.monotonic, point.attributes
             before = client.series.get(key)
             if before is None and len(client.series) >= SERIES_PER_CLIENT_MAX:
-                self.dropped += 1
+                self.metrics.dropped += 1
             else:
                 client.series[key] = point.value + (before or 0.0 if point.delta else 0.0)
         if len(self._clients) >= CLIENTS_MAX:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from penstock.base.errors import PenstockError
-from penstock.base.metrics import Sample
-from penstock.broker.telemetry import metrics
+from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.broker.telemetry.instances import Instance, Instances
-from penstock.broker.telemetry.limits import INFLATED_BYTES_MAX
 from penstock.broker.telemetry.series import ClientSeries, instance_text
 from penstock.broker.telemetry.subscriptions import (
     CLIENT_ID,
@@ -30,6 +28,14 @@ if TYPE_CHECKING:
     from penstock.broker.settings import BrokerSettings
     from penstock.control.values import EntityConfigs
 
+INFLATED_BYTES_MAX: Final = 4 << 20
+"""Bytes of one push after decompression."""
+
+
+class TelemetryMetrics(Metrics, prefix="penstock_client_metrics_"):
+    pushes = counter("pushes_total", "Accepted pushes of clients' metrics.")
+    instances = gauge("instances", "Clients that recently requested their subscription, or pushed.")
+
 
 class Telemetry:
     """Metrics that clients push to this broker."""
@@ -48,7 +54,7 @@ class Telemetry:
         self._configs: EntityConfigs = {}
         self._instances = Instances(settings.telemetry_max_bytes)
         self._series = ClientSeries()
-        self._pushes = 0
+        self._metrics = TelemetryMetrics()
         self.subscribed = False
         """Whether any subscription exists."""
 
@@ -99,17 +105,17 @@ class Telemetry:
             except PenstockError as error:
                 raise InvalidMetrics(f"the push cannot be decompressed: {error}") from error
             self._series.take(instance, points(opened), now_ms)
-        self._pushes += 1
+        self._metrics.pushes += 1
 
     def _now_ms(self) -> float:
         return self._clock.monotonic() * 1000
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(metrics.PUSHES, self._pushes)
-        yield Sample(metrics.INSTANCES, len(self._instances))
+        self._metrics.instances = len(self._instances)
+        yield from self._metrics.samples()
         yield from self._series.samples(self._now_ms())
-        yield Sample(metrics.SERIES, len(self._series))
-        yield Sample(metrics.DROPPED, self._series.dropped)
+        self._series.metrics.series = len(self._series)
+        yield from self._series.metrics.samples()
 
 
 def _of_clients(configs: EntityConfigs) -> dict[str, dict[str, str]]:

@@ -25,7 +25,11 @@ from penstock.broker.configs import (
     type_of,
 )
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
-from penstock.broker.telemetry.limits import MATCHES_MAX, PREFIXES_MAX
+
+MATCHES_MAX: Final = 20
+"""Patterns of one subscription."""
+PREFIXES_MAX: Final = 500
+"""Prefixes of metrics in one subscription."""
 
 ALL: Final = "*"
 """Name of all metrics of a client."""

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
 
 

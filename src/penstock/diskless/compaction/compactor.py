@@ -19,29 +19,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import GrowingSegment, runs_of
 from penstock.base.errors import CorruptError
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counter
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import ObjectLeaseLost, StaleExtents
-from penstock.diskless.compaction import metrics
 from penstock.diskless.compaction.choosing import Cleanable, CompactionTarget, cleanable, groups
-from penstock.diskless.compaction.counters import CompactionCounters
-from penstock.diskless.compaction.limits import (
-    ABORTED_MAX,
-    ABORTED_PAGE,
-    PAGE_EXTENTS,
-    PASS_EXTENTS_MAX,
-)
 from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
-from penstock.diskless.limits import WATERMARKS_PER_CALL_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records import RecordTooLarge
 from penstock.records.extents import Extent
@@ -51,7 +42,28 @@ from penstock.storage.compaction.choosing import Live
 if TYPE_CHECKING:
     from penstock.diskless.compaction.rewriting import CompactionPass
 
+PAGE_EXTENTS: Final = 1_000
+PASS_EXTENTS_MAX: Final = 20_000
+"""Extents from a partition's start on that a pass reads; the next pass takes the others."""
+ABORTED_PAGE: Final = 1_000
+ABORTED_MAX: Final = 100_000
+"""Aborted transactions in the extents of a pass, which takes fewer extents to meet it."""
+
 logger = logging.getLogger(__name__)
+
+
+class CompactionCounters(Metrics, prefix="penstock_diskless_compaction_"):
+    passes = counter("passes_total", "Completed passes over diskless partitions.")
+    segments = counter("segments_total", "Segments that replaced extents.")
+    segment_bytes = counter("segment_bytes_total", "Bytes of those segments.")
+    read_bytes = counter("read_bytes_total", "Bytes that passes read.")
+    read_records = counter("read_records_total", "Records that passes read.")
+    kept_records = counter("kept_records_total", "Records that passes kept.")
+    races = counter(
+        "races_lost_total", "Passes that ended because another broker changed the extents."
+    )
+    failures = counter("failures_total", "Passes that ended at a damaged or missing object.")
+    passes_failed = counter("rounds_failed_total", "Rounds that ended with an error.")
 
 
 class Compactor:
@@ -103,7 +115,7 @@ class Compactor:
 
     def samples(self) -> Iterator[Sample]:
         self.counters.read_bytes = self._segments.read_bytes
-        return metrics.samples(self.counters)
+        return self.counters.samples()
 
     async def _compact(self, target: CompactionTarget, start: int, stable: int) -> None:
         counters, key = self.counters, target.key

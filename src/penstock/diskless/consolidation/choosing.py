@@ -22,13 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.base.errors import BugError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.consolidation.limits import PAGE_EXTENTS, REMEMBERED_MAX
-from penstock.diskless.limits import RUN_EXTENTS_MAX
+from penstock.diskless.settings import RUN_EXTENTS_MAX
 from penstock.records.extents import Extent
+
+PAGE_EXTENTS: Final = 1_001
+"""Extents of a page: more than a run has, so that a page includes the run's end."""
+REMEMBERED_MAX: Final = 100_000
+"""Partitions whose progress is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,27 +15,38 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.archive.errors import CorruptObject
 from penstock.archive.segments import build_segment
 from penstock.base.errors import PenstockError
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counter
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey
 from penstock.control.errors import ObjectLeaseLost, StaleExtents
-from penstock.diskless.consolidation import metrics
 from penstock.diskless.consolidation.choosing import Choice, Rules, Selection
-from penstock.diskless.consolidation.counters import ConsolidationCounters
-from penstock.diskless.consolidation.limits import BACKLOGS_MAX
 from penstock.diskless.consolidation.segment_work import SegmentWork, one_round, order_of
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore, ObjectTruncated
 from penstock.records.extents import Extent
 
+BACKLOGS_MAX: Final = 1_000
+"""Partitions of one pass, those with the most extents."""
+
 logger = logging.getLogger(__name__)
+
+
+class ConsolidationCounters(Metrics, prefix="penstock_diskless_consolidation_"):
+    segments = counter("segments_total", "Sealed segments that replaced extents.")
+    segment_bytes = counter("segment_bytes_total", "Bytes of those segments.")
+    extents = counter("extents_total", "Write-ahead extents that segments were made of.")
+    races = counter(
+        "races_lost_total", "Discarded segments: the extents had changed, or the key was swept."
+    )
+    failures = counter("failures_total", "Segments that failed at a damaged or missing object.")
+    passes_failed = counter("passes_failed_total", "Passes that ended with an error.")
 
 
 class Made(NamedTuple):
@@ -109,7 +120,7 @@ class Consolidator:
         await one_round(self.consolidate(), self.counters, "consolidation")
 
     def samples(self) -> Iterator[Sample]:
-        return metrics.samples(self.counters)
+        return self.counters.samples()
 
     async def _take(self, key: PartitionKey, choice: Choice) -> None:
         counters, selection = self.counters, self._selection

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from penstock.archive.segments import SealedSegment
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
+from penstock.base.retry import Backoff
 from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, SegmentSwap
 from penstock.control.errors import ControlUnavailable
-from penstock.diskless.consolidation.limits import SWAP_ATTEMPTS_MAX, SWAP_BACKOFF
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
+
+SWAP_ATTEMPTS_MAX: Final = 5
+"""Attempts at a swap whose outcome is unknown."""
+SWAP_BACKOFF: Final = Backoff(first_ms=200)
+"""Pauses before the repetitions."""
 
 logger = logging.getLogger(__name__)
 

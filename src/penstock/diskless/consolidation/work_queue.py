@@ -14,9 +14,8 @@ from penstock.base.errors import InvalidError
 from penstock.base.system import Clock
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import Backlog, ObjectLease, PartitionKey, SegmentSwap
-from penstock.diskless.consolidation.choosing import choose
-from penstock.diskless.consolidation.consolidator import rules_of
-from penstock.diskless.consolidation.limits import BACKLOGS_MAX, PAGE_EXTENTS
+from penstock.diskless.consolidation.choosing import PAGE_EXTENTS, choose
+from penstock.diskless.consolidation.consolidator import BACKLOGS_MAX, rules_of
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectNotFound, ObjectStore
 from penstock.records.extents import Extent

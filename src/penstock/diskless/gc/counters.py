@@ -1,18 +1,24 @@
-"""Counters of garbage collection."""
+"""Metrics of garbage collection."""
 
 from __future__ import annotations
 
+from penstock.base.metrics import Metrics, counter, gauge
 
-class CollectionCounters:
-    __slots__ = (
-        "dropped_bytes", "dropped_extents", "failures", "marked_object_id", "orphan_bytes",
-        "orphans", "orphans_deleted", "partitions_forgotten", "producers_forgotten",
-        "retention_failures", "swept_bytes", "swept_objects",
-    )  # fmt: skip
 
-    def __init__(self) -> None:
-        self.swept_objects = self.swept_bytes = self.failures = 0
-        self.orphans = self.orphan_bytes = self.orphans_deleted = 0
-        self.dropped_extents = self.dropped_bytes = self.retention_failures = 0
-        self.partitions_forgotten = self.producers_forgotten = 0
-        self.marked_object_id = 0
+class CollectionCounters(Metrics, prefix="penstock_diskless_"):
+    swept_objects = counter("swept_objects_total", "Objects deleted by the sweeper.")
+    swept_bytes = counter("swept_bytes_total", "Bytes of objects deleted by the sweeper.")
+    failures = counter("collection_failures_total", "Passes that ended with an error.")
+    orphans_deleted = counter("orphans_deleted_total", "Deleted objects without a row.")
+    orphans = gauge("orphans", "Objects without a row in the last comparison.")
+    orphan_bytes = gauge("orphan_bytes", "Bytes of objects without a row.")
+    dropped_extents = counter("retention_dropped_extents_total", "Extents that retention dropped.")
+    dropped_bytes = counter("retention_dropped_bytes_total", "Bytes that retention dropped.")
+    retention_failures = counter(
+        "retention_failures_total", "Partitions whose retention failed in a pass."
+    )
+    partitions_forgotten = counter("forgotten_partitions_total", "Dropped rows of deleted topics.")
+    producers_forgotten = counter("forgotten_producers_total", "Idle producers forgotten.")
+    marked_object_id = gauge(
+        "marked_object_id", "Highest object id that this broker recorded in the store."
+    )

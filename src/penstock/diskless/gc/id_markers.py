@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.archive.errors import CorruptObject
 from penstock.control.batch_index.operations import DisklessPlane
@@ -28,8 +28,12 @@ from penstock.diskless.formats.mark import (
 )
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.identity import StoreGuard
-from penstock.diskless.limits import ID_MARKERS_KEPT, ID_MARKERS_READ_MAX
 from penstock.objects import ObjectExists, ObjectInfo, ObjectStore
+
+ID_MARKERS_KEPT: Final = 4
+"""High-object-id markers in the store; older ones are deleted when a new one is written."""
+ID_MARKERS_READ_MAX: Final = 10_000
+"""High-object-id markers in one listing; there are a handful unless their deletion fails."""
 
 logger = logging.getLogger(__name__)
 

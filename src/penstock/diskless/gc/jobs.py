@@ -17,7 +17,6 @@ from penstock.diskless.gc.orphans import OrphanCollector
 from penstock.diskless.gc.retention import Retention, RetentionTarget
 from penstock.diskless.gc.sweeping import Sweeper
 from penstock.diskless.identity import StoreGuard
-from penstock.diskless.metrics import collection_samples
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
 
@@ -86,7 +85,7 @@ class Collection:
         return jobs
 
     def samples(self) -> Iterator[Sample]:
-        return collection_samples(self.counters)
+        return self.counters.samples()
 
     def _job(self, name: str, interval_ms: int, work: Callable[[], Awaitable[object]]) -> Job:
         async def run() -> None:

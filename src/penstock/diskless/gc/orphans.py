@@ -17,9 +17,14 @@ from typing import Final, NamedTuple
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.gc.id_markers import ObjectIdMarkers
-from penstock.diskless.limits import LISTED_ROWS_MAX, ORPHANS_DELETED_MAX, ORPHANS_NAMED_MAX
+from penstock.diskless.identity import LISTED_ROWS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectInfo, ObjectStore
+
+ORPHANS_DELETED_MAX: Final = 1_000
+"""Orphans that one pass deletes."""
+ORPHANS_NAMED_MAX: Final = 20
+"""Orphans that one pass names in the log."""
 
 logger = logging.getLogger(__name__)
 

@@ -19,15 +19,18 @@ from penstock.base.system import Clock
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import PartitionKey, Watermarks
 from penstock.diskless.gc.counters import CollectionCounters
-from penstock.diskless.limits import (
-    FORGET_CALLS_MAX,
-    FORGOTTEN_PARTITIONS_MAX,
-    FORGOTTEN_PRODUCERS_MAX,
-    RETAINED_EXTENTS_MAX,
-    RETENTION_CALLS_MAX,
-    WATERMARKS_PER_CALL_MAX,
-)
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX, DisklessSettings
+
+RETAINED_EXTENTS_MAX: Final = 1_000
+"""Extents that one call drops from a partition."""
+RETENTION_CALLS_MAX: Final = 1_000
+"""Calls for one partition in one pass."""
+FORGOTTEN_PARTITIONS_MAX: Final = 1_000
+"""Rows of deleted topics that one call drops."""
+FORGOTTEN_PRODUCERS_MAX: Final = 10_000
+"""Idle producers that one call drops."""
+FORGET_CALLS_MAX: Final = 100
+"""Calls of each kind in one pass."""
 
 logger = logging.getLogger(__name__)
 

@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import MarkedObject
 from penstock.diskless.gc.counters import CollectionCounters
 from penstock.diskless.gc.id_markers import ObjectIdMarkers
-from penstock.diskless.limits import SWEEP_STEPS_MAX, SWEPT_OBJECTS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.objects import ObjectStore
+
+SWEPT_OBJECTS_MAX: Final = 1_000
+"""Objects that one step of the sweeper deletes."""
+SWEEP_STEPS_MAX: Final = 100
+"""Steps of one sweep."""
 
 logger = logging.getLogger(__name__)
 

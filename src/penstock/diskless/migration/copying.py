@@ -28,16 +28,10 @@ from uuid import UUID
 
 from penstock.archive.segments import GrowingSegment, SealedSegment
 from penstock.base.pause import pause
+from penstock.base.retry import Backoff
 from penstock.control.batch_index.migration_values import MigratedObject, MigratedPartition
 from penstock.control.batch_index.values import ObjectLease
 from penstock.control.errors import MigrationRefused
-from penstock.diskless.migration.limits import (
-    CHUNK_BYTES,
-    OBJECT_BYTES,
-    PUT_ATTEMPTS_MAX,
-    PUT_BACKOFF,
-    RENEWALS_PER_LIFE,
-)
 from penstock.objects import StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records.extents import Extent
@@ -48,6 +42,17 @@ if TYPE_CHECKING:
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import PartitionLog
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes that one read of a log returns; a larger batch is read alone."""
+OBJECT_BYTES: Final = 32 << 20
+"""Size at which an object is written; a copy takes twice as much memory."""
+PUT_ATTEMPTS_MAX: Final = 5
+"""Attempts to write one object, each under a new key."""
+PUT_BACKOFF: Final = Backoff(first_ms=200)
+"""Pauses between these attempts."""
+RENEWALS_PER_LIFE: Final = 4
+"""Renewals of the leases of copied objects within their lifetime."""
 
 logger = logging.getLogger(__name__)
 

@@ -21,20 +21,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.archive.assembly import Result, Run, assemble, results_of
 from penstock.archive.planning import Plan, merge, trim
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
-from penstock.diskless.limits import WATERMARKS_PER_CALL_MAX
-from penstock.diskless.migration.limits import (
-    CHUNK_BYTES,
-    EXTENTS_PER_CHUNK,
-    FILLED_AT_ONCE,
-    GET_ATTEMPTS_MAX,
-    PUT_BACKOFF,
-)
+from penstock.diskless.migration.copying import CHUNK_BYTES, PUT_BACKOFF
+from penstock.diskless.settings import WATERMARKS_PER_CALL_MAX
 from penstock.objects import ObjectNotFound, StoreUnavailable
 from penstock.objects.rate_limit import TokenBucket
 from penstock.records.idempotence import NO_BATCH
@@ -48,6 +42,13 @@ if TYPE_CHECKING:
     from penstock.diskless.settings import DisklessSettings
     from penstock.objects import ObjectStore
     from penstock.storage import PartitionLog, StorageError
+
+FILLED_AT_ONCE: Final = 8
+"""Logs that are filled at once, each with two chunks in memory; they share syncs."""
+EXTENTS_PER_CHUNK: Final = 64
+"""Extents that are read at once for one chunk."""
+GET_ATTEMPTS_MAX: Final = 5
+"""Attempts to read a chunk, and to append it to an overloaded log."""
 
 logger = logging.getLogger(__name__)
 

@@ -17,13 +17,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey, Watermarks
-from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import Unreadable
-from penstock.diskless.reading.loads import Loads
+from penstock.diskless.reading.loads import LOADS_MAX, Loads
 from penstock.records.transactions import AbortedTransaction
 
 if TYPE_CHECKING:
     from penstock.control.batch_index.operations import DisklessPlane
+
+ABORTED_PER_CALL: Final = 10_000
+"""Aborted transactions in one answer of the control plane."""
+ABORTED_PAGES_MAX: Final = 100
+"""Answers that one request may need."""
+ABORTED_KEPT_MAX: Final = 200_000
+"""Cached aborted transactions; the least recently used partitions are dropped first."""
+ABORTED_KEPT_PARTITIONS: Final = 10_000
+"""Partitions in that cache, including those without aborted transactions."""
+ABORTED_KEPT_PER_PARTITION: Final = 4
+"""Offsets of readers of one partition in that cache."""
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +90,7 @@ class AbortedTransactions:
         self._wake = wake
         self._known: dict[PartitionKey, list[_Known]] = {}
         self._size = 0
-        self._loads = Loads[AbortedWant](limits.LOADS_MAX)
+        self._loads = Loads[AbortedWant](LOADS_MAX)
 
     def find(self, want: AbortedWant, aborted_offset: int) -> list[AbortedTransaction] | None:
         """Return a range's cached transactions by first offset, or None if incomplete."""
@@ -130,8 +140,8 @@ class AbortedTransactions:
     async def _ask(self, want: AbortedWant) -> _Known:
         found: list[AbortedTransaction] = []
         at = want.start
-        for _ in range(limits.ABORTED_PAGES_MAX):
-            page = await self._plane.aborted(*want.key, offset=at, limit=limits.ABORTED_PER_CALL)
+        for _ in range(ABORTED_PAGES_MAX):
+            page = await self._plane.aborted(*want.key, offset=at, limit=ABORTED_PER_CALL)
             self._learn(want.key, page.watermarks)
             found += page.transactions
             if page.complete_to is None:
@@ -149,10 +159,9 @@ class AbortedTransactions:
         self._known[key] = of_partition
         of_partition.append(known)
         self._size += len(known.transactions)
-        if len(of_partition) > limits.ABORTED_KEPT_PER_PARTITION:
+        if len(of_partition) > ABORTED_KEPT_PER_PARTITION:
             self._size -= len(of_partition.pop(0).transactions)
         while len(self._known) > 1 and (
-            self._size > limits.ABORTED_KEPT_MAX
-            or len(self._known) > limits.ABORTED_KEPT_PARTITIONS
+            self._size > ABORTED_KEPT_MAX or len(self._known) > ABORTED_KEPT_PARTITIONS
         ):
             self.forget(next(iter(self._known)))

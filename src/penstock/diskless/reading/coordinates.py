@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.reading.limits import EXTENT_OVERHEAD_BYTES
 from penstock.records.extents import Extent
+
+EXTENT_OVERHEAD_BYTES: Final = 400
+"""Memory of an extent beside its layout and its key."""
 
 Learned = tuple[Extent, float]
 _COMPACT_FROM: Final = 1024

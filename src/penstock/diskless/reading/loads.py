@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+LOADS_MAX: Final = 1024
+"""Running and waiting loads; further ones are retried at the next fetch."""
 
 Wanted = TypeVar("Wanted")
 

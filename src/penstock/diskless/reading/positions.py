@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.archive.assembly import LEADER_EPOCH, Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
-from penstock.diskless.reading import limits
 from penstock.diskless.reading.errors import for_consumers
 from penstock.records import BatchHeader, decode_header
 from penstock.records.extents import Extent
@@ -26,6 +25,12 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.operations import DisklessPlane
     from penstock.diskless.reading.reader import Reader
 
+LOOKUP_EXTENTS: Final = 1000
+"""Extents of one page of a lookup by time."""
+LOOKUP_PAGES_MAX: Final = 10_000
+LOOKUPS_AT_ONCE: Final = 16
+"""Concurrent lookups by time."""
+
 
 class Positions:
     """Looks up positions in partitions; callers pass the partitions' start and end."""
@@ -33,7 +38,7 @@ class Positions:
     def __init__(self, *, plane: DisklessPlane, reader: Reader) -> None:
         self._plane = plane
         self._reader = reader
-        self._turns = asyncio.Semaphore(limits.LOOKUPS_AT_ONCE)
+        self._turns = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def of(
         self,
@@ -99,11 +104,11 @@ class Positions:
         return None if found is None or found.timestamp < 0 else found
 
     async def _extents(self, key: PartitionKey, start: int, end: int) -> AsyncIterator[Extent]:
-        for _ in range(limits.LOOKUP_PAGES_MAX):
+        for _ in range(LOOKUP_PAGES_MAX):
             if start >= end:
                 return
             page: Sequence[Extent] = await self._plane.extents(
-                *key, start=start, end=end, limit=limits.LOOKUP_EXTENTS
+                *key, start=start, end=end, limit=LOOKUP_EXTENTS
             )
             if not page:
                 return

@@ -17,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from penstock.archive.assembly import LEADER_EPOCH, Result, Run, assemble, results_of
 from penstock.archive.planning import Piece, merge, newest_timestamp, trim
 from penstock.base.errors import PenstockError
+from penstock.base.metrics import Metrics, Sample, counter, gauge
 from penstock.control.batch_index.values import (
     CommitAnswer,
     FindRequest,
@@ -29,11 +30,10 @@ from penstock.control.batch_index.values import (
     PartitionKey,
     Watermarks,
 )
-from penstock.diskless.reading import limits, metrics
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.coordinates import Coordinates
 from penstock.diskless.reading.errors import PartitionGone, Unreadable
-from penstock.diskless.reading.loads import Loads
+from penstock.diskless.reading.loads import LOADS_MAX, Loads
 from penstock.diskless.reading.ready import Place, Ready
 from penstock.objects import ObjectNotFound
 from penstock.objects.fetch_paths import ObjectRange
@@ -43,9 +43,26 @@ from penstock.records.extents import Extent
 from penstock.storage import Read
 
 if TYPE_CHECKING:
-    from penstock.base.metrics import Sample
     from penstock.base.system import Clock
     from penstock.control.batch_index.operations import DisklessPlane
+
+COORDINATES_MAX_BYTES: Final = 64 << 20
+"""Memory of the cached extents of all partitions."""
+COORDINATES_AGE_SECONDS: Final = 30.0
+"""Age at which a cached extent expires. Far below the grace of the sweeper, so that its object
+exists as long as it may be read."""
+READY_MAX_BYTES: Final = 128 << 20
+"""Size of assembled batches that wait for their fetch."""
+READY_SECONDS: Final = 30.0
+"""Time for which they wait: longer than a consumer's pauses between fetches."""
+LOADING_MAX_BYTES: Final = 256 << 20
+"""Bytes that are loaded from the store at once; further loads wait."""
+FIND_REQUESTS_MAX: Final = 500
+"""Partitions in one call of the control plane."""
+INLINE_BYTES_MAX: Final = 1 << 20
+"""Size above which batches are assembled on a thread, so as not to block the event loop."""
+READ_ATTEMPTS_MAX: Final = 2
+"""Attempts to read an extent whose object is gone, each with newly read coordinates."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +94,26 @@ class Want(NamedTuple):
 PlannedRead = tuple[Want, list[Piece]]
 
 
+class ReadCounters(Metrics, prefix="penstock_diskless_"):
+    known = counter(
+        "coordinates_known_total", "Reads of a diskless partition whose extents were cached."
+    )
+    finds = counter(
+        "coordinates_asked_total",
+        "Reads of a diskless partition whose extents were read from the control plane.",
+    )
+    batches_bytes = counter(
+        "read_bytes_total",
+        "Bytes of batches that were loaded for consumers of diskless partitions.",
+    )
+    failures = counter(
+        "read_failures_total", "Reads of a diskless partition that ended at unreadable bytes."
+    )
+    known_extents = gauge("known_extents", "Cached extents of diskless partitions.")
+    ready_bytes = gauge("ready_bytes", "Bytes of loaded batches that wait for their fetch.")
+    loading_bytes = gauge("loading_bytes", "Bytes of objects that are being loaded for consumers.")
+
+
 class Reader:
     """Reads and loads batches of all partitions. Belongs to the event loop."""
 
@@ -96,12 +133,12 @@ class Reader:
         self._learn = learn
         self._wake = wake
         self._coordinates = Coordinates(
-            max_bytes=limits.COORDINATES_MAX_BYTES, age_seconds=limits.COORDINATES_AGE_SECONDS
+            max_bytes=COORDINATES_MAX_BYTES, age_seconds=COORDINATES_AGE_SECONDS
         )
-        self._ready = Ready(max_bytes=limits.READY_MAX_BYTES, seconds=limits.READY_SECONDS)
-        self._budget = ByteBudget(limits.LOADING_MAX_BYTES)
-        self._loads = Loads[Place](limits.LOADS_MAX)
-        self.counters = metrics.ReadCounters()
+        self._ready = Ready(max_bytes=READY_MAX_BYTES, seconds=READY_SECONDS)
+        self._budget = ByteBudget(LOADING_MAX_BYTES)
+        self._loads = Loads[Place](LOADS_MAX)
+        self.counters = ReadCounters()
 
     # -- cached and ready batches ------------------------------------------------------------
 
@@ -137,7 +174,7 @@ class Reader:
         pieces = trim(extents, offset, max_bytes=max_bytes, at_least_one=at_least_one)
         if not pieces:
             return Read([], 0, offset)
-        if sum([piece.size_bytes for piece in pieces]) > limits.INLINE_BYTES_MAX:
+        if sum([piece.size_bytes for piece in pieces]) > INLINE_BYTES_MAX:
             return None
         plan = merge(pieces)
         contents = self._paths.cached(
@@ -195,19 +232,17 @@ class Reader:
         return run
 
     def samples(self) -> Iterator[Sample]:
-        yield from metrics.samples(
-            self.counters,
-            extents=len(self._coordinates),
-            ready_bytes=self._ready.size_bytes,
-            loading_bytes=self._budget.used_bytes,
-        )
+        self.counters.known_extents = len(self._coordinates)
+        self.counters.ready_bytes = self._ready.size_bytes
+        self.counters.loading_bytes = self._budget.used_bytes
+        return self.counters.samples()
 
     # -- loads -------------------------------------------------------------------------------
 
     async def _load(self, wants: list[Want], max_bytes: int) -> None:
         try:
-            for attempt in range(1, limits.READ_ATTEMPTS_MAX + 1):
-                last = attempt == limits.READ_ATTEMPTS_MAX
+            for attempt in range(1, READ_ATTEMPTS_MAX + 1):
+                last = attempt == READ_ATTEMPTS_MAX
                 wants = await self._attempt(wants, max_bytes, last=last)
                 if not wants:
                     return
@@ -259,8 +294,8 @@ class Reader:
                 unknown.append(place)
             located.append((want, known))
         self.counters.known += len(wants) - len(unknown)
-        for start in range(0, len(unknown), limits.FIND_REQUESTS_MAX):
-            indexes = unknown[start : start + limits.FIND_REQUESTS_MAX]
+        for start in range(0, len(unknown), FIND_REQUESTS_MAX):
+            indexes = unknown[start : start + FIND_REQUESTS_MAX]
             asked = [wants[index] for index in indexes]
             answers = await self._plane.find(
                 [FindRequest(*want.key, want.offset, max(1, want.max_bytes)) for want in asked]
@@ -325,7 +360,7 @@ async def _assembled(
     pieces: Sequence[Piece], results: Sequence[Result], leader_epoch: int = LEADER_EPOCH
 ) -> tuple[Run | None, PenstockError | None]:
     size_bytes = sum(piece.size_bytes for piece in pieces)
-    if size_bytes <= limits.INLINE_BYTES_MAX:
+    if size_bytes <= INLINE_BYTES_MAX:
         return assemble(pieces, results, leader_epoch)
     return await asyncio.to_thread(assemble, pieces, results, leader_epoch)
 

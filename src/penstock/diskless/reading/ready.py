@@ -10,14 +10,18 @@ A failed load is stored for a moment with its error, so that retries do not incr
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.archive.assembly import Run
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.values import PartitionKey
 from penstock.diskless.reading.errors import for_consumers
-from penstock.diskless.reading.limits import FAILURE_SECONDS, READY_PER_PARTITION_MAX
 from penstock.objects import LaggingConsumerRejected
+
+FAILURE_SECONDS: Final = 0.5
+"""Time for which a failed load is answered with its error before a retry."""
+READY_PER_PARTITION_MAX: Final = 64
+"""Waiting runs of batches of one partition, for consumers at different offsets."""
 
 Place = tuple[PartitionKey, int]
 """A partition and an offset."""

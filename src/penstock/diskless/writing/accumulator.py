@@ -33,8 +33,9 @@ from math import inf
 from typing import Final
 from uuid import UUID
 
-from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
+from penstock.base.metrics import Metrics, counter, gauge, histogram
 from penstock.control.batch_index.values import CommitAnswer, ObjectLease
 from penstock.control.errors import DatabaseStopped, ObjectLeaseLost, StaleBroker
 from penstock.control.limits import OBJECT_ENTRIES_MAX
@@ -46,7 +47,6 @@ from penstock.diskless.errors import (
     WriterStopped,
     WriteTimedOut,
 )
-from penstock.diskless.limits import ATTEMPTS_AT_ONCE_MAX, PENDING_SUBMISSIONS_MAX
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.effects import (
     Answer,
@@ -62,25 +62,51 @@ from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectExists
 from penstock.records.appends import Outcome
 
+PENDING_SUBMISSIONS_MAX: Final = 100_000
+"""Unanswered submissions."""
+ATTEMPTS_AT_ONCE_MAX: Final = 3
+"""Concurrent PUTs of one object, after earlier ones became overdue."""
+
 _UNWRITTEN: Final = (ObjectPhase.WAITING, ObjectPhase.PUTTING, ObjectPhase.PAUSED)
 
 
-class Counters:
-    __slots__ = (
-        "closed_full",
-        "commit_retries",
-        "leases_lost",
-        "objects",
-        "objects_failed",
-        "put_retries",
-        "refused_backlog",
-        "submissions",
-    )  # fmt: skip
+WRITE_BOUNDS_SECONDS: Final = (
+    0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0014, 0.002, 0.003, 0.004, 0.005, 0.007, 0.01,
+    0.014, 0.02, 0.03, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+"""Fine enough for the computations of `penstock.planner.latency`."""
+BATCH_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+BYTE_BOUNDS: Final = tuple(1 << shift for shift in range(10, 27, 2))
 
-    def __init__(self) -> None:
-        self.objects = self.objects_failed = self.closed_full = 0
-        self.put_retries = self.commit_retries = self.leases_lost = 0
-        self.submissions = self.refused_backlog = 0
+
+class WriteCounters(Metrics, prefix="penstock_diskless_"):
+    objects = counter("objects_committed_total", "Write-ahead objects committed.")
+    object_bytes = counter("object_committed_bytes_total", "Bytes of committed objects.")
+    objects_failed = counter(
+        "objects_failed_total", "Objects that failed; their producers got an error."
+    )
+    closed_full = counter(
+        "objects_closed_full_total", "Objects that closed because they were full."
+    )
+    submissions = counter("submissions_total", "Accepted appends.")
+    refused_backlog = counter(
+        "submissions_refused_total", "Appends rejected because too many wait."
+    )
+    put_retries = counter("put_retries_total", "Objects written again, under another key.")
+    commit_retries = counter("commit_retries_total", "Repeated commits, whose outcome was unknown.")
+    leases_lost = counter("leases_lost_total", "Keys that were swept before their commit.")
+    pending_bytes = gauge("pending_bytes", "Appended bytes that wait for their object.")
+    pending_submissions = gauge("pending_submissions", "Appends that wait for their object.")
+    in_flight = gauge("objects_in_flight", "Closed objects that are not committed.")
+    leases = gauge("leases", "Reserved keys that are unused.")
+    put_seconds = histogram(
+        "put_seconds", "Time of a successful write of an object.", WRITE_BOUNDS_SECONDS
+    )
+    commit_seconds = histogram(
+        "commit_seconds", "Time of a successful commit of an object.", WRITE_BOUNDS_SECONDS
+    )
+    object_batches = histogram("object_batches", "Batches in a committed object.", BATCH_BOUNDS)
+    object_size = histogram("object_size_bytes", "Size of a committed object.", BYTE_BOUNDS)
 
 
 class Accumulator:
@@ -89,7 +115,7 @@ class Accumulator:
     def __init__(self, settings: DisklessSettings, *, interval_ms: float, broker_id: int) -> None:
         self.settings = settings
         self.interval_ms = interval_ms
-        self.counters = Counters()
+        self.counters = WriteCounters()
         self.pending_bytes = 0
         """Submitted bytes of objects that have not ended."""
         self.pending_submissions = 0

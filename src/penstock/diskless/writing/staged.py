@@ -13,10 +13,10 @@ import asyncio
 import dataclasses
 from math import inf
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
 from penstock.base.pause import pause
 from penstock.base.system import Clock, Randomness
@@ -24,13 +24,15 @@ from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import ObjectCommit, ObjectLease
 from penstock.control.limits import OBJECT_ENTRIES_MAX, OBJECT_LEASES_PER_CALL_MAX
 from penstock.diskless.errors import WriteFailed
-from penstock.diskless.limits import STAGED_PUT_ATTEMPTS_MAX, STAGED_PUTS_AT_ONCE_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
 from penstock.diskless.writing.objects import OpenObject, WalObject
 from penstock.diskless.writing.submission import Submission, check
 from penstock.objects import ObjectStore
 from penstock.records import BatchHeader
 from penstock.records.appends import Outcome
+
+STAGED_PUT_ATTEMPTS_MAX: Final = 6
+"""Attempts to write one of them, each under a new key."""
 
 
 class ObjectPlace(NamedTuple):

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from penstock.archive.limits import OBJECT_BATCHES_MAX
+from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.control.batch_index.values import BatchEntry
 from penstock.diskless.errors import MixedBatches, SubmissionTooLarge
 from penstock.records import BatchHeader, OutOfOrderSequence

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from penstock.base.errors import BugError, PenstockError
@@ -24,8 +24,6 @@ from penstock.base.system import Clock, Randomness
 from penstock.control.batch_index.operations import DisklessPlane
 from penstock.control.batch_index.values import CommitAnswer, ObjectCommit
 from penstock.diskless.errors import WriteFailed, WriterStopped
-from penstock.diskless.limits import COPIED_SUBMISSION_BYTES_MAX, TIMER_GRAIN_MS
-from penstock.diskless.metrics import WriteTimes, writing_samples
 from penstock.diskless.settings import DisklessSettings
 from penstock.diskless.writing.accumulator import Accumulator
 from penstock.diskless.writing.effects import (
@@ -38,6 +36,11 @@ from penstock.diskless.writing.effects import (
 )
 from penstock.diskless.writing.submission import Submission
 from penstock.objects.port import Buffer, ObjectStore
+
+TIMER_GRAIN_MS: Final = 1.0
+"""Time by which a timer of the event loop may fire too early."""
+COPIED_SUBMISSION_BYTES_MAX: Final = 16 << 10
+"""Size up to which submissions are copied, so that they do not hold a whole receive buffer."""
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +69,6 @@ class ObjectWriter:
         self.core = Accumulator(
             settings, interval_ms=settings.interval_ms(local=local), broker_id=broker_id
         )
-        self.times = WriteTimes()
         self._settings = settings
         self._plane = plane
         self._store = store
@@ -126,7 +128,12 @@ class ObjectWriter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def samples(self) -> Iterator[Sample]:
-        return writing_samples(self.core, self.times)
+        core, counters = self.core, self.core.counters
+        counters.pending_bytes = core.pending_bytes
+        counters.pending_submissions = core.pending_submissions
+        counters.in_flight = core.objects_in_flight
+        counters.leases = core.leases
+        return counters.samples()
 
     # Effects
 
@@ -186,7 +193,7 @@ class ObjectWriter:
                 number, lease.object_id, failure, self._now_ms(), self._randomness.uniform()
             )
         else:
-            self.times.put.observe(self._clock.monotonic() - begun)
+            self.core.counters.put_seconds.observe(self._clock.monotonic() - begun)
             self.core.put_done(number, lease.object_id, self._now_ms())
         self._perform()
 
@@ -206,11 +213,11 @@ class ObjectWriter:
             logger.info("committing %s failed: %s", lease.key, failure)
             self.core.commit_failed(number, failure, self._now_ms(), self._randomness.uniform())
         else:
-            times = self.times
-            times.commit.observe(self._clock.monotonic() - begun)
-            times.size.observe(size_bytes)
-            times.batches.observe(sum([len(entry.layout) for entry in entries]) // 8)
-            times.bytes_total += size_bytes
+            counters = self.core.counters
+            counters.commit_seconds.observe(self._clock.monotonic() - begun)
+            counters.object_size.observe(size_bytes)
+            counters.object_batches.observe(sum([len(entry.layout) for entry in entries]) // 8)
+            counters.object_bytes += size_bytes
             self.core.committed(number, answer, self._now_ms())
         self._perform()
 

@@ -21,17 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.base.metrics import Registry
 from penstock.base.pause import pause
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.host import limits
 from penstock.host.port import ChunkSink
-from penstock.host.server import metrics
 from penstock.host.server.access_file import Access
-from penstock.host.server.connection import HostConnection
+from penstock.host.server.connection import LAST_ANSWER_MS, HostConnection
 from penstock.host.server.connections import REASON_DRAIN, Connections
 from penstock.host.server.settings import HostSettings, HttpSecuritySettings
 from penstock.host.server.socket_file import SocketDirectoryBusy, SocketFile, check_path
@@ -80,7 +77,7 @@ class HostAgent:
         self._http_security = http_security
         self._clock = clock
         self._registry = registry if registry is not None else Registry()
-        self._registry.add(partial(metrics.samples, self.connections))
+        self._registry.add(self.connections.samples)
         self._file: SocketFile | None = None
         self._accepting = False
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -126,7 +123,7 @@ class HostAgent:
         await pause(0)
         for connection in connections:
             connection.close(REASON_DRAIN)
-        last_ms = connections.now_ms() + limits.LAST_ANSWER_MS
+        last_ms = connections.now_ms() + LAST_ANSWER_MS
         await connections.until(lambda: not connections, last_ms)
         for connection in connections:
             connection.abort(REASON_DRAIN)
@@ -151,7 +148,7 @@ class HostAgent:
     @property
     def _requests(self) -> int:
         """Requests of the HTTP front under way."""
-        return 0 if self.http is None else self.http.in_flight
+        return 0 if self.http is None else self.http.metrics.in_flight
 
     async def _claim(self) -> SocketFile:
         settings = self.settings

@@ -25,7 +25,6 @@ from typing import Final, Protocol
 
 from penstock.base.buffers import Lease, ReceivePool
 from penstock.base.errors import PenstockError, RetriableError, UnavailableError
-from penstock.host import limits
 from penstock.host.errors import InvalidRing, ProtocolViolation
 from penstock.host.port import Chunks, ChunkSink, Failed, FinalVerdict, Introduction, Pending
 from penstock.host.ring import Ring, receive_with_ring
@@ -41,6 +40,20 @@ from penstock.host.server_machine import (
     ServerTerms,
 )
 from penstock.wire.frames import Frame, MalformedFrame
+
+TURN_BYTES: Final = 4 << 20
+"""What is received from one producer before others have their turn, and before it is answered."""
+HELLO_BYTES_MAX: Final = 64 << 10
+"""What is received at once while a descriptor may come along."""
+ANSWER_BACKLOG_BYTES_MAX: Final = 256 << 10
+"""Unsent answers of a producer above which nothing more is read from it."""
+ANSWER_STALL_MS: Final = 10_000
+"""A producer that reads none of its answers for so long is cut off."""
+LAST_ANSWER_MS: Final = 1_000
+"""How long a connection that ends waits for its last answer to leave."""
+FRAME_GRACE_MS: Final = 5_000.0
+FRAME_BYTES_PER_MS_MIN: Final = 64
+"""A frame may take the grace, and its size by this rate, to arrive."""
 
 logger = logging.getLogger(__name__)
 
@@ -145,8 +158,8 @@ class HostConnection:
             if now_ms >= self._closing_by_ms:
                 self.abort("it did not take its last answer")
             return
-        if self._backlog and now_ms - self._progress_ms >= limits.ANSWER_STALL_MS:
-            self.abort(f"it did not read its answers for {limits.ANSWER_STALL_MS} ms")
+        if self._backlog and now_ms - self._progress_ms >= ANSWER_STALL_MS:
+            self.abort(f"it did not read its answers for {ANSWER_STALL_MS} ms")
             return
         since_ms = self._frame_since_ms
         if self._reading and since_ms and now_ms - since_ms >= self._frame_allowed_ms():
@@ -157,7 +170,7 @@ class HostConnection:
 
     def _frame_allowed_ms(self) -> float:
         size = self._reader.partial_bytes
-        return limits.FRAME_GRACE_MS + size / limits.FRAME_BYTES_PER_MS_MIN
+        return FRAME_GRACE_MS + size / FRAME_BYTES_PER_MS_MIN
 
     def rules_changed(self) -> None:
         """Apply changed rules to the producer, or end the connection."""
@@ -204,7 +217,7 @@ class HostConnection:
         """Read again, unless unsent answers or the memory limit prevent it."""
         if self.closed or self._reading or self._closing_by_ms:
             return
-        if len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
+        if len(self._backlog) > ANSWER_BACKLOG_BYTES_MAX:
             return
         lease = self._reader.lease
         if lease is not None and not self._owner.pool.may_read(lease):
@@ -240,7 +253,7 @@ class HostConnection:
 
     def _take_turn(self) -> None:
         reader, owner = self._reader, self._owner
-        turn_ends_at = owner.bytes_in + limits.TURN_BYTES
+        turn_ends_at = owner.bytes_in + TURN_BYTES
         more = True
         while more and self._reading and owner.bytes_in < turn_ends_at:
             more = reader.receive(self._receive_into)
@@ -282,7 +295,7 @@ class HostConnection:
 
     def _receive_hello(self, target: memoryview) -> int:
         """Receive with a descriptor, should one come along."""
-        size = min(len(target), limits.HELLO_BYTES_MAX)
+        size = min(len(target), HELLO_BYTES_MAX)
         data, descriptor = receive_with_ring(self._socket, size)
         if descriptor is not None:
             if self._ring_fd is not None:
@@ -341,7 +354,7 @@ class HostConnection:
             self._introduce(effect)
         elif isinstance(effect, Close) and not self.closed and not self._closing_by_ms:
             logger.info("closing a producer's connection: %s", effect.reason)
-            self._closing_by_ms = self._owner.now_ms() + limits.LAST_ANSWER_MS
+            self._closing_by_ms = self._owner.now_ms() + LAST_ANSWER_MS
             self._pause()
 
     def _introduce(self, effect: Introduce) -> None:
@@ -384,7 +397,7 @@ class HostConnection:
         elif output:
             for piece in output:
                 self._backlog += piece
-        if self._backlog and len(self._backlog) > limits.ANSWER_BACKLOG_BYTES_MAX:
+        if self._backlog and len(self._backlog) > ANSWER_BACKLOG_BYTES_MAX:
             self._pause()
         if self._closing_by_ms and not self._backlog and not self.closed:
             self.abort("closed")

@@ -15,17 +15,19 @@ from typing import Final
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError, UnavailableError
+from penstock.base.metrics import Sample
 from penstock.base.system import Clock
 from penstock.host.credits import NO_CREDIT, Credit
 from penstock.host.port import ChunkSink, Introduction
 from penstock.host.server.access_file import Access
 from penstock.host.server.budget import CreditBudget
 from penstock.host.server.connection import HostConnection, Introduced
+from penstock.host.server.metrics import Totals
 from penstock.host.server.receiving import Scratch
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.sink_watch import SinkWatch, introduce
-from penstock.host.server.totals import Totals
 from penstock.host.server_machine import ServerState, ServerTerms
+from penstock.host.sinks.counting import Counts
 from penstock.wire.frames import HEADER_BYTES_MAX
 
 logger = logging.getLogger(__name__)
@@ -108,6 +110,34 @@ class Connections:
     def sink_trouble(self) -> str:
         """Why the sink does not accept; empty where it does."""
         return self.sink_watch.trouble
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the agent's metrics."""
+        machines = [connection.machine for connection in self]
+        totals = self.totals.with_open(machines)
+        totals.open = len(self)
+        totals.rings = sum(machine.ring is not None for machine in machines)
+        totals.rules_failing = self.access.failing
+        totals.received_bytes = self.bytes_in
+        totals.sent_bytes = self.bytes_out
+        totals.granted_bytes = self.budget.granted_bytes
+        in_use = [machine.window.taken for machine in machines]
+        totals.credit_in_use = {
+            dimension: sum(taken[index] for taken in in_use)
+            for index, dimension in enumerate(("chunks", "events", "bytes"))
+        }
+        totals.retained_bytes = self.sink.retained_bytes
+        totals.sink_accepts = not self.sink_trouble
+        counts = getattr(self.sink, "counts", None)
+        if isinstance(counts, Counts):
+            totals.sink_frames = {
+                "accepted": counts.accepted_frames,
+                "failed": counts.failed_frames,
+                "refused": counts.refused_frames,
+            }
+        totals.queued_bytes = self.pool.received_bytes
+        totals.draining = self.draining
+        return totals.samples()
 
     # Life
 

@@ -33,6 +33,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -53,12 +55,11 @@ from penstock.base.http_routes import (
     json_response,
     unrouted,
 )
-from penstock.base.metrics import Registry, Sample, render
+from penstock.base.metrics import Metrics, Registry, Sample, counters, gauge, render
 from penstock.base.settings import INT_MAX, whole_number
 from penstock.base.system import Clock
 from penstock.host.credits import Credit
 from penstock.host.port import NO_PARTITION
-from penstock.host.server import metrics
 from penstock.host.server.connections import Connections
 from penstock.host.server.http_access import LISTENER, HttpAccess, NotAllowed
 from penstock.host.server.ingest import (
@@ -107,6 +108,15 @@ class _Refused(Exception):
         self.body = {"error": error, "message": message, **facts}
 
 
+class HttpMetrics(Metrics, prefix="penstock_host_http_"):
+    """Metrics of the HTTP interface."""
+
+    in_flight = gauge("in_flight", "Ingest requests under way.")
+    requests: dict[str, int] = counters(
+        "requests_total", "Answers of the HTTP front's ingest, by status.", "status"
+    )
+
+
 Rule = Literal["open", "observer", "publisher"]
 """Access rule of a route: open, for those who may observe the agent, or for those who may publish
 to the topic, which the handler checks."""
@@ -131,8 +141,7 @@ class HttpFront:
         self._clock = clock
         self.listener_group = ListenerGroup[ListenerFiles](security.bounds, clock.monotonic)
         self._listener = HttpListener()
-        self._answers: dict[int, int] = {}
-        self.in_flight = 0
+        self.metrics = HttpMetrics()
         registry.add(self._samples)
         registry.add(self.listener_group.samples)
 
@@ -206,12 +215,9 @@ class HttpFront:
             exception_handlers={HTTPException: _http_error},
         )
 
-    def _samples(self) -> list[Sample]:
-        answers = [
-            Sample(metrics.HTTP_REQUESTS, count, (str(status),))
-            for status, count in sorted(self._answers.items())
-        ]
-        return [Sample(metrics.HTTP_IN_FLIGHT, self.in_flight), *answers]
+    def _samples(self) -> Iterator[Sample]:
+        self.metrics.requests = defaultdict(int, sorted(self.metrics.requests.items()))
+        return self.metrics.samples()
 
     # Routes
 
@@ -283,14 +289,14 @@ class HttpFront:
     @_ROUTES.add("POST /v1/ingest", "publisher", INGEST_PARAMETERS)
     async def _ingest(self, request: Request) -> Response:
         """Publish the body; 200 when the sink has accepted all of it."""
-        self.in_flight += 1
+        self.metrics.in_flight += 1
         try:
             response = await self._answer(request)
         finally:
-            self.in_flight -= 1
+            self.metrics.in_flight -= 1
         if not getattr(request.state, "read", False):
             response.headers["connection"] = "close"  # of the body nothing more is read
-        self._answers[response.status_code] = self._answers.get(response.status_code, 0) + 1
+        self.metrics.requests[str(response.status_code)] += 1
         return response
 
     async def _answer(self, request: Request) -> Response:

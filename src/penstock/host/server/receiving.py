@@ -16,9 +16,17 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.base.buffers import Lease, ReceivePool
-from penstock.host import limits
 from penstock.wire.frames import PRELUDE_BYTES, Frame, decode, decode_body
 from penstock.wire.frames.codec import Prelude, decode_prelude
+
+SMALL_FRAME_BYTES: Final = 64 << 10
+"""The beginning of a frame up to this size is copied when a turn ends within it."""
+SCRATCH_BYTES: Final = (1 << 20) + (80 << 10)
+"""The block that all connections of an agent receive into: a payload of 1 MiB, and its header."""
+BLOCKS_ON_LOAN_MAX: Final = 8
+"""Blocks that connections may take along in the middle of a large frame."""
+RECEIVE_BYTES_MAX: Final = 1 << 20
+"""What is received of a large frame in one step; others have their turn in between."""
 
 _NOTHING: Final = memoryview(b"")
 
@@ -32,7 +40,7 @@ class Scratch:
 
     __slots__ = ("_block_bytes", "_spare", "on_loan", "view")
 
-    def __init__(self, block_bytes: int = limits.SCRATCH_BYTES) -> None:
+    def __init__(self, block_bytes: int = SCRATCH_BYTES) -> None:
         self._block_bytes = block_bytes
         self._spare: list[memoryview] = []
         self.on_loan = 0
@@ -41,7 +49,7 @@ class Scratch:
     def lend(self) -> bool:
         """Lend the present block to the caller and continue with another; False when none is
         left."""
-        if self.on_loan >= limits.BLOCKS_ON_LOAN_MAX:
+        if self.on_loan >= BLOCKS_ON_LOAN_MAX:
             return False
         self.on_loan += 1
         self.view = self._spare.pop() if self._spare else memoryview(bytearray(self._block_bytes))
@@ -110,7 +118,7 @@ class FrameReader:
             start, end = 0, end - start
         size = need if need > PRELUDE_BYTES else self._size
         stop = len(block)
-        if limits.SMALL_FRAME_BYTES < size <= stop - start:
+        if SMALL_FRAME_BYTES < size <= stop - start:
             stop -= (stop - start) % size
         received = receive_into(block[end:stop])
         if not received:
@@ -122,7 +130,7 @@ class FrameReader:
         return received == stop - end
 
     def _receive_rest(self, lease: Lease, receive_into: Callable[[memoryview], int]) -> bool:
-        stop = min(lease.size_bytes, self._filled + limits.RECEIVE_BYTES_MAX)
+        stop = min(lease.size_bytes, self._filled + RECEIVE_BYTES_MAX)
         asked = stop - self._filled
         received = receive_into(lease.view[self._filled : stop])
         if not received:
@@ -172,7 +180,7 @@ class FrameReader:
         if self._block is not None or self._lease is not None or self._start == self._end:
             return
         part = self._scratch.view[self._start : self._end]
-        if len(part) <= limits.SMALL_FRAME_BYTES:
+        if len(part) <= SMALL_FRAME_BYTES:
             self._tail = bytes(part)
             self._start = self._end = 0
             return

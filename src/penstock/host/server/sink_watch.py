@@ -18,10 +18,18 @@ from penstock.host import limits
 from penstock.host.errors import SinkUnavailable
 from penstock.host.port import ChunkSink, Introduction
 
+INTRODUCE_MS: Final = 4_000
+"""What the sink has to say about a producer: less than a client waits for the answer to HELLO, so
+that it hears the reason."""
+SINK_CHECK_MS: Final = 3_000
+"""Longest time for a check of the sink."""
+SINK_CHECK_PAUSE_MS: Final = 1_000
+"""Pause between two checks of the sink."""
+
 logger = logging.getLogger(__name__)
 
-_SECONDS: Final = limits.SINK_CHECK_MS / 1000
-_PAUSE_SECONDS: Final = limits.SINK_CHECK_PAUSE_MS / 1000
+_SECONDS: Final = SINK_CHECK_MS / 1000
+_PAUSE_SECONDS: Final = SINK_CHECK_PAUSE_MS / 1000
 
 
 class SinkWatch:
@@ -58,7 +66,7 @@ class SinkWatch:
             self._check = asyncio.get_running_loop().create_task(self._sink.check())
         done, _ = await asyncio.wait({self._check}, timeout=_SECONDS)
         if not done:
-            return str(late(self._sink, limits.SINK_CHECK_MS))
+            return str(late(self._sink, SINK_CHECK_MS))
         check, self._check = self._check, None
         try:
             check.result()
@@ -78,10 +86,10 @@ async def introduce(sink: ChunkSink, producer_id: int, topics: Sequence[str]) ->
         PenstockError: as `ChunkSink.introduce`.
     """
     try:
-        async with asyncio.timeout(limits.INTRODUCE_MS / 1000):
+        async with asyncio.timeout(INTRODUCE_MS / 1000):
             return await sink.introduce(producer_id, topics)
     except TimeoutError:
-        raise late(sink, limits.INTRODUCE_MS) from None
+        raise late(sink, INTRODUCE_MS) from None
 
 
 def late(sink: ChunkSink, timeout_ms: int) -> SinkUnavailable:

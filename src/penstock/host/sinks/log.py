@@ -56,6 +56,18 @@ from penstock.host.sinks.encoding import encode_opaque, frame_bytes_max, stamp_b
 from penstock.host.sinks.verdicts import failure
 from penstock.records import InvalidRecord
 
+LOG_MESSAGE_BYTES_MAX: Final = 1_048_588
+"""Kafka's and Penstock's default of max.message.bytes."""
+LOG_DELIVERY_TIMEOUT_MS: Final = 30_000
+"""Longest time from a batch's first attempt to giving its frame back to the producer."""
+LOG_REQUEST_TIMEOUT_MS: Final = 10_000
+"""Longest wait for the log's answer to one request."""
+LOG_STALL_MS: Final = 1_000
+"""Age of a frame without an answer, and time without an answer to a check, after which the check
+asks brokers for the cause."""
+LOG_API_TIMEOUT_MS: Final = 10_000
+"""Longest time to start, or to introduce a producer, with retries."""
+
 _EPOCH_MAX: Final = 2**15 - 1
 
 
@@ -65,14 +77,14 @@ class LogSinkOptions:
 
     bootstrap: str
     client_id: str = "penstock-host"
-    message_bytes_max: int = limits.LOG_MESSAGE_BYTES_MAX
+    message_bytes_max: int = LOG_MESSAGE_BYTES_MAX
     """The topics' max.message.bytes; a frame becomes batches no larger."""
     retained_bytes_max: int = limits.RETAINED_BYTES_MAX
     retained_frames_max: int = limits.RETAINED_FRAMES_MAX
     retry_after_ms: int = limits.RETRY_AFTER_MS
-    delivery_timeout_ms: int = limits.LOG_DELIVERY_TIMEOUT_MS
-    request_timeout_ms: int = limits.LOG_REQUEST_TIMEOUT_MS
-    api_timeout_ms: int = limits.LOG_API_TIMEOUT_MS
+    delivery_timeout_ms: int = LOG_DELIVERY_TIMEOUT_MS
+    request_timeout_ms: int = LOG_REQUEST_TIMEOUT_MS
+    api_timeout_ms: int = LOG_API_TIMEOUT_MS
 
 
 class _Frame:
@@ -188,7 +200,7 @@ class LogSink:
             raise SinkUnavailable(refused.reason)
         if self._finding is None:
             self._finding = asyncio.ensure_future(self._appender.find())
-        finding, seconds = self._finding, limits.LOG_STALL_MS / 1000
+        finding, seconds = self._finding, LOG_STALL_MS / 1000
         await asyncio.wait({finding}, timeout=seconds)
         taken = next(iter(self._frames.values()), None)
         waits = taken is not None and self._clock.monotonic() - taken >= seconds

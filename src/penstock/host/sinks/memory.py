@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.host.errors import SinkUnavailable
@@ -25,6 +26,11 @@ from penstock.host.port import (
 )
 from penstock.host.sinks import limits
 from penstock.host.sinks.counting import Counts
+
+MEMORY_BYTES_MAX: Final = 256 << 20
+"""Bytes that the memory sink holds until they are drained."""
+MEMORY_FRAMES_MAX: Final = 100_000
+"""Frames that the memory sink holds until they are drained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +58,8 @@ class MemorySink:
     def __init__(
         self,
         *,
-        bytes_max: int = limits.MEMORY_BYTES_MAX,
-        frames_max: int = limits.MEMORY_FRAMES_MAX,
+        bytes_max: int = MEMORY_BYTES_MAX,
+        frames_max: int = MEMORY_FRAMES_MAX,
         frame_bytes_max: int = limits.FRAME_BYTES_MAX,
         retry_after_ms: int = limits.RETRY_AFTER_MS,
         drained: bool = True,

@@ -42,6 +42,11 @@ from penstock.host.sinks import limits
 from penstock.host.sinks.counting import Counts
 from penstock.host.sinks.verdicts import failure
 
+JOINED_MAX: Final = 8
+"""How often the same frame may wait for one write of the outbox."""
+SENT_BACK_MAX: Final = 4096
+"""Frames sent back of which the outbox sink remembers the time of the first attempt."""
+
 logger = logging.getLogger(__name__)
 
 _UNSIGNED: Final = 2**64 - 1
@@ -211,7 +216,7 @@ class OutboxSink:
                 retryable=False,
             )
             return self.counts.frame(chunks, differs)
-        if len(known.completions) >= limits.JOINED_MAX:
+        if len(known.completions) >= JOINED_MAX:
             return self.counts.frame(
                 chunks,
                 Failed(f"batch {batch_id} is under way", True, self._retry_after_ms),
@@ -244,7 +249,7 @@ class OutboxSink:
         verdict: FinalVerdict = stopped if task.cancelled() else task.result()
         if isinstance(verdict, Failed) and verdict.retryable:
             self._sent_back[batch_id] = pending.at_ms
-            if len(self._sent_back) > limits.SENT_BACK_MAX:
+            if len(self._sent_back) > SENT_BACK_MAX:
                 self._sent_back.popitem(last=False)
         for complete in pending.completions:
             self.counts.completed(

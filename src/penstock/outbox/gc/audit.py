@@ -34,9 +34,8 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.outbox import read_limits
 from penstock.outbox.errors import PayloadMissing
-from penstock.outbox.gc.pointer_index import PointerIndex, Window
+from penstock.outbox.gc.pointer_index import INDEX_ENTRIES_MAX, PointerIndex, Window
 from penstock.outbox.gc.topic_pointers import (
     INLINE_PATTERN,
     PointerSource,
@@ -44,6 +43,8 @@ from penstock.outbox.gc.topic_pointers import (
     inline_batch,
 )
 from penstock.outbox.gc.tree import (
+    ENTRIES_PER_STEP,
+    NOTES_MAX,
     Batch,
     Hour,
     TreeFiles,
@@ -56,6 +57,9 @@ from penstock.outbox.layout import DATA_FILE, parse_path
 from penstock.outbox.pointer import Pointer
 from penstock.outbox.reader.errors import classify
 from penstock.outbox.reader.reader import OutboxReader
+
+AUDIT_GRACE_MS: Final = 300_000
+"""Age below which a payload may still be waiting for its pointer."""
 
 EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
 """Findings that are normal; all others are wrong."""
@@ -88,7 +92,7 @@ class AuditReport:
 
     def add(self, kind: str, path: str, detail: str = "") -> None:
         self.counts[kind] += 1
-        if kind not in EXPECTED and len(self.findings) < read_limits.NOTES_MAX:
+        if kind not in EXPECTED and len(self.findings) < NOTES_MAX:
             self.findings.append(Finding(kind=kind, path=path, detail=detail))
 
 
@@ -111,8 +115,8 @@ class Auditor:
         pointers: PointerSource,
         *,
         checksums: bool = False,
-        grace_ms: int = read_limits.AUDIT_GRACE_MS,
-        index_entries_max: int = read_limits.INDEX_ENTRIES_MAX,
+        grace_ms: int = AUDIT_GRACE_MS,
+        index_entries_max: int = INDEX_ENTRIES_MAX,
         clock: Clock = SYSTEM_CLOCK,
         files: TreeFiles | None = None,
     ) -> None:
@@ -289,5 +293,5 @@ def _differences(row: dict[str, Any]) -> str:
 
 
 def _rows(table: Any) -> Iterator[dict[str, Any]]:
-    for batch in table.to_batches(max_chunksize=read_limits.ENTRIES_PER_STEP):
+    for batch in table.to_batches(max_chunksize=ENTRIES_PER_STEP):
         yield from batch.to_pylist()

@@ -29,6 +29,9 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import InvalidError
 
+INDEX_ENTRIES_MAX: Final = 1_000_000
+"""Paths in an index of pointers, about 300 bytes each."""
+
 INDEX_SCHEMA: Final = pa.schema(
     [
         ("key", pa.large_string()),

@@ -24,11 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
-from penstock.outbox import read_limits
-from penstock.outbox.gc.pointer_index import PointerIndex, Window
+from penstock.outbox.gc.pointer_index import INDEX_ENTRIES_MAX, PointerIndex, Window
 from penstock.outbox.gc.rules import SweepRules, Verdict, nothing_known
 from penstock.outbox.gc.topic_pointers import PointerSource
 from penstock.outbox.gc.tree import (
+    NOTES_MAX,
     Batch,
     File,
     Hour,
@@ -42,11 +42,18 @@ from penstock.outbox.gc.tree import (
 from penstock.outbox.layout import DATA_FILE
 from penstock.outbox.metrics import SweeperCounts
 
+RETENTION_MS: Final = 24 * 3_600_000
+"""Age at which a consumed payload is removed."""
+ORPHAN_AGE_MS: Final = 3_600_000
+"""Age at which temporary files and empty directories are removed."""
+UNREFERENCED_GRACE_MS: Final = 24 * 3_600_000
+"""Age beyond retention at which a payload without pointer is unreferenced."""
+
 _NOT_EMPTY: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY})
 DEFAULT_RULES: Final = SweepRules(
-    retention_ms=read_limits.RETENTION_MS,
-    orphan_age_ms=read_limits.ORPHAN_AGE_MS,
-    unreferenced_grace_ms=read_limits.UNREFERENCED_GRACE_MS,
+    retention_ms=RETENTION_MS,
+    orphan_age_ms=ORPHAN_AGE_MS,
+    unreferenced_grace_ms=UNREFERENCED_GRACE_MS,
 )
 
 
@@ -72,7 +79,7 @@ class SweepReport:
     """(action, path), at most `NOTES_MAX`."""
 
     def note(self, what: str, path: str) -> None:
-        if len(self.notes) < read_limits.NOTES_MAX:
+        if len(self.notes) < NOTES_MAX:
             self.notes.append((what, path))
 
 
@@ -94,7 +101,7 @@ class Sweeper:
         pointers: PointerSource | None = None,
         rules: SweepRules = DEFAULT_RULES,
         execute: bool = False,
-        index_entries_max: int = read_limits.INDEX_ENTRIES_MAX,
+        index_entries_max: int = INDEX_ENTRIES_MAX,
         clock: Clock = SYSTEM_CLOCK,
         files: TreeFiles | None = None,
     ) -> None:

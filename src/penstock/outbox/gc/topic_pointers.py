@@ -17,13 +17,17 @@ import pyarrow.compute as pc
 
 from penstock.base.errors import BugError, InvalidError
 from penstock.client.errors import OffsetOutOfRange
-from penstock.outbox import read_limits
 from penstock.outbox.gc.pointer_index import PointerIndex
 from penstock.outbox.reader.decoding import INLINE, POINTER, decode_records
 from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+FILL_ATTEMPTS_MAX: Final = 5
+"""Reads of a topic while retention keeps removing its start."""
+GROUPS_MAX: Final = 1_000
+"""Consumer groups whose offsets a sweep reads."""
 
 _COLUMNS: Final = ("partition", "offset", "key", "value", "headers")
 
@@ -50,9 +54,9 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
     partitions = [item.index for item in client.describe_topic(topic).partitions]
     everywhere = [(topic, p) for p in partitions]
     names = [item.group_id for item in client.list_groups()] if groups is None else list(groups)
-    if len(names) > read_limits.GROUPS_MAX:
+    if len(names) > GROUPS_MAX:
         raise InvalidError(
-            f"{len(names)} groups have offsets of {topic}; at most {read_limits.GROUPS_MAX} are"
+            f"{len(names)} groups have offsets of {topic}; at most {GROUPS_MAX} are"
             " read: name the relevant groups"
         )
     counted: list[str] = []
@@ -115,12 +119,12 @@ class TopicPointers:
         Raises:
             PenstockError: the topic cannot be read.
         """
-        for attempt in range(1, read_limits.FILL_ATTEMPTS_MAX + 1):
+        for attempt in range(1, FILL_ATTEMPTS_MAX + 1):
             try:
                 return self._read(index, inline=inline)
             except OffsetOutOfRange:
                 # Retention removed the next records: start again. The index has no duplicates.
-                if attempt == read_limits.FILL_ATTEMPTS_MAX:
+                if attempt == FILL_ATTEMPTS_MAX:
                     raise
         raise BugError("the loop above returns or raises")
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from penstock.outbox import read_limits
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.gc.pointer_index import Window
 from penstock.outbox.layout import (
@@ -31,6 +30,13 @@ from penstock.outbox.layout import (
     PARTITION_PATTERN,
     is_temporary,
 )
+
+ENTRIES_PER_STEP: Final = 16_384
+"""Batch directories per step of a walk."""
+FILES_PER_BATCH_MAX: Final = 1_024
+"""Entries of a batch directory per sweep; later sweeps process the rest."""
+NOTES_MAX: Final = 1_000
+"""Findings in a report; further ones are only counted."""
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEVELS: Final = (
@@ -125,7 +131,7 @@ class WalkCounts:
 
     def fail(self, path: str, error: OSError) -> None:
         self.failures += 1
-        if len(self.failed) < read_limits.NOTES_MAX:
+        if len(self.failed) < NOTES_MAX:
             self.failed.append(f"{path}: {error.strerror}")
 
 
@@ -208,7 +214,7 @@ def looks(files: TreeFiles, hour: Hour, counts: WalkCounts) -> Iterator[list[Bat
         batch = _look(files, hour, entry.name, counts)
         if batch is not None:
             step.append(batch)
-        if len(step) == read_limits.ENTRIES_PER_STEP:
+        if len(step) == ENTRIES_PER_STEP:
             yield step
             step = []
     if step:
@@ -233,7 +239,7 @@ def _look(files: TreeFiles, hour: Hour, name: str, counts: WalkCounts) -> Batch 
     try:
         modified_ms = _modified_ms(files.stat_directory(handle))
         for number, entry in enumerate(files.entries(handle)):
-            if number == read_limits.FILES_PER_BATCH_MAX:
+            if number == FILES_PER_BATCH_MAX:
                 whole = False
                 break
             known = entry.name == DATA_FILE or is_temporary(entry.name)

@@ -42,7 +42,6 @@ from penstock.base.metrics import Sample
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.client.arguments import POSITIONS, partition_list, text
 from penstock.client.errors import InvalidArgument, OffsetOutOfRange
-from penstock.outbox import read_limits
 from penstock.outbox.errors import InvalidPointer, OutboxClosed
 from penstock.outbox.metrics import ConsumerCounters
 from penstock.outbox.pointer import Pointer
@@ -58,6 +57,11 @@ from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+POLL_MS: Final = 1_000
+"""Longest wait of a consumer for records before it checks for commits and `stop`."""
+FETCH_BYTES: Final = 4 << 20
+"""Response size of a consumer's fetch: some 15,000 pointers, or inline payloads."""
 
 logger = logging.getLogger(__name__)
 
@@ -284,9 +288,9 @@ class OutboxConsumer:
             end=ends,
             columns=COLUMNS,
             isolation="read_committed",
-            max_bytes=read_limits.FETCH_BYTES,
-            max_wait_ms=read_limits.POLL_MS,
-            idle_timeout_ms=read_limits.POLL_MS if ends is None else None,
+            max_bytes=FETCH_BYTES,
+            max_wait_ms=POLL_MS,
+            idle_timeout_ms=POLL_MS if ends is None else None,
         )
         with closing(batches):  # returns its connection at once
             for batch in batches:

@@ -21,28 +21,37 @@ Source: `design/host-and-outbox.md`, Read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from penstock.outbox import read_limits
 from penstock.outbox.metrics import OTHER, ConsumerCounters
 from penstock.outbox.reader.dedup import BatchKey, DedupWindow
 from penstock.outbox.settings import check_numbers
 
+REASONS_MAX: Final = 100
+"""Reasons of dead letters with their own counts; callers choose reasons."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerLimits:
-    """Bounds of a consumer; see `read_limits` for their meaning.
+    """Bounds of a consumer.
 
     Raises:
         InvalidSetting: a number that is too small.
     """
 
-    dedup_entries_max: int = read_limits.DEDUP_ENTRIES_MAX
-    dedup_age_ms: int = read_limits.DEDUP_AGE_MS
-    rebuild_records_max: int = read_limits.REBUILD_RECORDS_MAX
-    commit_interval_ms: int = read_limits.COMMIT_INTERVAL_MS
-    commit_messages: int = read_limits.COMMIT_MESSAGES
-    dead_letters_in_a_row_max: int = read_limits.DEAD_LETTERS_IN_A_ROW_MAX
-    """Dead letters in a row before the consumer stops; 0 means no bound."""
+    dedup_entries_max: int = 100_000
+    """Batches in a consumer's dedup window; an entry takes about 200 bytes."""
+    dedup_age_ms: int = 3_600_000
+    """Age limit of the dedup window."""
+    rebuild_records_max: int = 100_000
+    """Records per partition below the committed offset that a starting consumer reads again."""
+    commit_interval_ms: int = 1_000
+    """Longest time between two commits while batches are processed."""
+    commit_messages: int = 1_000
+    """Most messages between two commits."""
+    dead_letters_in_a_row_max: int = 100
+    """Dead letters in a row before the consumer stops, since the mount may be missing; 0 means no
+    bound."""
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -115,11 +124,10 @@ class ConsumerCore:
         self._move(partition, offset)
 
     def dead_lettered(self, partition: int, offset: int, reason: str) -> None:
-        self.counters.dead_letters += 1
         by_reason = self.counters.dead_letters_by_reason
-        if reason not in by_reason and len(by_reason) >= read_limits.REASONS_MAX:
+        if reason not in by_reason and len(by_reason) >= REASONS_MAX:
             reason = OTHER
-        by_reason[reason] = by_reason.get(reason, 0) + 1
+        by_reason[reason] += 1
         self._in_a_row += 1
         self._move(partition, offset)
 

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from penstock.client.errors import MessageTooLarge
-from penstock.outbox import read_limits
 from penstock.outbox.reader.record_columns import header_column
 from penstock.outbox.reader.tail import backwards
 from penstock.records.columnar import HEADERS_TYPE
@@ -33,6 +32,11 @@ from penstock.records.positions import READ_COMMITTED
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+DEAD_LETTERS_LOOKED_AT_MAX: Final = 10_000
+"""Latest records per partition of the dead-letter topic that a starting consumer reads."""
+REASON_BYTES_MAX: Final = 1024
+"""Longest text in a dead letter's headers."""
 
 REASON_HEADER: Final = "penstock-dead-letter-reason"
 MESSAGE_HEADER: Final = "penstock-dead-letter-message"
@@ -74,8 +78,8 @@ class DeadLetters:
         topic, partition, offset = source
         pairs = [
             *headers,
-            (REASON_HEADER, reason.encode()[: read_limits.REASON_BYTES_MAX]),
-            (MESSAGE_HEADER, message.encode()[: read_limits.REASON_BYTES_MAX]),
+            (REASON_HEADER, reason.encode()[:REASON_BYTES_MAX]),
+            (MESSAGE_HEADER, message.encode()[:REASON_BYTES_MAX]),
             (TOPIC_HEADER, topic.encode()),
             (PARTITION_HEADER, b"%d" % partition),
             (OFFSET_HEADER, b"%d" % offset),
@@ -101,7 +105,7 @@ class DeadLetters:
         last = self._client.list_offsets(self.topic, "latest", isolation=READ_COMMITTED)
         found: set[tuple[int, int]] = set()
         for partition, end in last.items():
-            start = max(first[partition], end - read_limits.DEAD_LETTERS_LOOKED_AT_MAX)
+            start = max(first[partition], end - DEAD_LETTERS_LOOKED_AT_MAX)
             for table in backwards(
                 self._client, self.topic, partition, first=start, end=end, columns=("headers",)
             ):

@@ -61,7 +61,7 @@ Judgement = TryAgain | DeadLetter | Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """Limits of the reads of one payload; the defaults are in `limits`.
+    """Limits of the reads of one payload.
 
     `attempts_max` counts reads of one payload for each trouble that may recover, including the
     first; the pause doubles from `pause_first_ms` to `pause_max_ms`.
@@ -72,7 +72,10 @@ class ReadPolicy:
 
     attempts_max: int = 8
     corrupt_attempts_max: int = 2
+    """Reads of a corrupt payload before its record becomes a dead letter."""
     missing_grace_ms: int = 60_000
+    """Age of a record at which its payload counts as missing: NFS clients cache "no such file" for
+    up to `acdirmax` seconds, 60 by default."""
     pause_first_ms: int = 50
     pause_max_ms: int = 5_000
 

@@ -28,7 +28,6 @@ from typing import Final, Self
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import FencedError, InvalidError
-from penstock.outbox import read_limits
 from penstock.outbox.errors import NotAFile, RootUnavailable
 from penstock.outbox.layout import parse_path
 from penstock.outbox.paths import check_relative, raw_open_beneath
@@ -40,6 +39,14 @@ from penstock.outbox.reader.errors import (
     SizeMismatch,
     open_error,
 )
+
+READ_BYTES_MAX: Final = 1 << 30
+"""Largest payload; a pointer with a larger size is rejected before memory is allocated."""
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes per chunk of the streaming reader."""
+CHUNK_BYTES_MAX: Final = 64 << 20
+READ_CALL_BYTES_MAX: Final = 1 << 30
+"""Bytes per read call; Linux allows up to 2 GiB less a page."""
 
 # O_NONBLOCK: opening a named pipe in a payload's place must not wait for its writer.
 _FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK
@@ -57,7 +64,7 @@ class OutboxReader:
         RootUnavailable: the directory is missing.
     """
 
-    def __init__(self, root: Path | str, *, bytes_max: int = read_limits.READ_BYTES_MAX) -> None:
+    def __init__(self, root: Path | str, *, bytes_max: int = READ_BYTES_MAX) -> None:
         if type(bytes_max) is not int or bytes_max < 1:
             raise InvalidError(f"bytes_max = {bytes_max!r}: must be a whole number from 1 up")
         self._bytes_max = bytes_max
@@ -97,19 +104,15 @@ class OutboxReader:
         _check(pointer, crc32c(data))
         return data
 
-    def open(
-        self, pointer: Pointer, *, chunk_bytes: int = read_limits.CHUNK_BYTES
-    ) -> PayloadStream:
+    def open(self, pointer: Pointer, *, chunk_bytes: int = CHUNK_BYTES) -> PayloadStream:
         """Return a stream of the payload; its bytes are unverified until its end.
 
         Raises:
             InvalidError: `chunk_bytes` is out of bounds.
             PenstockError: as `read`, except for the checksum.
         """
-        if not 1 <= chunk_bytes <= read_limits.CHUNK_BYTES_MAX:
-            raise InvalidError(
-                f"chunk_bytes = {chunk_bytes}: must be 1 to {read_limits.CHUNK_BYTES_MAX}"
-            )
+        if not 1 <= chunk_bytes <= CHUNK_BYTES_MAX:
+            raise InvalidError(f"chunk_bytes = {chunk_bytes}: must be 1 to {CHUNK_BYTES_MAX}")
         return PayloadStream(self._open(pointer), pointer, chunk_bytes)
 
     def map(self, pointer: Pointer) -> memoryview:
@@ -224,7 +227,7 @@ def _read_whole(descriptor: int, pointer: Pointer) -> bytes:
     parts: list[bytes] = []
     left_bytes = pointer.size_bytes
     while left_bytes:
-        part = _read(descriptor, min(left_bytes, read_limits.READ_CALL_BYTES_MAX), pointer)
+        part = _read(descriptor, min(left_bytes, READ_CALL_BYTES_MAX), pointer)
         if not part:
             found = pointer.size_bytes - left_bytes
             raise SizeMismatch(pointer.file_path, found, pointer.size_bytes)

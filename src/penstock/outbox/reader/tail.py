@@ -7,13 +7,17 @@ backwards in pieces keeps the newest within the bound.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.client.errors import OffsetOutOfRange
-from penstock.outbox import read_limits
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+TAIL_PIECE_RECORDS: Final = 2_000
+"""Records of one read of the tail, the newest first."""
+TAIL_BYTES_MAX: Final = 64 << 20
+"""Limit of the bytes per partition read again, since records have inline payloads."""
 
 
 def backwards(
@@ -24,7 +28,7 @@ def backwards(
     first: int,
     end: int,
     columns: Sequence[str],
-    bytes_max: int = read_limits.TAIL_BYTES_MAX,
+    bytes_max: int = TAIL_BYTES_MAX,
 ) -> Iterator[Any]:
     """Yield tables of the committed records in [first, end), the newest first.
 
@@ -32,7 +36,7 @@ def backwards(
     """
     size_bytes = 0
     while end > first and size_bytes < bytes_max:
-        start = max(first, end - read_limits.TAIL_PIECE_RECORDS)
+        start = max(first, end - TAIL_PIECE_RECORDS)
         try:
             table = client.read_arrow(
                 topic, start={partition: start}, end={partition: end}, columns=columns,

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Final
 
 from penstock.base.files import MACHINE_FILES, Files
-from penstock.outbox import limits
 from penstock.outbox.errors import OutboxClosed, RootUnavailable, StorageFull, storage_error
 from penstock.outbox.writer.safe_write import NO_HANDLE, SafeWrite, WritePlan, Written
+
+HOUR_DIRECTORIES_OPEN_MAX: Final = 128
+"""Hour directories kept open by a writer; beyond it the least recently used is closed."""
 
 CHECK_BYTES: Final = 4096
 CHECK_PREFIX: Final = ".penstock-check-"
@@ -64,7 +66,7 @@ class Tree:
         root: Path,
         files: Files = MACHINE_FILES,
         *,
-        hours_max: int = limits.HOUR_DIRECTORIES_OPEN_MAX,
+        hours_max: int = HOUR_DIRECTORIES_OPEN_MAX,
     ) -> None:
         self._files = files
         self._hours: OrderedDict[str, _Hour] = OrderedDict()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from penstock.base.crc import crc32c
-from penstock.outbox import limits
 from penstock.outbox.errors import InvalidPayload
+
+PAYLOAD_BUFFERS_MAX: Final = 1 << 20
+"""Most buffers of one payload."""
 
 Buffer = bytes | bytearray | memoryview
 """Bytes; at run time any object with contiguous memory, including Arrow buffers."""
@@ -20,10 +23,8 @@ def as_buffers(payload: Payload) -> tuple[list[memoryview], int]:
         InvalidPayload: no buffer, one that is not contiguous, or more than the limits allow.
     """
     parts = payload if isinstance(payload, (list, tuple)) else (payload,)
-    if len(parts) > limits.PAYLOAD_BUFFERS_MAX:
-        raise InvalidPayload(
-            f"payload: {len(parts)} buffers, of at most {limits.PAYLOAD_BUFFERS_MAX}"
-        )
+    if len(parts) > PAYLOAD_BUFFERS_MAX:
+        raise InvalidPayload(f"payload: {len(parts)} buffers, of at most {PAYLOAD_BUFFERS_MAX}")
     try:
         views = [memoryview(part) for part in parts]
         flat = [view if view.format == "B" and view.ndim == 1 else view.cast("B") for view in views]

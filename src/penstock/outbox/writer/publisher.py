@@ -17,18 +17,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
 from penstock.client.errors import Disconnected
 from penstock.client.limits import BATCH_BYTES
-from penstock.outbox import limits, metrics
 from penstock.outbox.errors import OutboxBusy, OutboxClosed
+from penstock.outbox.metrics import PublisherCounts
 from penstock.outbox.pointer import OutboxRecord
+from penstock.outbox.settings import PUBLISH_QUEUE_BYTES, PUBLISH_QUEUE_RECORDS
 
 if TYPE_CHECKING:
     from penstock.client import Client
+
+PUBLISH_RECORDS_MAX: Final = 1024
+"""Records of one publish, which are the rows of one table."""
+PUBLISH_BYTES_MAX: Final = 8 << 20
+"""Bytes of keys and values of one publish, unless its first record alone is larger."""
+RECORD_OVERHEAD_BYTES: Final = 4096
+"""Largest size of a record's headers and its batch header."""
 
 
 class PointerPublisher(Protocol):
@@ -73,21 +81,19 @@ class TopicPublisher:
         bootstrap: str | Sequence[str] | Callable[[], Client],
         topic: str,
         *,
-        queue_records: int = limits.PUBLISH_QUEUE_RECORDS,
-        queue_bytes: int = limits.PUBLISH_QUEUE_BYTES,
+        queue_records: int = PUBLISH_QUEUE_RECORDS,
+        queue_bytes: int = PUBLISH_QUEUE_BYTES,
     ) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
         self._queue_records = queue_records
         self._queue_bytes = queue_bytes
         self._queue: deque[_Request] = deque()
-        self._waiting_records = 0
-        self._waiting_bytes = 0
         self._client: Client | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._drain: asyncio.Task[None] | None = None
         self._stopping = False
-        self.publishes = 0
+        self.counts = PublisherCounts()
 
     async def start(self) -> None:
         """Make the client; it connects at the first publish."""
@@ -136,8 +142,8 @@ class TopicPublisher:
         loop = asyncio.get_running_loop()
         request = _Request(records, size_bytes, loop.create_future())
         self._queue.append(request)
-        self._waiting_records += len(records)
-        self._waiting_bytes += size_bytes
+        self.counts.waiting_records += len(records)
+        self.counts.waiting_bytes += size_bytes
         if self._drain is None:
             self._drain = loop.create_task(self._publish_waiting())
         await request.done
@@ -155,22 +161,20 @@ class TopicPublisher:
         await loop.run_in_executor(self._pool, client.describe_topic, self._topic)
 
     def samples(self) -> Iterator[Sample]:
-        yield Sample(metrics.QUEUED, self._waiting_records)
-        yield Sample(metrics.QUEUED_BYTES, self._waiting_bytes)
-        yield Sample(metrics.PUBLISHES, self.publishes)
+        return self.counts.samples()
 
     def _check_room(self, records: int, size_bytes: int) -> None:
         if not self._queue:
             return  # it is next, regardless of its size
-        if self._waiting_records + records > self._queue_records:
+        if self.counts.waiting_records + records > self._queue_records:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self._waiting_records} records are waiting,"
+                f"publisher of {self._topic}: {self.counts.waiting_records} records are waiting,"
                 f" of at most {self._queue_records}"
             )
-        if self._waiting_bytes + size_bytes > self._queue_bytes:
+        if self.counts.waiting_bytes + size_bytes > self._queue_bytes:
             raise OutboxBusy(
-                f"publisher of {self._topic}: {self._waiting_bytes} bytes wait and {size_bytes}"
-                f" come, of at most {self._queue_bytes}"
+                f"publisher of {self._topic}: {self.counts.waiting_bytes} bytes wait and"
+                f" {size_bytes} come, of at most {self._queue_bytes}"
             )
 
     async def _publish_waiting(self) -> None:
@@ -187,7 +191,7 @@ class TopicPublisher:
             request = self._queue[0]
             records += len(request.records)
             size_bytes += request.size_bytes
-            full = records > limits.PUBLISH_RECORDS_MAX or size_bytes > limits.PUBLISH_BYTES_MAX
+            full = records > PUBLISH_RECORDS_MAX or size_bytes > PUBLISH_BYTES_MAX
             if taken and full:
                 break
             taken.append(self._queue.popleft())
@@ -207,13 +211,13 @@ class TopicPublisher:
         client, loop = self._client, asyncio.get_running_loop()
         if client is None:
             return OutboxClosed(f"publisher of {self._topic}: stopped")
-        self.publishes += 1
+        self.counts.publishes += 1
         return await loop.run_in_executor(self._pool, _write, client, self._topic, records)
 
     def _finish(self, requests: Iterable[_Request], error: PenstockError | None) -> None:
         for request in requests:
-            self._waiting_records -= len(request.records)
-            self._waiting_bytes -= request.size_bytes
+            self.counts.waiting_records -= len(request.records)
+            self.counts.waiting_bytes -= request.size_bytes
             if request.done.done():
                 continue  # its caller was cancelled
             if error is None:
@@ -225,7 +229,7 @@ class TopicPublisher:
 def _write(client: Client, topic: str, records: Sequence[OutboxRecord]) -> PenstockError | None:
     """Write the records and return an error, if any; runs in the publisher's thread."""
     # A record above the client's usual batch size has its own batch, which the topic may reject.
-    largest = max([record.size_bytes for record in records]) + limits.RECORD_OVERHEAD_BYTES
+    largest = max([record.size_bytes for record in records]) + RECORD_OVERHEAD_BYTES
     batch_bytes = max(BATCH_BYTES, largest)
     try:
         client.write_arrow(topic, record_table(records), batch_bytes=batch_bytes)

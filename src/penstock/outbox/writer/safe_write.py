@@ -47,7 +47,6 @@ from typing import Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.files import Files
-from penstock.outbox import limits
 from penstock.outbox.errors import (
     BatchConflict,
     PathEscapes,
@@ -57,6 +56,14 @@ from penstock.outbox.errors import (
 )
 from penstock.outbox.layout import BATCH_PREFIX, DATA_FILE
 from penstock.outbox.writer.payload import checksum
+
+GATHER_BUFFERS_MAX: Final = 1024
+"""Buffers per `writev` call: Linux's IOV_MAX."""
+SLICE_BYTES: Final = 256 << 10
+"""Bytes per `writev` call, which stay in the processor's cache after their checksum; write-back
+starts after each call, while the next bytes are prepared."""
+MISSING_MAX: Final = 16
+"""Missing names that one attempt tolerates, since a sweeper may remove directories meanwhile."""
 
 NO_HANDLE: Final = -1
 CHECKSUM_ATTRIBUTE: Final = "user.penstock.crc32c"
@@ -243,7 +250,7 @@ class SafeWrite:
     def _check_missing(self, error: OSError) -> None:
         """Raise the error again, unless a missing name may be retried."""
         self._missing += error.errno in _MISSING
-        if error.errno not in _MISSING or self._missing > limits.MISSING_MAX:
+        if error.errno not in _MISSING or self._missing > MISSING_MAX:
             raise error
 
     def _find(self) -> Written | None:
@@ -284,7 +291,7 @@ class SafeWrite:
 
     def _read(self, size_bytes: int) -> tuple[int, int]:
         self._doing = "read"
-        buffer = memoryview(bytearray(limits.SLICE_BYTES))
+        buffer = memoryview(bytearray(SLICE_BYTES))
         read = crc = 0
         while True:
             count = self._files.read(self._file, (buffer,))
@@ -314,7 +321,7 @@ class SafeWrite:
                 pieces = _behind(pieces, count)
                 resting, left = resting + count, left - count
                 # The last slice needs no hint, since its sync follows.
-                if plan.durable and left and resting >= limits.SLICE_BYTES:
+                if plan.durable and left and resting >= SLICE_BYTES:
                     with suppress(OSError):  # only a hint: the sync reports errors
                         files.start_write_back(self._file)
                         resting = 0
@@ -415,7 +422,7 @@ class SafeWrite:
 
 def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
     pieces: list[memoryview] = []
-    room = limits.SLICE_BYTES
+    room = SLICE_BYTES
     for view in buffers:
         position = 0
         while position < view.nbytes:
@@ -423,9 +430,9 @@ def _slices(buffers: Sequence[memoryview]) -> Iterator[list[memoryview]]:
             pieces.append(piece)
             position += piece.nbytes
             room -= piece.nbytes
-            if not room or len(pieces) == limits.GATHER_BUFFERS_MAX:
+            if not room or len(pieces) == GATHER_BUFFERS_MAX:
                 yield pieces
-                pieces, room = [], limits.SLICE_BYTES
+                pieces, room = [], SLICE_BYTES
     if pieces:
         yield pieces
 

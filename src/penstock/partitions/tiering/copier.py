@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from penstock.base.errors import PenstockError
+from penstock.base.errors import CorruptError, PenstockError
 from penstock.base.pause import pause
 from penstock.control.tiers.values import (
     ABORTED,
@@ -29,8 +29,6 @@ from penstock.control.tiers.values import (
 )
 from penstock.objects.rate_limit import TokenBucket
 from penstock.partitions.tiering.core import Ask, Copy, Cut, Effect, Look, Policy, Retain
-from penstock.partitions.tiering.errors import CopyTruncated
-from penstock.partitions.tiering.limits import STEPS_PER_LOOK_MAX
 from penstock.storage.log.tiering import SegmentCopy
 
 if TYPE_CHECKING:
@@ -41,6 +39,16 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.metrics import TierCounters
     from penstock.partitions.tiering.part import TieredPart
     from penstock.partitions.tiering.settings import TierSettings
+
+
+class CopyTruncated(CorruptError):
+    """An object in the store differs from what was written."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+STEPS_PER_LOOK_MAX: Final = 1_000
+"""Maximum number of effects for one partition before others have their turn."""
 
 logger = logging.getLogger(__name__)
 

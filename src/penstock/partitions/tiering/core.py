@@ -22,12 +22,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.base.retry import Backoff
 from penstock.control.tiers.values import TierBounds, TiersDropped, TierSegment
-from penstock.partitions.tiering.limits import LAG_LOOKS, LOOKS_PER_LIFE, RETRY
 from penstock.storage.epochs import EpochHistory
 from penstock.storage.log.tiering import ClosedSegment
+
+LOOKS_PER_LIFE: Final = 100
+"""Checks of the oldest segment's age per `retention.ms`."""
+LAG_LOOKS: Final = 8
+"""Measurements over which a copy lag counts as growing."""
+RETRY: Final = Backoff(first_ms=500, ceiling_ms=60_000, steady=0.5)
+"""Pauses after failed copies of a partition."""
 
 
 class Look(NamedTuple):

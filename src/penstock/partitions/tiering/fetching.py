@@ -12,16 +12,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeVar, cast
 
 from penstock.archive.errors import CorruptObject
-from penstock.base.errors import PenstockError
+from penstock.base.errors import CorruptError, PenstockError
 from penstock.base.pause import pause
 from penstock.control.tiers.values import ABORTED, INDEX, SUFFIXES, TIME_INDEX, TierSegment
 from penstock.objects import LaggingConsumerRejected, ObjectNotFound
 from penstock.objects.rate_limit import TokenBucket
-from penstock.partitions.tiering import limits
-from penstock.partitions.tiering.errors import TierHole
 from penstock.partitions.tiering.runs import TierRun, run_of
 from penstock.records import OffsetOutOfRange, decode_header
 from penstock.storage.formats.index import SparseIndex
@@ -36,6 +34,28 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.source import TierSource
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage.values import OffsetAndTimestamp
+
+
+class TierHole(CorruptError):
+    """Neither the archive nor the log has an offset that they should have."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
+
+REST_SHARE: Final = 4
+"""The rest of a segment joins its last chunk, up to this fraction of a chunk."""
+CHUNK_BYTES_MIN: Final = 1 << 20
+"""Minimum size of a chunk, where many consumers share the buffer."""
+INLINE_BYTES_MAX: Final = 256 << 10
+"""Size of chunks above which they are verified on a thread."""
+ROWS_PER_PAGE: Final = 100
+"""Segments per request to the control plane."""
+ROWS_SECONDS: Final = 30.0
+"""Time for which segment rows are cached: far below the sweeper's grace period."""
+ROW_PAGES_MAX: Final = 1_024
+"""Maximum number of partitions with cached rows."""
+ABORTED_PAGES_MAX: Final = 1_000
+"""Maximum pages of segments with aborted transactions that one read examines."""
 
 _base_offset, _first_offset = attrgetter("base_offset"), attrgetter("first_offset")
 _ATTEMPTS_MAX: Final = 2
@@ -124,17 +144,17 @@ class TierFetcher:
         """Return the aborted transactions with batches in [start, end), by first offset."""
         found: set[AbortedTransaction] = set()
         last, offset = part.aborted_offset, start
-        for _ in range(limits.ABORTED_PAGES_MAX):
+        for _ in range(ABORTED_PAGES_MAX):
             if offset > last:
                 break
-            page = await self._plane.aborted_tiers(part.key, offset, limit=limits.ROWS_PER_PAGE)
+            page = await self._plane.aborted_tiers(part.key, offset, limit=ROWS_PER_PAGE)
             for segment in page:
                 index = await self._index(segment, ABORTED, _aborted_index)
                 some, complete = index.find(start, end)
                 found.update(some)
                 if complete:
                     return sorted(found, key=_first_offset)
-            if len(page) < limits.ROWS_PER_PAGE:
+            if len(page) < ROWS_PER_PAGE:
                 break
             offset = page[-1].next_offset
         found.update(part.log.transactions.aborted(start, end))
@@ -176,10 +196,10 @@ class TierFetcher:
         if offset < part.start_offset:
             end = part.tiered_end
             raise OffsetOutOfRange(part.name, offset, part.start_offset, end)
-        rows = await self._plane.tier_segments(key, offset, limit=limits.ROWS_PER_PAGE)
-        self._pages[key] = _Page(rows, now + limits.ROWS_SECONDS)
+        rows = await self._plane.tier_segments(key, offset, limit=ROWS_PER_PAGE)
+        self._pages[key] = _Page(rows, now + ROWS_SECONDS)
         self._pages.move_to_end(key)
-        while len(self._pages) > limits.ROW_PAGES_MAX:
+        while len(self._pages) > ROW_PAGES_MAX:
             self._pages.popitem(last=False)
         found = _holding(rows, offset)
         if found is None:
@@ -193,7 +213,7 @@ class TierFetcher:
         index = await self.offsets_of(segment)
         start = index.by_offset(offset).position
         left = segment.size_bytes - start
-        if left <= size_bytes + size_bytes // limits.REST_SHARE:
+        if left <= size_bytes + size_bytes // REST_SHARE:
             return Chunk(segment, offset, start, left, segment.next_offset)
         end = index.by_position(start + size_bytes)
         if end.position <= start:
@@ -205,7 +225,7 @@ class TierFetcher:
         while True:
             size = min(size_bytes, segment.size_bytes - start)
             data = await self._get(segment.key, start, size)
-            if size <= limits.INLINE_BYTES_MAX:
+            if size <= INLINE_BYTES_MAX:
                 run = run_of(segment, start, data, offset)
             else:
                 run = await asyncio.to_thread(run_of, segment, start, data, offset)
@@ -222,7 +242,7 @@ class TierFetcher:
         times = await self._index(segment, TIME_INDEX, _time_index)
         offset = max(start, segment.base_offset, times.by_time(timestamp).last_offset)
         while offset < segment.next_offset:
-            run = await self._run(await self._planned(segment, offset, limits.CHUNK_BYTES_MIN))
+            run = await self._run(await self._planned(segment, offset, CHUNK_BYTES_MIN))
             at = 0
             for end in run.ends:
                 header = decode_header(run.data, at)

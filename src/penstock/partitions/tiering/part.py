@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from penstock.base.errors import RetriableError
 from penstock.base.settings import LONG_MAX
 from penstock.partitions.tiering.core import TierCore
-from penstock.partitions.tiering.errors import TiersUnknown
 from penstock.partitions.tiering.reading import TierReader, TierWant
 from penstock.records.extents import Extent
 from penstock.storage.epochs import EpochHistory
@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from penstock.partitions.tiering.fetching import TierFetcher
     from penstock.records.transactions import AbortedTransaction
     from penstock.storage import PartitionLog
+
+
+class TiersUnknown(RetriableError):
+    """The start and end of a partition's tiers are not known yet; the request is under way."""
+
+    code: ClassVar[str] = "kafka_storage_error"
+
 
 _ABORTS_KEPT: Final = 16
 """Cached results for ranges of several segments, which are looked up and then read."""

@@ -18,15 +18,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.base.errors import PenstockError
 from penstock.diskless.reading.budget import ByteBudget
 from penstock.diskless.reading.errors import Unreadable
 from penstock.diskless.reading.loads import Loads
 from penstock.diskless.reading.ready import Place, Ready
-from penstock.partitions.tiering import limits
-from penstock.partitions.tiering.fetching import TierFetcher
+from penstock.partitions.tiering.fetching import CHUNK_BYTES_MIN, TierFetcher
 from penstock.partitions.tiering.runs import TierRun
 from penstock.storage.values import Read
 
@@ -35,6 +34,21 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.values import PartitionKey
     from penstock.partitions.tiering.metrics import TierCounters
     from penstock.partitions.tiering.source import TierSource
+
+CHUNK_BYTES: Final = 8 << 20
+"""Bytes of a segment that are read at once for one consumer, and again ahead of it."""
+CHUNKS_AHEAD: Final = 3
+"""Maximum number of chunks that are read ahead in parallel."""
+READY_BYTES_MAX: Final = 128 << 20
+"""Maximum size of buffered batches that wait for their fetch."""
+READY_SECONDS: Final = 30.0
+"""Time that batches stay buffered."""
+READY_SHARE: Final = 4
+"""Fraction of a consumer's share of the buffer that one of its chunks may take."""
+LOADING_BYTES_MAX: Final = 256 << 20
+"""Bytes being loaded from the store in parallel; more wait."""
+LOADS_MAX: Final = 1_024
+"""Maximum number of running and waiting loads; the next fetch retries the others."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,9 +81,9 @@ class TierReader:
         self._clock = clock
         self._counters = counters
         self._wake = wake
-        self._ready = Ready(max_bytes=limits.READY_BYTES_MAX, seconds=limits.READY_SECONDS)
-        self._budget = ByteBudget(limits.LOADING_BYTES_MAX)
-        self._loads = Loads[Place](limits.LOADS_MAX)
+        self._ready = Ready(max_bytes=READY_BYTES_MAX, seconds=READY_SECONDS)
+        self._budget = ByteBudget(LOADING_BYTES_MAX)
+        self._loads = Loads[Place](LOADS_MAX)
         self._following: dict[Place, int] = {}
         """Offset in the first batch behind the chunk of each running load."""
 
@@ -119,7 +133,7 @@ class TierReader:
     def _read_ahead(self, want: TierWant, run: TierRun) -> None:
         run.ahead_from = run.next_offset
         at = _behind(run)
-        for left in range(limits.CHUNKS_AHEAD - 1, -1, -1):
+        for left in range(CHUNKS_AHEAD - 1, -1, -1):
             if not 0 <= at < want.part.tiered_end:
                 return
             ready = self.run_at(want.key, at)
@@ -162,8 +176,8 @@ class TierReader:
 
     def _chunk_bytes(self, want: TierWant) -> int:
         """Return the size of a chunk: smaller where many consumers share the buffer."""
-        share = limits.READY_BYTES_MAX // (limits.READY_SHARE * (1 + self._ready.partitions))
-        return max(want.max_bytes, limits.CHUNK_BYTES_MIN, min(limits.CHUNK_BYTES, share))
+        share = READY_BYTES_MAX // (READY_SHARE * (1 + self._ready.partitions))
+        return max(want.max_bytes, CHUNK_BYTES_MIN, min(CHUNK_BYTES, share))
 
     def _failed(self, want: TierWant, error: PenstockError) -> None:
         failure = self._ready.fail(want.key, want.offset, error, self._clock.monotonic())

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.base.errors import PenstockError
 from penstock.base.pause import pause
@@ -27,9 +27,9 @@ from penstock.objects.hedging import Hedging
 from penstock.objects.pool import Pool
 from penstock.objects.store_path import StorePath
 from penstock.partitions.local import LocalPartition
-from penstock.partitions.tiering import limits, metrics
 from penstock.partitions.tiering.copier import Copier
 from penstock.partitions.tiering.fetching import TierFetcher
+from penstock.partitions.tiering.metrics import TierCounters
 from penstock.partitions.tiering.part import TieredPart, TierParts
 from penstock.partitions.tiering.reading import TierReader
 
@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from penstock.partitions.port import Partition
     from penstock.partitions.tiering.settings import TierSettings
     from penstock.partitions.tiering.source import TierSource
+
+LOOKUPS_AT_ONCE: Final = 16
+"""Maximum number of parallel lookups by timestamp."""
+MARKS_PER_CALL: Final = 1_000
+"""Maximum number of partitions per request for tiers."""
+FORGET_SECONDS: Final = 30.0
+"""Interval at which tiers of deleted topics are searched."""
+FORGET_CALLS_MAX: Final = 100
+"""Maximum calls per such search."""
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +84,7 @@ class TierService:
         self._cold: StorePath | None = None
         self._copying = asyncio.Semaphore(settings.manager_copier_thread_pool_size)
         self._stopped = False
-        self.counters = metrics.TierCounters()
+        self.counters = TierCounters()
 
     @property
     def enabled(self) -> bool:
@@ -170,7 +179,7 @@ class TierService:
             plane=self._plane,
             reader=self._reader,
             fetcher=self._fetcher,
-            turns=asyncio.Semaphore(limits.LOOKUPS_AT_ONCE),
+            turns=asyncio.Semaphore(LOOKUPS_AT_ONCE),
             store_url=self.store_url,
             look_up=self.look_up,
         )
@@ -208,8 +217,8 @@ class TierService:
 
     async def look_up(self, parts: Sequence[TieredPart]) -> None:
         """Request the tiers' start and end of partitions; raises PenstockError."""
-        for first in range(0, len(parts), limits.MARKS_PER_CALL):
-            asked = parts[first : first + limits.MARKS_PER_CALL]
+        for first in range(0, len(parts), MARKS_PER_CALL):
+            asked = parts[first : first + MARKS_PER_CALL]
             found = await self._plane.tier_bounds([part.key for part in asked])
             for part in asked:
                 if not part.busy:  # a running copy has newer state
@@ -259,7 +268,7 @@ class TierService:
         while not self._stopped:
             await pause(self._forget_seconds)
             try:
-                for _ in range(limits.FORGET_CALLS_MAX):
+                for _ in range(FORGET_CALLS_MAX):
                     if not await self._plane.forget_tiers():
                         break
             except PenstockError as error:
@@ -267,7 +276,7 @@ class TierService:
 
     @property
     def _forget_seconds(self) -> float:
-        return min(limits.FORGET_SECONDS, self._settings.manager_task_interval_ms / 1000)
+        return min(FORGET_SECONDS, self._settings.manager_task_interval_ms / 1000)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -275,8 +284,14 @@ class TierService:
         task.add_done_callback(self._tasks.discard)
 
     def samples(self) -> Iterator[Sample]:
+        counters = self.counters
         led = [part.core for partition, part in self._hosted.items() if partition.leads]
-        return metrics.samples(self.counters, led)
+        tiers = [core.bounds for core in led if core.bounds is not None]
+        counters.lag_bytes = sum(core.lag_bytes for core in led)
+        counters.lag_segments = sum(core.lag_segments for core in led)
+        counters.size_bytes = sum(bounds.size_bytes for bounds in tiers)
+        counters.segments = sum(bounds.segments for bounds in tiers)
+        return counters.samples()
 
 
 def _nobody(partitions: Iterable[object]) -> None:

@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from penstock.base.settings import INT_MAX, LONG_MAX, setting
-from penstock.diskless.limits import STAGED_PUTS_AT_ONCE_MAX
-from penstock.diskless.settings import DisklessSettings
+from penstock.diskless.settings import STAGED_PUTS_AT_ONCE_MAX, DisklessSettings
 from penstock.host.server.settings import HostSettings
 from penstock.host.server.socket_file import BACKLOG
-from penstock.objects.limits import DIRECTORY_THREADS
-from penstock.objects.settings import FetchSettings
+from penstock.objects.settings import DIRECTORY_THREADS, FetchSettings
 from penstock.planner.inputs import ImpossiblePlan
 from penstock.planner.quantities import format_quantity
 from penstock.planner.receive_path.chain import SOCKET_HEADROOM, B, C

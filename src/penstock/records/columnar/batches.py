@@ -17,6 +17,7 @@ from penstock.records.columnar.arrays import Bytes, Flags, Ints
 from penstock.records.compression import decompress
 from penstock.records.errors import CorruptBatch, RecordTooLarge
 from penstock.records.header import (
+    BATCHES_MAX,
     CHECKED_FROM,
     CODEC_MASK,
     HEADER_BYTES,
@@ -26,7 +27,7 @@ from penstock.records.header import (
     decode_header,
     verify_crc,
 )
-from penstock.records.limits import BATCHES_MAX, DECOMPRESSED_BATCH_BYTES_MAX
+from penstock.records.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
 _PRODUCER_ID: Final = np.arange(43, 51) - HEADER_BYTES
 

@@ -32,7 +32,11 @@ from penstock.records.header import (
     Codec,
     encode_header,
 )
-from penstock.records.limits import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+
+BATCH_BYTES_MAX: Final = 1 << 20
+"""Largest encoded batch by default (Kafka's `message.max.bytes` is 1 MiB + 12)."""
+BATCH_RECORDS_MAX: Final = 20_000
+"""Most records in an encoded batch."""
 
 PASS_BYTES: Final = 1 << 20
 """Bytes of batches that are written together: a batch that is kept keeps the others."""

@@ -18,7 +18,11 @@ from penstock.records.compression import decompress_portable
 from penstock.records.errors import CorruptBatch, InvalidRecord
 from penstock.records.framing import check_frame
 from penstock.records.header import HEADER_BYTES, RECORD_BYTES_MIN, BatchHeader
-from penstock.records.limits import REFUSED_RECORDS_NAMED_MAX, VALIDATED_BATCH_BYTES_MAX
+
+VALIDATED_BATCH_BYTES_MAX: Final = 64 << 20
+"""Most decompressed bytes of a batch that a broker validates."""
+REFUSED_RECORDS_NAMED_MAX: Final = 100
+"""Records of a rejected batch that its response names."""
 
 CHAIN_RECORDS_MAX: Final = 4
 """Most records of an uncompressed batch that are walked without the kernel: a call of it costs some

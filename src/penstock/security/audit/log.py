@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from penstock.base.metrics import Sample
-from penstock.security.audit import metrics
+from penstock.base.metrics import Metrics, Sample, counters
 from penstock.security.audit.events import AuditEvent, EventKind, cut, line_of
 
 if TYPE_CHECKING:
@@ -37,6 +36,19 @@ class LineSink(Protocol):
         """Write the accepted lines, as far as possible within a moment."""
 
 
+class AuditMetrics(Metrics, prefix="penstock_audit_"):
+    events: dict[str, int] = counters(
+        "events_total",
+        "Authentications, denials and administrative changes that were audited.",
+        "event",
+    )
+    dropped: dict[str, int] = counters(
+        "dropped_total",
+        "Audit events that were not written: too many waited, or they could not be written.",
+        "sink",
+    )
+
+
 class AuditLog:
     def __init__(
         self, sinks: Iterable[LineSink], *, clock: Clock, origin: dict[str, int | str]
@@ -45,10 +57,11 @@ class AuditLog:
         self._sinks = list(sinks)
         self._now_ms = clock.now_ms
         self._origin = origin
-        self._recorded = dict.fromkeys(KINDS, 0)
+        self._metrics = AuditMetrics()
+        self._metrics.events.update(dict.fromkeys(KINDS, 0))
 
     def record(self, event: AuditEvent) -> None:
-        self._recorded[event.event] += 1
+        self._metrics.events[event.event] += 1
         if self._sinks:
             now_ms = self._now_ms()
             text = line_of(event, now_ms=now_ms, origin=self._origin)
@@ -61,7 +74,5 @@ class AuditLog:
             sink.close()
 
     def samples(self) -> Iterator[Sample]:
-        for kind, count in self._recorded.items():
-            yield Sample(metrics.EVENTS, count, (kind,))
-        for sink in self._sinks:
-            yield Sample(metrics.DROPPED, sink.dropped, (sink.name,))
+        self._metrics.dropped = {sink.name: sink.dropped for sink in self._sinks}
+        return self._metrics.samples()

@@ -6,14 +6,11 @@ They are loaded again when they change (`Reloading`); reading them blocks.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.base.metrics import Sample
 from penstock.security.files import Reloading
-from penstock.security.listeners import metrics
 
 if TYPE_CHECKING:
     import ssl
@@ -113,6 +110,13 @@ class ListenerFiles:
         if self.tls is not None:
             yield "certificates", self.tls
 
+    def reloads(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the numbers of reloads and of failures, with a word for the files."""
+        for word, one in self.reloading():
+            yield word, one.reloads, one.failures
+        if self.tokens is not None:
+            yield "keys", self.tokens.loads.succeeded, self.tokens.loads.failed
+
     def reload(self, *, look_closely: bool) -> list[str]:
         """Reload changed files (blocks); return sentences about those that failed."""
         failures = []
@@ -132,21 +136,3 @@ class ListenerFiles:
         if self.tokens is not None and (self.tokens.due or look_closely):
             self.tokens.refresh()
         return failures
-
-
-def samples(listeners: Mapping[str, ListenerFiles]) -> Iterator[Sample]:
-    """Return the counters of the files of some listeners."""
-    reloads, failures = Counter[str](), Counter[str]()
-    for name, made in listeners.items():
-        for word, one in made.reloading():
-            reloads[word] += one.reloads
-            failures[word] += one.failures
-        if made.tokens is not None:
-            reloads["keys"] += made.tokens.loads.succeeded
-            failures["keys"] += made.tokens.loads.failed
-        if made.tls is not None:
-            ends = made.tls.current.certificate.not_after
-            yield Sample(metrics.CERTIFICATE_ENDS, ends, (name,))
-    for word, count in reloads.items():
-        yield Sample(metrics.RELOADS, count, (word,))
-        yield Sample(metrics.RELOADS_FAILED, failures[word], (word,))

@@ -7,17 +7,15 @@ thread, so it blocks no event loop and uses no second processor.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.base.http_listener import BACKLOG
-from penstock.base.metrics import Sample
+from penstock.base.metrics import Metrics, Sample, counters, gauges
 from penstock.base.pause import pause
 from penstock.security.addresses import FAILURES, AddressBounds, AddressLimits
-from penstock.security.listeners import files, metrics
 from penstock.security.listeners.files import ListenerFiles
 from penstock.security.listeners.tls_server import TlsServer
 
@@ -29,6 +27,35 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 5.0
 """How often files are looked at."""
 L = TypeVar("L", bound=ListenerFiles)
+
+
+class ListenerMetrics(Metrics, prefix="penstock_"):
+    """Metrics of TLS, and of reloaded files."""
+
+    refused: dict[tuple[str, str], int] = counters(
+        "unauthenticated_connections_refused_total",
+        "Connections closed at once, due to a limit of their address or of all connections.",
+        "listener",
+        "limit",
+    )
+    handshakes_failed: dict[str, int] = counters(
+        "tls_handshakes_failed_total", "TLS handshakes that did not come to an end.", "listener"
+    )
+    certificate_ends: dict[str, float] = gauges(
+        "tls_certificate_ends_timestamp_seconds",
+        "When the certificate in use ends, in seconds since the epoch.",
+        "listener",
+    )
+    reloads: dict[str, int] = counters(
+        "security_files_reloaded_total",
+        "Reloads of changed files (certificates, users, keys of tokens).",
+        "file",
+    )
+    reloads_failed: dict[str, int] = counters(
+        "security_files_not_reloaded_total",
+        "Times that changed files were no good, and the former ones stayed in use.",
+        "file",
+    )
 
 
 class ListenerGroup(Generic[L]):
@@ -43,8 +70,7 @@ class ListenerGroup(Generic[L]):
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="security-files")
         self._now = now
         self._looking: asyncio.Task[None] | None = None
-        self._refused: Counter[tuple[str, str]] = Counter()
-        self._handshakes_failed: Counter[str] = Counter()
+        self._metrics = ListenerMetrics()
 
     async def open(self, name: str, make: Callable[[], L]) -> L:
         """Add a listener, whose files `make` reads and which are checked for changes from then on.
@@ -85,20 +111,20 @@ class ListenerGroup(Generic[L]):
         """Return whether a connection from an address may be accepted."""
         limit = self.limits.refusal(address, self._now())
         if limit is not None:
-            self._refused[listener, limit] += 1
+            self._metrics.refused[listener, limit] += 1
         return limit is None
 
     def barred(self, listener: str, address: str) -> bool:
         """Return whether HTTP credentials from an address are refused."""
         found = self._credentials.barred(address, self._now())
-        self._refused[listener, FAILURES] += found
+        self._metrics.refused[listener, FAILURES] += found
         return found
 
     def failed(self, address: str) -> None:
         self._credentials.failed(address, self._now())
 
     def handshake_failed(self, listener: str, address: str) -> None:
-        self._handshakes_failed[listener] += 1
+        self._metrics.handshakes_failed[listener] += 1
         self.limits.failed(address, self._now())
 
     def handshake_delay(self, address: str) -> float | None:
@@ -143,11 +169,15 @@ class ListenerGroup(Generic[L]):
 
     def samples(self) -> Iterator[Sample]:
         """Return the counters for the registry."""
-        for limit, count in self._refused.items():
-            yield Sample(metrics.REFUSED, count, limit)
-        for listener, count in self._handshakes_failed.items():
-            yield Sample(metrics.HANDSHAKES_FAILED, count, (listener,))
-        yield from files.samples(self.listeners)
+        metrics = self._metrics
+        metrics.certificate_ends, metrics.reloads, metrics.reloads_failed = {}, {}, {}
+        for name, made in self.listeners.items():
+            if made.tls is not None:
+                metrics.certificate_ends[name] = made.tls.current.certificate.not_after
+            for word, reloads, failures in made.reloads():
+                metrics.reloads[word] = metrics.reloads.get(word, 0) + reloads
+                metrics.reloads_failed[word] = metrics.reloads_failed.get(word, 0) + failures
+        return metrics.samples()
 
 
 class Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.broker.coordination.classic import Protocol
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.core import Refused, SaveFailed, Stored
 from penstock.broker.coordination.group_events import Accepted, CommitCheck
 from tests.broker.coordination.classic.driver import LIMITS, RANGE, Driver, join_event

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.broker.coordination.classic import Protocol
 from penstock.broker.coordination.classic.group import Group, Member
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
-from penstock.broker.coordination.classic.record import decode_group, encode_group
+from penstock.broker.coordination.classic.record import (
+    GENERATIONS_PER_EPOCH,
+    decode_group,
+    encode_group,
+)
 from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
 from tests.control.before.contents import GROUP_OF_ONE_RECORD

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
+from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored
 from penstock.broker.coordination.group_events import (
     Accepted,

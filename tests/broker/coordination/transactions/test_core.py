@@ -42,11 +42,9 @@ from penstock.broker.coordination.transactions import (
     VerifyPartitions,
     WriteMarkers,
 )
-from penstock.broker.coordination.transactions.limits import (
-    COMPLETION_LINGER_MS,
-    SAVE_RETRY_MS,
-    WAIT_MS,
-)
+from penstock.broker.coordination.transactions.core import SAVE_RETRY_MS
+from penstock.broker.coordination.transactions.events import WAIT_MS
+from penstock.broker.coordination.transactions.transaction import COMPLETION_LINGER_MS
 
 ID = "payments"
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)

@@ -11,7 +11,7 @@ from penstock.broker.coordination.classic.events import (
     Request,
     SyncGroup,
 )
-from penstock.broker.coordination.classic.limits import GroupLimits
+from penstock.broker.coordination.classic.rebalance import GroupLimits
 from penstock.broker.coordination.classic.responses import (
     Joined,
     JoinedMember,

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.broker.coordination.classic.group import Group
-from penstock.broker.coordination.classic.limits import EMPTY_GROUP_GRACE_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.states import (
     DELETE_ERRORS,
@@ -29,6 +28,9 @@ from penstock.broker.coordination.group_events import (
     OffsetsDeletable,
     Prune,
 )
+
+EMPTY_GROUP_GRACE_MS: Final = 60_000
+"""Time after which an unused empty group without offsets may be dropped."""
 
 CLASSIC: Final = "classic"
 

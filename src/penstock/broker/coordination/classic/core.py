@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Final
 from penstock.broker.coordination.classic import administration, joining, membership, saving
 from penstock.broker.coordination.classic.events import Heartbeat, JoinGroup, LeaveGroup, SyncGroup
 from penstock.broker.coordination.classic.group import Group
-from penstock.broker.coordination.classic.limits import GroupLimits
-from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.rebalance import GroupLimits, Rebalancer
 from penstock.broker.coordination.classic.record import decode_group
 from penstock.broker.coordination.classic.states import REBALANCE_IN_PROGRESS, GroupState
 from penstock.broker.coordination.core import Saved, SaveFailed, Stored

@@ -21,8 +21,7 @@ from penstock.broker.coordination.classic.group import (
     SaveWaiter,
     protocols_bytes,
 )
-from penstock.broker.coordination.classic.limits import GroupLimits
-from penstock.broker.coordination.classic.rebalance import Rebalancer
+from penstock.broker.coordination.classic.rebalance import GroupLimits, Rebalancer
 from penstock.broker.coordination.classic.states import (
     FENCED_INSTANCE_ID,
     GROUP_MAX_SIZE_REACHED,

@@ -12,15 +12,12 @@ Source: Kafka's `GroupMetadataManager`; KIP-134 (initial delay), KIP-345 (static
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.coordination.classic.limits import (
-    GENERATIONS_PER_EPOCH,
-    NEW_MEMBER_JOIN_TIMEOUT_MS,
-    GroupLimits,
-)
-from penstock.broker.coordination.classic.record import encode_group
+from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH, encode_group
 from penstock.broker.coordination.classic.responses import Joined, Response
 from penstock.broker.coordination.classic.states import (
     REBALANCE_IN_PROGRESS,
@@ -31,6 +28,26 @@ from penstock.broker.coordination.core import Refused, Save
 from penstock.broker.coordination.group_events import NOT_COORDINATOR
 from penstock.broker.coordination.timers import Timer
 from penstock.broker.coordination.turn import Turn
+
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
+"""Session timeout of a new member while its JoinGroup is parked, as in Kafka.
+
+It cannot heartbeat yet; without the limit, members of vanished clients would accumulate.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits:
+    """Bounds of groups, members and bytes; times in milliseconds."""
+
+    groups_max: int = 100_000
+    group_max_size: int = 10_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_initial_rebalance_delay_ms: int = 3_000
+    member_protocols_max: int = 64
+    member_bytes_max: int = 4 << 20
+    group_bytes_max: int = 32 << 20
 
 
 class Rebalancer:

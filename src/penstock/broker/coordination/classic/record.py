@@ -28,9 +28,15 @@ from typing import Any, Final
 
 from penstock.broker.coordination.classic.events import Protocol
 from penstock.broker.coordination.classic.group import Group, Member
-from penstock.broker.coordination.classic.limits import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
+
+GENERATIONS_PER_EPOCH: Final = 100
+"""Generations that a restored group skips for each coordinator epoch since it was saved.
+
+Generations are handed out before they are saved. A generation that a crash lost must not be reused,
+or the assignment of its old leader could be taken for the new one's.
+"""
 
 FORMAT: Final = 2
 FORMAT_OF_ONE_ROW: Final = 1

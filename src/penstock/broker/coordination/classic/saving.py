@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
-from penstock.broker.coordination.classic.limits import SAVE_RETRY_MS
 from penstock.broker.coordination.classic.rebalance import Rebalancer
 from penstock.broker.coordination.classic.responses import Joined, Synced
 from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.core import Refused, Saved, SaveFailed
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
+
+SAVE_RETRY_MS: Final = 1_000
+"""Pause before a failed save without a waiting request is retried."""
 
 
 def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:

@@ -6,7 +6,7 @@ from penstock.broker.coordination.consumer.events import (
     DescribedConsumer,
     DescribedConsumerGroup,
 )
-from penstock.broker.coordination.consumer.limits import ConsumerLimits, MigrationPolicy
+from penstock.broker.coordination.consumer.state import ConsumerLimits, MigrationPolicy
 
 __all__ = [
     "ConsumerGroups",

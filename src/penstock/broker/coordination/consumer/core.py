@@ -12,8 +12,7 @@ from penstock.broker.coordination.classic import Heartbeat, LeaveGroup, SyncGrou
 from penstock.broker.coordination.consumer import classic_requests, heartbeat, queries
 from penstock.broker.coordination.consumer.events import ConsumerHeartbeat
 from penstock.broker.coordination.consumer.group import ConsumerGroup
-from penstock.broker.coordination.consumer.limits import ConsumerLimits
-from penstock.broker.coordination.consumer.state import ConsumerState
+from penstock.broker.coordination.consumer.state import ConsumerLimits, ConsumerState
 from penstock.broker.coordination.core import Computed, Saved, SaveFailed
 from penstock.broker.coordination.group_events import (
     CommitCheck,

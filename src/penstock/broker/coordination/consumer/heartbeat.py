@@ -21,10 +21,6 @@ from penstock.broker.coordination.consumer.events import (
     ConsumerHeartbeat,
 )
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
-from penstock.broker.coordination.consumer.limits import (
-    WAITING_HEARTBEAT_MS,
-    WAITING_HEARTBEAT_MS_PER_MEMBER,
-)
 from penstock.broker.coordination.consumer.reconciliation import (
     Current,
     MemberState,
@@ -33,12 +29,16 @@ from penstock.broker.coordination.consumer.reconciliation import (
 from penstock.broker.coordination.consumer.state import ConsumerState
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, GROUP_ID_NOT_FOUND
-from penstock.broker.coordination.modern.core import UNKNOWN_MEMBER_ID
+from penstock.broker.coordination.modern.core import MEMBER_BYTES_MAX, UNKNOWN_MEMBER_ID
 from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import NO_TOPICS, Parked
 from penstock.broker.coordination.modern.group_saver import outdate
-from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
+
+WAITING_HEARTBEAT_MS: Final = 500
+"""Heartbeat interval of a member that waits for revocations by others."""
+WAITING_HEARTBEAT_MS_PER_MEMBER: Final = 5
+"""Least such interval per member: at most 200 of these heartbeats a second per group."""
 
 FENCED_INSTANCE_ID: Final = "fenced_instance_id"
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"

@@ -15,10 +15,12 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.coordination.consumer.group import ConsumerGroup
-from penstock.broker.coordination.consumer.limits import REGEX_RETRY_MS
 from penstock.broker.coordination.core import Compute, Computed
 from penstock.broker.coordination.topic_regex import compile_regex
 from penstock.broker.coordination.turn import Turn
+
+REGEX_RETRY_MS: Final = 10_000
+"""Least interval between resolutions of a group's regular expressions; Kafka's value."""
 
 _STEPS_PER_TOPIC: Final = 20
 """Cost of matching one topic, in units of `Work.size`."""

@@ -6,11 +6,12 @@ Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import ClassVar
 
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
-from penstock.broker.coordination.consumer.limits import ConsumerLimits
 from penstock.broker.coordination.consumer.reconciliation import MemberState
 from penstock.broker.coordination.consumer.record import KIND, decode_group, encode_group
 from penstock.broker.coordination.consumer.regexes import Regexes
@@ -18,6 +19,54 @@ from penstock.broker.coordination.core import Computed
 from penstock.broker.coordination.modern.core import ModernGroups
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.turn import Turn
+from penstock.broker.group_configs import GroupConfigs
+
+
+class MigrationPolicy(Enum):
+    """Allowed conversions of groups that have members."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def upgrades(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def downgrades(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerLimits:
+    """Bounds in milliseconds; `configs` returns overriding settings of a group."""
+
+    groups_max: int = 100_000
+    max_size: int = 2_147_483_647
+    session_timeout: int = 45_000
+    heartbeat_interval: int = 5_000
+    assignment_interval: int = 1_000
+    assignors: tuple[str, ...] = ("uniform", "range")
+    migration: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    regex_refresh_ms: int = 600_000
+    configs: Callable[[str], GroupConfigs] | None = None
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        if self.configs is None:
+            return self.session_timeout
+        return self.configs(group_id).consumer_session_timeout_ms
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        if self.configs is None:
+            return self.heartbeat_interval
+        return self.configs(group_id).consumer_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        if self.configs is None:
+            return self.assignment_interval
+        return self.configs(group_id).consumer_assignment_interval_ms
 
 
 class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):

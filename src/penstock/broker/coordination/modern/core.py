@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from penstock.broker.coordination.core import Compute, Computed, Saved, SaveFailed, Stored
 from penstock.broker.coordination.group_events import (
@@ -31,11 +31,6 @@ from penstock.broker.coordination.group_events import (
 )
 from penstock.broker.coordination.modern.group import ModernGroup, ModernMember, Parked
 from penstock.broker.coordination.modern.group_saver import GroupSaver
-from penstock.broker.coordination.modern.limits import (
-    EMPTY_GROUP_GRACE_MS,
-    GATHERING_MS,
-    ModernLimits,
-)
 from penstock.broker.coordination.modern.targets import Target, TargetWork
 from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.turn import Turn
@@ -43,6 +38,25 @@ from penstock.broker.coordination.turn import Turn
 if TYPE_CHECKING:
     from penstock.broker.coordination.kinds import Handler
     from penstock.control import Topic
+
+EMPTY_GROUP_GRACE_MS: Final = 60_000
+"""Time after which an unused empty group without offsets may be dropped."""
+MEMBER_BYTES_MAX: Final = 1 << 20
+"""Bytes of topic names and regexes in one member's subscription."""
+GATHERING_MS: Final = 100
+"""Pause without joins before a group that was empty gets its first target.
+
+Members that start together share that target; otherwise the first one would soon revoke partitions.
+"""
+
+
+class ModernLimits(Protocol):
+    def assignment_interval_ms(self, group_id: str) -> int: ...
+
+    def session_timeout_ms(self, group_id: str) -> int: ...
+
+    def heartbeat_interval_ms(self, group_id: str) -> int: ...
+
 
 EMPTY: Final = "Empty"
 NON_EMPTY_GROUP: Final = "non_empty_group"

@@ -1,13 +1,13 @@
 """Share groups at their coordinator: membership and assignment of partitions."""
 
-from penstock.broker.coordination.share.core import ShareGroups
-from penstock.broker.coordination.share.events import (
+from penstock.broker.coordination.share.core import (
     DescribedShareGroup,
     DescribedShareMember,
     EnsureShareGroup,
+    ShareGroupLimits,
+    ShareGroups,
     ShareHeartbeat,
 )
-from penstock.broker.coordination.share.limits import ShareGroupLimits
 
 __all__ = [
     "DescribedShareGroup",

@@ -12,11 +12,12 @@ Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
-from penstock.broker.coordination.assignors import SIMPLE
+from penstock.broker.coordination.assignors import SIMPLE, Partitions
 from penstock.broker.coordination.core import Computed, Refused, Saved, SaveFailed
 from penstock.broker.coordination.group_events import (
     COORDINATOR_NOT_AVAILABLE,
@@ -26,21 +27,89 @@ from penstock.broker.coordination.group_events import (
     Prune,
 )
 from penstock.broker.coordination.kinds import Handler
-from penstock.broker.coordination.modern.core import EMPTY, UNKNOWN_MEMBER_ID, ModernGroups
+from penstock.broker.coordination.modern.core import (
+    EMPTY,
+    MEMBER_BYTES_MAX,
+    UNKNOWN_MEMBER_ID,
+    ModernGroups,
+)
 from penstock.broker.coordination.modern.events import JOIN, LEAVE, HeartbeatResponse
 from penstock.broker.coordination.modern.group import Parked
 from penstock.broker.coordination.modern.group_saver import outdate
-from penstock.broker.coordination.modern.limits import MEMBER_BYTES_MAX
-from penstock.broker.coordination.share.events import (
-    DescribedShareGroup,
-    DescribedShareMember,
-    EnsureShareGroup,
-    ShareHeartbeat,
-)
 from penstock.broker.coordination.share.group import ShareGroup, ShareMember
-from penstock.broker.coordination.share.limits import ShareGroupLimits
 from penstock.broker.coordination.share.record import KIND, decode_group, encode_group
 from penstock.broker.coordination.turn import Turn
+from penstock.broker.group_configs import GroupConfigs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHeartbeat:
+    """Heartbeat by which a member joins, stays or leaves; None means unchanged."""
+
+    group_id: str
+    member_id: str
+    epoch: int
+    client_id: str
+    client_host: str
+    rack_id: str | None = None
+    topics: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsureShareGroup:
+    """Describe a share group, and create it without members if no group has this id."""
+
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedShareMember:
+    """A member of a share group; members are never static."""
+
+    member_id: str
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assigned: Partitions
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedShareGroup:
+    group_id: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    assignor: str
+    members: tuple[DescribedShareMember, ...]
+    protocol_type: str = "share"
+
+    @property
+    def protocol(self) -> str:
+        """Assignor, in place of a classic group's protocol."""
+        return self.assignor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupLimits:
+    """Bounds in milliseconds; `configs` returns the settings of a group."""
+
+    configs: Callable[[str], GroupConfigs]
+    groups_max: int = 100_000
+    max_size: int = 200
+    assignment_interval: int = 1_000
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        return self.configs(group_id).share_session_timeout_ms
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        return self.configs(group_id).share_heartbeat_interval_ms
+
+    def assignment_interval_ms(self, group_id: str) -> int:
+        return self.assignment_interval
+
 
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
 GROUP_MAX_SIZE_REACHED: Final = "group_max_size_reached"

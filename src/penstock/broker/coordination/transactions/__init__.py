@@ -5,6 +5,8 @@ Source: KIP-98, KIP-360 (fencing), KIP-890 (version 2).
 
 from penstock.broker.coordination.transactions.core import Transactions
 from penstock.broker.coordination.transactions.events import (
+    PEER_WAIT_MS,
+    WAIT_MS,
     AddToTransaction,
     DescribeTransaction,
     EndTransaction,
@@ -13,11 +15,6 @@ from penstock.broker.coordination.transactions.events import (
     MarkersWritten,
     TransactionRequest,
     VerifyPartitions,
-)
-from penstock.broker.coordination.transactions.limits import (
-    PEER_WAIT_MS,
-    WAIT_MS,
-    TransactionLimits,
 )
 from penstock.broker.coordination.transactions.metadata import (
     NO_PRODUCER,
@@ -42,6 +39,7 @@ from penstock.broker.coordination.transactions.responses import (
     WriteMarkers,
 )
 from penstock.broker.coordination.transactions.states import TransactionState
+from penstock.broker.coordination.transactions.transaction import TransactionLimits
 
 __all__ = [
     "NO_PRODUCER",

@@ -37,6 +37,7 @@ from penstock.broker.coordination.core import (
 from penstock.broker.coordination.timers import Timers
 from penstock.broker.coordination.transactions import rules
 from penstock.broker.coordination.transactions.events import (
+    WAIT_MS,
     AddToTransaction,
     DescribeTransaction,
     EndTransaction,
@@ -46,13 +47,6 @@ from penstock.broker.coordination.transactions.events import (
     MarkersWritten,
     VerifyPartitions,
 )
-from penstock.broker.coordination.transactions.limits import (
-    SAVE_RETRY_MS,
-    WAIT_MS,
-    WAITING_MAX,
-    TransactionLimits,
-)
-from penstock.broker.coordination.transactions.listing import listed
 from penstock.broker.coordination.transactions.metadata import TransactionMetadata
 from penstock.broker.coordination.transactions.record import (
     decode_transaction,
@@ -61,6 +55,8 @@ from penstock.broker.coordination.transactions.record import (
 from penstock.broker.coordination.transactions.responses import (
     DescribedTransaction,
     LeaveMarkers,
+    ListedTransaction,
+    ListedTransactions,
     Response,
     WriteMarkers,
 )
@@ -72,7 +68,49 @@ from penstock.broker.coordination.transactions.states import (
     TRANSACTIONAL_ID_NOT_FOUND,
     TransactionState,
 )
-from penstock.broker.coordination.transactions.transaction import Pending, Request, Transaction
+from penstock.broker.coordination.transactions.transaction import (
+    Pending,
+    Request,
+    Transaction,
+    TransactionLimits,
+)
+
+_STATES = frozenset(state.value for state in TransactionState)
+
+
+def listed(
+    known: Mapping[str, TransactionMetadata], request: ListTransactions, now_ms: int
+) -> ListedTransactions:
+    """Return the ids that match the filters, in order.
+
+    The filter by duration (KIP-994) excludes ids that have had no transaction.
+    """
+
+    def shown(metadata: TransactionMetadata) -> bool:
+        if request.producer_ids and metadata.producer.producer_id not in request.producer_ids:
+            return False
+        if request.states and metadata.state.value not in request.states:
+            return False
+        if request.running_ms < 0:
+            return True
+        return metadata.start_ms >= 0 and now_ms - metadata.start_ms > request.running_ms
+
+    return ListedTransactions(
+        transactions=tuple(
+            ListedTransaction(
+                transactional_id=transactional_id,
+                producer_id=metadata.producer.producer_id,
+                state=metadata.state.value,
+            )
+            for transactional_id, metadata in sorted(known.items())
+            if shown(metadata)
+        ),
+        unknown_states=tuple(state for state in request.states if state not in _STATES),
+    )
+
+
+SAVE_RETRY_MS: Final = 1_000
+WAITING_MAX: Final = 1_000
 
 
 class Transactions:

@@ -7,15 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Saved, SaveFailed, Tick
-from penstock.broker.coordination.transactions.limits import WAIT_MS
 from penstock.broker.coordination.transactions.metadata import (
     NO_PRODUCER,
     NO_PRODUCER_ID,
     ProducerIdentity,
 )
+
+WAIT_MS: Final = 500
+"""Time that a request waits for changes under way before its client must retry.
+
+Clients retry after 20 to 100 ms; a waiting request delays all later ones of its connection.
+"""
+PEER_WAIT_MS: Final = 20
+"""Such a time for requests of other brokers: it delays their other requests as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from penstock.broker.coordination.transactions.events import (
     InitProducerId,
     VerifyPartitions,
 )
-from penstock.broker.coordination.transactions.limits import TransactionLimits
 from penstock.broker.coordination.transactions.metadata import (
     NO_PRODUCER,
     NO_PRODUCER_ID,
@@ -57,6 +56,7 @@ from penstock.broker.coordination.transactions.states import (
     TRANSACTION_ABORTABLE,
     TransactionState,
 )
+from penstock.broker.coordination.transactions.transaction import TransactionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.timers import Timer
-from penstock.broker.coordination.transactions.limits import (
-    COMPLETION_LINGER_MS,
-    TransactionLimits,
-)
 from penstock.broker.coordination.transactions.metadata import (
     TransactionMetadata,
 )
 from penstock.broker.coordination.transactions.responses import Response
 from penstock.broker.coordination.transactions.states import TransactionState
 from penstock.control import OffsetsEnd
+
+COMPLETION_LINGER_MS: Final = 100
+"""Delay of the save that all markers are written.
+
+Within it a busy producer begins its next transaction, and both changes are one save. After a crash
+in between the markers are written again.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLimits:
+    """Bounds of ids and transactions; times in milliseconds."""
+
+    transactional_ids_max: int = 100_000
+    transaction_partitions_max: int = 10_000
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
+
 
 NEVER_MS = 1 << 62
 

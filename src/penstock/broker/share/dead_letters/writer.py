@@ -34,13 +34,6 @@ from penstock.broker.share.dead_letters.topic import (
     Target,
     target_of,
 )
-from penstock.broker.share.limits import (
-    DEAD_LETTER_PRODUCERS_IDLE_MAX,
-    DEAD_LETTER_READ_BYTES,
-    DEAD_LETTER_TASKS_MAX,
-    DEAD_LETTER_TIMEOUT_MS,
-    DEAD_LETTER_WAIT_SECONDS,
-)
 from penstock.broker.share.settings import ShareSettings
 from penstock.broker.share.shares import place_of
 from penstock.broker.share.values import Cause, Undeliverable
@@ -61,6 +54,17 @@ if TYPE_CHECKING:
     from penstock.broker.topic_admin import TopicAdmin
     from penstock.client.producers import ProducerIdentity
     from penstock.partitions import Partition
+
+DEAD_LETTER_TASKS_MAX: Final = 8
+"""Share partitions whose dead letters are written concurrently."""
+DEAD_LETTER_READ_BYTES: Final = 1 << 20
+"""Bytes of one read for dead letters; a single batch may be larger."""
+DEAD_LETTER_WAIT_SECONDS: Final = 30.0
+"""Time limit of a load from an object store for dead letters."""
+DEAD_LETTER_TIMEOUT_MS: Final = 30_000
+"""Time limit of one append of dead letters; its share partition pauses after that."""
+DEAD_LETTER_PRODUCERS_IDLE_MAX: Final = 8
+"""Idle producers of dead letters that are kept for reuse."""
 
 logger = logging.getLogger(__name__)
 
