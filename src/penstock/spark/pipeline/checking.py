@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from penstock.base.settings import by_name
 from penstock.security.data.masks import KINDS as MASKS
@@ -27,6 +27,7 @@ from penstock.spark.pipeline.spec import (
     NAMED,
     Evolve,
     FormatKeys,
+    Protection,
     TableSink,
     TopicSink,
 )
@@ -164,11 +165,14 @@ def _needs(draft: Draft, section: Section, name: str, why: str, example: str) ->
         draft.refuse(section.key, f"{why} needs {name}", f"add {name} = {example}")
 
 
-def _chosen(draft: Draft, section: Section, by: str, default: str, choices: Choices) -> str | None:
+def _chosen(
+    draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
+) -> str | None:
     """Check the keys that the value of the key `by` allows or needs; return that value."""
-    value = section.get(by) or (None if section.given(by) else default)
-    if value is None:
+    found = section.get(by) if section.given(by) else by_name(part)[by].default
+    if found is None:
         return None
+    value = str(found)
     what = "this" if by == "by" else f"the {by}"
     for name, examples in choices.items():
         if value not in examples and section.given(name):
@@ -177,7 +181,7 @@ def _chosen(draft: Draft, section: Section, by: str, default: str, choices: Choi
             draft.refuse((*section.key, name), said, f"take {name} away{other}")
         elif example := examples.get(value):
             _needs(draft, section, name, value, example.format(name=section.name))
-    return str(value)
+    return value
 
 
 def _source(draft: Draft, source: Section) -> None:
@@ -186,7 +190,7 @@ def _source(draft: Draft, source: Section) -> None:
         decoding = (*by_name(FormatKeys), "start", "outbox", "protect")
         _only_for(draft, source, decoding, "topics, and this is a table")
     else:
-        _chosen(draft, source, "format", "raw", _OF_FORMAT)
+        _chosen(draft, source, FormatKeys, "format", _OF_FORMAT)
     if kind == "pattern":
         _only_for(draft, source, ("outbox",), "a topic, and this is a pattern")
     _watermark(draft, source)
@@ -239,7 +243,7 @@ def _without(keys: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 def _table_sink(draft: Draft, sink: Section) -> None:
     if sink.given("add_columns"):
         _only_for(draft, sink, ("evolve",), "sinks without add_columns, which says it already")
-    mode = _chosen(draft, sink, "mode", "append", _OF_MODE)
+    mode = _chosen(draft, sink, TableSink, "mode", _OF_MODE)
     order_by = sink.get("order_by")
     if mode not in {None, "append"} and order_by and order_by in (sink.get("keys") or ()):
         draft.refuse(
@@ -280,9 +284,9 @@ def _protections(draft: Draft) -> None:
 
 
 def _protection(draft: Draft, protection: Section) -> None:
-    by = _chosen(draft, protection, "by", "", _OF_PROTECTION)
+    by = _chosen(draft, protection, Protection, "by", _OF_PROTECTION)
     if by == "mask":
-        kind = _chosen(draft, protection, "kind", "all", _OF_MASK)
+        kind = _chosen(draft, protection, Protection, "kind", _OF_MASK)
         if kind == "keep" and not protection.which("first", "last"):
             draft.refuse(protection.key, "keep needs first or last", "add last = 4")
     if by == "tokenize":

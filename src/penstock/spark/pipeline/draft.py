@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
-from penstock.base.settings import Kind, SettingInfo, describe
+from penstock.base.settings import Kind, SettingInfo, by_name, describe
 from penstock.spark.pipeline.document import Document, Problem
 from penstock.spark.pipeline.kinds import SETTINGS, TEXT, Located, Unfit, nearest, type_name
 from penstock.spark.pipeline.locations import Key
-from penstock.spark.pipeline.spec import ENTRIES, NAMED, RULE, SINGLE, TOP, Table
+from penstock.spark.pipeline.spec import ENTRIES, NAMED, RULE, SINGLE, TOP, ErrorPolicy, Table
 
 NAME_CHARS_MAX: Final = 100
 """Longest name of a pipeline, a view or a sink; two names and a slash make a query's name."""
@@ -86,7 +86,7 @@ class Draft:
 
     @property
     def default_otherwise(self) -> str:
-        return str(self.errors.get("on_invalid") or "dead-letter")
+        return str(self.errors.get("on_invalid") or by_name(ErrorPolicy)["on_invalid"].default)
 
     def convert(self, key: Key, kind: Kind | None, value: object) -> Any:
         """Return the spec's value; None, with a problem, if it does not fit."""
