@@ -86,7 +86,7 @@ def test_topics_are_names_or_beginnings() -> None:
             "rule 1: a credential must read",
         ),
         ("rules = []", "must consist of at most 1000 tables [[rule]]"),
-        ("rule = 3", "must be at most 1000 tables"),
+        ("rule = 3", "must consist of at most 1000 tables"),
         ("rule = [3]", "rule 1: must be a table"),
         ("[[rule]", "Expected ']]'"),
     ],

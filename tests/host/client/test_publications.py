@@ -79,7 +79,7 @@ def test_a_payload_of_wide_items_is_its_bytes() -> None:
         (["text"], "type str"),
         ([b"x", None], "type NoneType"),
         (pa.array([1, 2]), "type int64"),
-        (pa.array([b"x", None]), "1 nulls"),
+        (pa.array([b"x", None]), "chunks that are null: 1"),
     ],
 )
 def test_what_cannot_be_sent_is_named(payloads: object, message: str) -> None:

@@ -85,7 +85,7 @@ def _of_arrow(array: Any) -> tuple[Readable, NDArray[np.integer[Any]]]:
     if width is None:
         raise InvalidChunks(f"an Arrow array of type {kind}: chunks are bytes or text")
     if array.null_count:
-        raise InvalidChunks(f"{array.null_count} chunks are null; a chunk must not be null")
+        raise InvalidChunks(f"chunks that are null: {array.null_count}; a chunk must not be null")
     _, offsets, values = array.buffers()
     if not len(array):
         return b"", np.empty(0, width)

@@ -169,10 +169,10 @@ def _chosen(
     draft: Draft, section: Section, part: type[Any], by: str, choices: Choices
 ) -> str | None:
     """Check the keys that the value of the key `by` allows or needs; return that value."""
-    chosen = section.get(by) if section.given(by) else by_name(part)[by].default
-    if chosen is None:
+    found = section.get(by) if section.given(by) else by_name(part)[by].default
+    if found is None:
         return None
-    value = str(chosen)
+    value = str(found)
     what = "this" if by == "by" else f"the {by}"
     for name, examples in choices.items():
         if value not in examples and section.given(name):
