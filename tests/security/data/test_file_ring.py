@@ -60,6 +60,27 @@ def test_a_shredded_subject_has_no_key_and_gets_none(ring: FileKeyRing, place: K
     assert open_value(ring, "a17", sealed) is None
 
 
+def test_rows_that_page_splits_copied_are_shredded_everywhere(
+    ring: FileKeyRing, place: KeyPlace
+) -> None:
+    """The oracle is the file: a row's key that it has twice was copied by a split."""
+    copied: dict[str, bytes] = {}
+    for round_number in range(20):
+        ring.for_encryption([f"round-{round_number}-{number:04}" for number in range(500)])
+        stored = all_bytes(place.ring)
+        rows = ring._connection.execute("select subject, wrapped from keys where subject not null")
+        copied = {subject: key for subject, key in rows if stored.count(key[12:44]) > 1}
+        if len(copied) > 5:
+            break
+    assert len(copied) > 5
+    for subject in copied:
+        assert ring.shred(subject)
+        assert not ring.shred(subject)
+    after = all_bytes(place.ring)
+    assert not [subject for subject, key in copied.items() if key[12:44] in after]
+    assert not [subject for subject in copied if subject.encode() in after]
+
+
 def test_no_file_has_a_shredded_key_or_its_subject(ring: FileKeyRing, place: KeyPlace) -> None:
     ring.for_encryption(SUBJECTS)
     wrapped = dict(

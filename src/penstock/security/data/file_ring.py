@@ -10,9 +10,10 @@ system must have those: a local one, or one that several machines share with wor
 
 A row is found by a digest of the subject under the ring's secret, and holds its data key, wrapped.
 A subject that was shredded keeps its row with the digest alone, neither its id nor its key, so
-that it gets no new one. Pages are overwritten with zeros (`secure_delete`), and what the rollback
-journal had is gone with it when the transaction ends; blocks that the file system released, and
-copies made before, may still have the wrapped key. A rotation of the master key makes those
+that it gets no new one. Deleted bytes are overwritten with zeros (`secure_delete`), the file is
+rebuilt if it has copies of the row elsewhere, and what the rollback journal had is gone with it
+when the transaction ends; blocks that the file system released, and copies made before, may still
+have the wrapped key. A rotation of the master key makes those
 worthless, too.
 
 Processes that have keys in memory learn of a shredding before their next call: the ring counts
@@ -63,6 +64,8 @@ _PAGES_KIB: Final = 32 << 10
 """Of the file in memory; a transaction that changes more syncs in between."""
 _ROWS: Final = 500
 """Of one statement."""
+_DIGESTS_OF_A_ROW: Final = 2
+"""In the table and in its index."""
 _NONCE_BYTES: Final = 12
 _DIGEST_BYTES: Final = 16
 _SECRET: Final = b"secret"
@@ -216,13 +219,19 @@ class FileKeyRing:
 
         When this returns, the deletion is durable, and no file of the ring has the key any more.
         """
-        with self._calling(), self._transaction():
-            done = self._connection.execute(
-                "update keys set key_id = null, subject = null, wrapped = null, shredded_ms = ?"
-                " where digest = ? and wrapped is not null",
-                (self._clock.now_ms(), self._digest(subject)),
-            )
-            return self._changed(done.rowcount)
+        with self._calling():
+            with self._transaction():
+                digest = self._digest(subject)
+                done = self._connection.execute(
+                    "update keys set key_id = null, subject = null, wrapped = null, shredded_ms = ?"
+                    " where digest = ? and wrapped is not null",
+                    (self._clock.now_ms(), digest),
+                )
+                shredded = self._changed(done.rowcount)
+            # Splits of pages leave copies of rows in unused bytes, which deletions leave alone.
+            if self._connection.serialize().count(digest) > _DIGESTS_OF_A_ROW:
+                self._connection.execute("vacuum")
+            return shredded
 
     def readmit(self, subject: str) -> bool:
         """Allow a shredded subject a new key; return False if it was not shredded."""
