@@ -19,6 +19,7 @@ from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK
 from penstock.testing import Agent, Broker
 from tests.apps.conftest import Run
+from tests.apps.test_host import until
 from tests.ports import free_port
 from tests.postgres import PostgresServer, postgres_server
 from tests.s3 import S3Server, s3_server
@@ -79,6 +80,8 @@ def test_every_advertised_address_is_tried(
                 settings["advertised.listeners"] = f"PLAINTEXT://{address}"
             brokers.append(stack.enter_context(Broker(settings, admin=False)))
         first = brokers[0].bootstrap
+        with brokers[0].client() as client:
+            until(lambda: len(client.metadata([]).nodes) == len(advertised))
         status, found = examined(bare, "-b", first, "--data-dir", str(tmp_path))
     assert status == 1
     assert found[f"broker 1 at {first}"][0] == "ok"

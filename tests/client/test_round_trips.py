@@ -217,7 +217,7 @@ def test_errors_name_what_is_wrong(client: Client, topic: MakeTopic) -> None:
         client.write_arrow(name, pa.table({"value": [b"x" * 60_000]}))
     with pytest.raises(OffsetOutOfRange, match="10"):
         client.fetch_raw(name, 0, 10)
-    with pytest.raises(InvalidArgument, match="the columns are key, value, timestamp"):
+    with pytest.raises(InvalidArgument, match="its columns: key, value, timestamp"):
         client.write_arrow(name, table(1), value="payload")
     with pytest.raises(InvalidArgument, match="codec 'brotli'"):
         client.write_arrow(name, table(1), codec="brotli")

@@ -206,7 +206,7 @@ async def test_objects_that_another_broker_wrote_elsewhere_are_named(
     await world.memory.delete([lost])
     with caplog.at_level(logging.WARNING):
         await world.collection().start()
-    assert "1 of 4 objects" in caplog.text
+    assert "1 of 4 sampled objects" in caplog.text
     assert lost in caplog.text
 
 

@@ -324,7 +324,7 @@ async def test_a_recreated_topic_is_detected(house: House) -> None:
     await house.topic("t")
     blob = house.stage("a", [Part("t", 0, values(0))])
     await house.delete_topic("t")
-    with pytest.raises(UnknownTopicOrPartition, match="no topic 't'"):
+    with pytest.raises(UnknownTopicOrPartition, match="topic 't' does not exist"):
         await house.post(0, [blob])
     await house.topic("t")
     with pytest.raises(InconsistentTopicId, match="recreated"):
