@@ -75,5 +75,5 @@ def test_one_set_serves_several_loops() -> None:
     threads = Threads("test", threads_max=1, waiting_max=1)
     for number in range(3):
         assert asyncio.run(threads.run(lambda number=number: number)) == number  # type: ignore[misc]
-    assert threads.outstanding == 0
     asyncio.run(threads.close())
+    assert threads.outstanding == 0

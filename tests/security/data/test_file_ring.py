@@ -65,14 +65,14 @@ def test_rows_that_page_splits_copied_are_shredded_everywhere(
 ) -> None:
     """The oracle is the file: a row's key that it has twice was copied by a split."""
     copied: dict[str, bytes] = {}
-    for round_number in range(20):
-        ring.for_encryption([f"round-{round_number}-{number:04}" for number in range(500)])
+    for round_number in range(500):
+        ring.for_encryption([f"round-{round_number}-{number:04}" for number in range(20)])
         stored = all_bytes(place.ring)
         rows = ring._connection.execute("select subject, wrapped from keys where subject not null")
         copied = {subject: key for subject, key in rows if stored.count(key[12:44]) > 1}
-        if len(copied) > 5:
+        if copied:
             break
-    assert len(copied) > 5
+    assert copied
     for subject in copied:
         assert ring.shred(subject)
         assert not ring.shred(subject)
