@@ -12,10 +12,11 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, is_dataclass
 from random import Random
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import Partitions, both
 from penstock.broker.coordination.classic import ClassicGroups, GroupLimits
@@ -60,8 +61,8 @@ class Violation(Exception):
 
 def ordered(value: Any) -> Any:
     """A value whose text does not depend on the order of sets."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return ordered({field.name: getattr(value, field.name) for field in fields(value)})
+    if isinstance(value, Struct):
+        return ordered({name: getattr(value, name) for name in value.__struct_fields__})
     if isinstance(value, Mapping):
         return sorted((key, ordered(item)) for key, item in value.items())
     if isinstance(value, frozenset):

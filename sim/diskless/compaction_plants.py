@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from penstock.control import DisklessPlane
 from penstock.control.batch_index.values import SegmentSwap

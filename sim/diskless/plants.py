@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.control import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.replication.effects import Committed, EndFound
 from penstock.replication.epoch import Claim, Effects, Epoch, Follower, Phase, ToSend

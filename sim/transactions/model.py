@@ -20,8 +20,9 @@ kept, so that `checks.py` can hold the product to it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import (

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from penstock.broker.coordination.core import Effect, Saved, SaveFailed, Stored
 from penstock.broker.coordination.transactions import (

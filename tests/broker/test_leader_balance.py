@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.broker.leader_balance import BATCH_MAX, BATCH_SECONDS, LeaderBalance, imbalanced
 from penstock.broker.settings import BrokerSettings

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition

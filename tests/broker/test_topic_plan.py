@@ -1,10 +1,11 @@
 """Plans of new topics and partitions, and every way to be rejected."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.broker.configs import Levels, check_broker_configs
@@ -138,7 +139,7 @@ def test_a_broker_that_is_away_counts_if_it_has_copies_and_does_not_lead() -> No
     spec = TopicSpec(name="t", replication_factor=3, partition_count=20, configs=configs)
     with pytest.raises(PenstockError, match="only 2 broker"):
         plan(spec, image(topic("alone", 1)))
-    reachable = replace(
+    reachable = dataclasses.replace(
         known,
         brokers=tuple(
             replace(broker, endpoints=((REPLICATION, "h", 2),)) for broker in known.brokers

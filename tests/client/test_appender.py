@@ -6,13 +6,13 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.client import BrokersUnreachable, Client, UnknownTopic

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from penstock.client.decoding import decoded, schema_of
 from penstock.client.errors import LogTruncated, MalformedResponse

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.client.errors import BrokerFenced, Disconnected, MessageTooLarge, TimedOut
 from penstock.client.limits import RETRY

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from struct import pack
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.control import (
     Backlog,

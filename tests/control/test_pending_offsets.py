@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.errors import BugError, CorruptError
 from penstock.control import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.control import (
     EntryRefused,

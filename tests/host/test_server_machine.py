@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from struct import pack
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
 from penstock.host.credits import NO_CREDIT, Credit

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
 from penstock.client import Client

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import PenstockError
@@ -246,9 +247,8 @@ def modes_below(root: Path) -> set[tuple[bool, int]]:
 
 
 def with_modes(access: str, **changes: Any) -> WritePlan:
-    import dataclasses
 
-    return dataclasses.replace(plan(**changes), modes=MODES[access])
+    return replace(plan(**changes), modes=MODES[access])
 
 
 @pytest.mark.parametrize("bits", [0, 0o022, 0o077])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.gc.audit import Auditor, AuditReport

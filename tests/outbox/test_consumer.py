@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.errors import InvalidError
 from penstock.base.metrics import render

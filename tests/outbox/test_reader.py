@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import FencedError, InvalidError, PenstockError

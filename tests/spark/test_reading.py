@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.base.ids import TopicPartition
 from penstock.base.settings import LONG_MAX
@@ -282,7 +283,7 @@ class Impatient(BrokerLog):
         def answer(*where: Any, **more: Any) -> RawFetch:
             self.empty -= 1
             found = fetch_raw(*where, **more)
-            return replace(found, data=b"") if self.empty >= 0 else found
+            return structs.replace(found, data=b"") if self.empty >= 0 else found
 
         return cast(Client, SimpleNamespace(fetch_raw=answer, close=super().client.close))
 

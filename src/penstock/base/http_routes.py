@@ -9,10 +9,10 @@ It is separate from `http_listener`, which imports the web packages only when it
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,8 +26,7 @@ Handler = Callable[[S, Request], Awaitable[Any]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpRoute(Generic[S, A]):
+class HttpRoute(Struct, Generic[S, A], frozen=True, kw_only=True):
     """Declaration of a route."""
 
     method: str

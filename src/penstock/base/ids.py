@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, NewType
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidTopicName
 
@@ -28,8 +29,7 @@ TOPIC_NAME_CHARS_MAX: Final = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(Struct, frozen=True, order=True):
     topic: str
     partition: int
 

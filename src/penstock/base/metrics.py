@@ -17,9 +17,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, TypeVar, cast
+
+from msgspec import Struct
 
 Kind = Literal["counter", "gauge", "histogram"]
 LATENCY_BUCKETS_SECONDS: Final = (
@@ -31,8 +32,7 @@ _Labels = TypeVar("_Labels", bound=str | tuple[str, ...])
 _Number = TypeVar("_Number", bound=float)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """Declaration of a metric: its name with the unit last, its labels and one sentence."""
 
     name: str
@@ -41,8 +41,7 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Value of a metric; `labels` are in the order of the metric's declaration."""
 
     metric: Metric
@@ -99,8 +98,7 @@ def histograms(name: str, doc: str, label: str) -> dict[str, Histogram]:
     return cast("dict[str, Histogram]", _Declaration("histogram", name, doc, (label,), dict))
 
 
-@dataclass(frozen=True, slots=True)
-class _Declaration:
+class _Declaration(Struct, frozen=True):
     kind: Kind
     name: str
     doc: str

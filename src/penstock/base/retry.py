@@ -9,16 +9,16 @@ Source: "Exponential backoff and jitter" (AWS architecture blog).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 _DOUBLINGS_MAX: Final = 32
 _SHORTEST_MS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
+class Backoff(Struct, frozen=True, kw_only=True):
     """Pauses whose ceiling doubles from `first_ms` up to `ceiling_ms`.
 
     `steady` is the share of the ceiling without jitter: 0 is full jitter.
@@ -38,8 +38,7 @@ class Backoff:
         return self.pause_ms(failures, chance=chance) / 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """Limits of a call's attempts and total time, and the pauses between attempts."""
 
     backoff: Backoff

@@ -16,6 +16,8 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+
 from penstock.broker.error_answers import element_answers
 from penstock.broker.errors import error_of
 from penstock.security import CLUSTER
@@ -47,8 +49,7 @@ Resource = tuple[str, str]
 """Resource type and name."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """Granted part of a request. `refused` are the answers of elements, by index in `field`."""
 
     request: Any

@@ -9,14 +9,14 @@ Source: Kafka's `KafkaConfig`, `DynamicBrokerConfig` (which of them AlterConfigs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.settings import Kind, NoEffect, SettingInfo, render
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Idle:
+class Idle(Struct, frozen=True, kw_only=True):
     """Settings without effect for one reason. A name that ends in a dot is a prefix."""
 
     names: Sequence[str]

@@ -10,9 +10,11 @@ KIP-569.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import (
@@ -73,15 +75,13 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigSynonym:
+class ConfigSynonym(Struct, frozen=True, kw_only=True):
     name: str
     value: str
     source: ConfigSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class ConfigEntry(Struct, frozen=True, kw_only=True):
     """Configuration in a DescribeConfigs response; `value` is None when unset or secret."""
 
     name: str
@@ -94,15 +94,13 @@ class ConfigEntry:
     synonyms: tuple[ConfigSynonym, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     name: str
     operation: Operation
     value: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class Levels(Struct, frozen=True, kw_only=True):
     """Levels below the topic. `file` holds settings objects, the broker's own first."""
 
     file: tuple[Any, ...]

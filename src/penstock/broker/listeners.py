@@ -9,8 +9,10 @@ Source: KIP-103 (several listeners), KIP-291; Kafka's `SocketServerConfigs`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.errors import InvalidSetting
 from penstock.base.http_listener import parse_address
@@ -30,8 +32,7 @@ ADMIN: Final = "ADMIN"
 ADMIN_LISTENER: Final = "admin.listener"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listener:
+class Listener(Struct, frozen=True, kw_only=True):
     """Address of a listener; port 0 picks a free port, an empty host binds every interface."""
 
     name: str

@@ -6,9 +6,10 @@ Source: Kafka's `ReplicationControlManager.createTopics` and `createPartitions`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.ids import validate_topic_name
 from penstock.broker.admin_errors import (
@@ -31,8 +32,7 @@ from penstock.replication.placement import Replicas, Site, place, placed_again
 RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSpec:
+class TopicSpec(Struct, frozen=True, kw_only=True):
     """Topic as a client requests it; -1 means the broker's default."""
 
     name: str
@@ -44,8 +44,7 @@ class TopicSpec:
     """Whether only brokers write the topic."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPlan:
+class TopicPlan(Struct, frozen=True, kw_only=True):
     topic_id: UUID
     name: str
     partitions: tuple[Replicas, ...]
@@ -253,8 +252,7 @@ def _place(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Away:
+class _Away(Struct, frozen=True, kw_only=True):
     broker_id: int
     rack: str | None = None
 

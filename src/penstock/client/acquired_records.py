@@ -8,13 +8,13 @@ first acknowledgement of their partition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.client.errors import BrokerRefused, InvalidArgument
 from penstock.client.metadata import TopicAndPartition
@@ -59,8 +59,7 @@ class LocksLost(BrokerRefused):
         self.rows = rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """Acquired records of one partition, and acquired offsets without a record."""
 
     partition: TopicAndPartition
@@ -215,8 +214,7 @@ class Taken:
         return selected
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """Acquired record. Its methods send one acknowledgement each: masks are cheaper for many."""
 
     _taken: Taken

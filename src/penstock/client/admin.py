@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from penstock.base.ids import validate_topic_name
 from penstock.base.settings import INT_MAX, LONG_MAX, whole_number
@@ -56,8 +57,7 @@ _SUBTRACT: Final = 3
 ResourceKind = Literal["topic", "broker", "client-metrics", "group"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigEntry:
+class ConfigEntry(Struct, frozen=True, kw_only=True):
     name: str
     value: str | None
     source: str

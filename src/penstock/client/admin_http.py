@@ -18,6 +18,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from penstock.base.retry import Backoff
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.base.urls import without_credentials
@@ -66,8 +68,7 @@ class AdminSecurity:
 NO_SECURITY: Final = AdminSecurity()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(Struct, frozen=True, kw_only=True):
     """Body of a request: pieces of `size_bytes` in all, which may be sent again."""
 
     pieces: Iterable[Any]

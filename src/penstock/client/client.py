@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.client import limits
@@ -72,8 +73,7 @@ Position = str | int | Mapping[int, int]
 """`earliest`, `latest`, milliseconds since the epoch, or an offset per partition."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawFetch:
+class RawFetch(Struct, frozen=True, kw_only=True):
     """Batches in their stored form, without an incomplete last one.
 
     `next_offset` is the offset of the next fetch. A read_committed reader must skip the batches in
@@ -88,8 +88,7 @@ class RawFetch:
     aborted: tuple[AbortedRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """Snapshot of the calls that a client is waiting for.
 
     `trouble` is the last retried failure; `unanswered` has the calls to brokers.

@@ -8,10 +8,10 @@ reads. This module never processes single rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.client.errors import InvalidArgument
 from penstock.records.columnar.inputs import as_bytes, as_headers, as_milliseconds, plain
@@ -25,8 +25,7 @@ _RECORD_BYTES: Final = 6
 """Size of a record above that of its row: varints of about ten bytes in place of offsets of 4."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnNames:
+class ColumnNames(Struct, frozen=True, kw_only=True):
     """Names of the input columns by their role; None for a missing column."""
 
     key: str | None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from penstock.base.errors import CorruptError
 from penstock.client.errors import InvalidArgument, UnreadableBatch

@@ -30,9 +30,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from penstock.client import limits
 from penstock.client.errors import LogTruncated, MalformedResponse
@@ -68,8 +69,7 @@ class ReadPosition(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedPartition:
+class FetchedPartition(Struct, frozen=True, kw_only=True):
     """Partition of a response; `records` is a view of the frame."""
 
     partition: int
@@ -95,14 +95,12 @@ class Asked(NamedTuple):
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True, kw_only=True):
     node_id: int
     asked: Mapping[int, Asked]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """Whole batches of one partition, back to back, ready to be decoded.
 
     Only the records in [start_offset, end_offset) are requested; `end_offset` None means all.
@@ -117,8 +115,7 @@ class Run:
     aborted: tuple[AbortedRange, ...] = ()
 
 
-@dataclass(slots=True)
-class Cursor:
+class Cursor(Struct):
     """Position of a reader in a partition; `end` None follows the log without end.
 
     `readable` is the end of the readable log in the last response for the partition.
@@ -140,8 +137,7 @@ class Cursor:
         return self.position < self.readable and not self.done
 
 
-@dataclass(slots=True)
-class FetchCore:
+class FetchCore(Struct):
     topic: str
     cursors: dict[int, Cursor]
     topic_id: UUID | None = None

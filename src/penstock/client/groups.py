@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
+
+from msgspec import Struct, field
 
 from penstock.base.settings import LONG_MAX
 from penstock.client.arguments import text, topic_partition, whole
@@ -24,8 +25,7 @@ GROUP_ID_NOT_FOUND: Final = 69
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
+class GroupListing(Struct, frozen=True, kw_only=True):
     """Entry of a list of groups; `group_type` is empty if the broker does not send it."""
 
     group_id: str
@@ -34,8 +34,7 @@ class GroupListing:
     group_type: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupMember:
+class GroupMember(Struct, frozen=True, kw_only=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -43,8 +42,7 @@ class GroupMember:
     partitions: tuple[TopicAndPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
+class GroupDescription(Struct, frozen=True, kw_only=True):
     group_id: str
     state: str
     protocol_type: str
@@ -52,8 +50,7 @@ class GroupDescription:
     members: tuple[GroupMember, ...] = field(default=())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     """Committed offset of a group: the next one to read."""
 
     offset: int

@@ -8,9 +8,10 @@ failure. It has no I/O and takes the time as an argument.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct, field
 
 METADATA_MAX_AGE_MS: Final = 300_000
 """Age at which metadata is refreshed even without a failure."""
@@ -20,8 +21,7 @@ TopicAndPartition = tuple[str, int]
 """A topic's name and a partition number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """Identity of a broker with its advertised address."""
 
     node_id: int
@@ -34,8 +34,7 @@ class Node:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionMetadata:
+class PartitionMetadata(Struct, frozen=True, kw_only=True):
     """Partition with its leader (-1 for none) and its replicas."""
 
     index: int
@@ -46,8 +45,7 @@ class PartitionMetadata:
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMetadata:
+class TopicMetadata(Struct, frozen=True, kw_only=True):
     """Topic with its partitions; `error_code` is not 0 when the broker could not describe it."""
 
     name: str
@@ -57,8 +55,7 @@ class TopicMetadata:
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadata:
+class ClusterMetadata(Struct, frozen=True, kw_only=True):
     cluster_id: str | None
     controller_id: int
     nodes: Mapping[int, Node]
@@ -100,8 +97,7 @@ def _topic(topic: Any) -> TopicMetadata:
     )
 
 
-@dataclass(slots=True)
-class MetadataCache:
+class MetadataCache(Struct):
     """Newest metadata of brokers and topics, with its age."""
 
     max_age_ms: int = METADATA_MAX_AGE_MS

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.client.connection import Connection
@@ -21,8 +22,7 @@ IDLE_CONNECTIONS_MAX: Final = 8
 """Connections kept per broker for the next reader or writer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unanswered:
+class Unanswered(Struct, frozen=True):
     """Oldest unanswered call of a connection; `number` is unique."""
 
     where: str

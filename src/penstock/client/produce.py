@@ -22,8 +22,9 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError
 from penstock.base.retry import RetryPolicy
@@ -46,8 +47,7 @@ OUT_OF_ORDER_SEQUENCE: Final = 45
 MESSAGE_TOO_LARGE: Final = 10
 
 
-@dataclass(slots=True, eq=False)
-class Batch:
+class Batch(Struct, eq=False):
     """Encoded batch to be sent; `order` is its position in its partition.
 
     `tail` continues `data`: a batch with a new header keeps its records in place.
@@ -67,8 +67,7 @@ class Batch:
         return len(self.data) if self.tail is None else len(self.data) + len(self.tail)
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Struct, frozen=True):
     """Result for one batch of a request."""
 
     partition: int
@@ -77,8 +76,7 @@ class Acknowledged:
     message: str | None
 
 
-@dataclass(slots=True, eq=False)
-class ProduceRequest:
+class ProduceRequest(Struct, eq=False):
     node_id: int
     batches: tuple[Batch, ...]
 
@@ -87,8 +85,7 @@ class ProduceRequest:
         return sum(batch.size_bytes for batch in self.batches)
 
 
-@dataclass(slots=True)
-class PartitionReport:
+class PartitionReport(Struct):
     """Acknowledged offsets of a write in a partition; -1 when no longer known."""
 
     first_offset: int = -1
@@ -96,8 +93,7 @@ class PartitionReport:
     records: int = 0
 
 
-@dataclass(slots=True)
-class _PartitionQueue:
+class _PartitionQueue(Struct):
     """Waiting and unanswered batches of a partition, in order."""
 
     waiting: deque[Batch] = field(default_factory=deque)

@@ -23,8 +23,9 @@ Source: KIP-98; `docs/decisions/0008-first-batch-alone.md`, `0010-identity-carri
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.retry import RetryPolicy
@@ -63,8 +64,7 @@ class Pieces(NamedTuple):
     tail: memoryview | None = None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Append:
+class Append(Struct, kw_only=True, eq=False):
     """Batches that succeed or fail together."""
 
     base_sequence: int
@@ -72,8 +72,7 @@ class Append:
     done: Done
 
 
-@dataclass(slots=True, eq=False)
-class _Part(Batch):
+class _Part(Batch, eq=False):
     append: Append | None = None
 
 

@@ -10,8 +10,9 @@ Source: KIP-98. Sequences count records per partition and wrap at 2^31 - 1.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.client.errors import broker_error
 from penstock.client.session import Session
@@ -22,8 +23,7 @@ IDLE_PRODUCERS_MAX: Final = 16
 _SEQUENCES: Final = 2**31
 
 
-@dataclass(slots=True, eq=False)
-class ProducerIdentity:
+class ProducerIdentity(Struct, eq=False):
     """Producer id with its epoch; -1 for a producer that is not idempotent.
 
     With a transactional id its batches are part of the open transaction.

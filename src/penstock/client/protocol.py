@@ -14,8 +14,9 @@ Source: Kafka's protocol guide; KIP-35 (ApiVersions), KIP-511.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.client.errors import MalformedResponse, UnsupportedByBroker
 from penstock.wire.kafka.apis import BY_NAME, Api
@@ -89,8 +90,7 @@ VERSION_MIN: Final[Mapping[str, int]] = {
 API_VERSIONS_FIRST: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(Struct, frozen=True, kw_only=True):
     """Encoded request, with the information to read its response."""
 
     api: Api
@@ -103,8 +103,7 @@ class Call:
         return 4 + self.api.response_header_version(self.version)
 
 
-@dataclass(slots=True)
-class Negotiated:
+class Negotiated(Struct):
     """Version ranges that one broker advertised, by API key."""
 
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -7,8 +7,9 @@ default of the kind: `{"user": "alice", "client-id": None}`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.client.errors import broker_error
 from penstock.client.session import Session
@@ -19,8 +20,7 @@ _EXACT: Final = 0
 _DEFAULT: Final = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quota:
+class Quota(Struct, frozen=True, kw_only=True):
     entity: Mapping[str, str | None]
     values: Mapping[str, float]
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.client import limits
@@ -54,8 +55,7 @@ FETCHES_UNDER_WAY: Final = 2
 _MARGIN_MS: Final = 100.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLimits:
+class ReadLimits(Struct, frozen=True, kw_only=True):
     max_bytes: int = limits.FETCH_BYTES
     partition_max_bytes: int = limits.FETCH_PARTITION_BYTES
     max_wait_ms: int = limits.FETCH_WAIT_MS

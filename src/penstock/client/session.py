@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.retry import RetryPolicy

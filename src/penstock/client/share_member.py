@@ -18,9 +18,10 @@ Source: KIP-932, KIP-1206 (no more records than requested), KIP-1222 (renew).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from penstock.client.errors import broker_error, code_name
 from penstock.client.metadata import TopicAndPartition, TopicMetadata
@@ -54,8 +55,7 @@ class Acquired(NamedTuple):
     deliveries: int
 
 
-@dataclass(slots=True)
-class _Session:
+class _Session(Struct):
     """Share session with a broker: the epoch of the next request, and its partitions."""
 
     epoch: int = INITIAL

@@ -6,9 +6,10 @@ Source: KIP-664; KIP-360 for abort, which begins with the id as a new producer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.client.arguments import text
 from penstock.client.errors import InvalidArgument, broker_error, is_retriable
@@ -23,16 +24,14 @@ ABORT_TIMEOUT_MS: Final = 60_000
 """`transaction.timeout.ms` of the producer that aborts; it writes nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionListing:
+class TransactionListing(Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     state: str
     coordinator: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDescription:
+class TransactionDescription(Struct, frozen=True, kw_only=True):
     """Transactional id with its producer and its latest transaction.
 
     `start_ms` is the transaction's start, None if there was none. `partitions` belong to the open

@@ -12,8 +12,9 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.settings import INT_MAX
@@ -50,8 +51,7 @@ _FILLED_SHARE: Final = 0.85
 Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(Struct, frozen=True, kw_only=True):
     codec: Codec = Codec.NONE
     level: int | None = None
     acks: int = -1
@@ -63,8 +63,7 @@ class WriteOptions:
     records_per_second: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteReport:
+class WriteReport(Struct, frozen=True, kw_only=True):
     """Result of a write, after the last acknowledgement.
 
     `offsets` has the first and last offset per partition, -1 where they are unknown (acks=0,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from uuid import UUID
 
+from msgspec import Struct
+
 from penstock.control.batch_index.values import Watermarks
 from penstock.control.limits import CHANGES_KNOWN_MAX
 
@@ -40,8 +42,7 @@ WatermarksListener = Callable[[Sequence[tuple[UUID, int, Watermarks]]], None]
 """Callback that takes (topic id, partition, watermarks without a size) of changed partitions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Struct, frozen=True, kw_only=True):
     """A partition of a topic: its leader, leader epoch and replicas.
 
     `target` are the ordered replicas, while `move`, the number of the order, is not 0. A diskless
@@ -79,8 +80,7 @@ class Partition:
         return len(self.replicas) > 1 or self.leader_epoch > 0 or self.move > 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(Struct, frozen=True, kw_only=True):
     """A topic. `configs` has only the topic's own settings, as text."""
 
     topic_id: UUID
@@ -90,8 +90,7 @@ class Topic:
     internal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
+class Broker(Struct, frozen=True, kw_only=True):
     """A registered broker process. `epoch` rises with every registration of the id.
 
     `endpoints` are the advertised addresses, as (listener, host, port); clients of another listener
@@ -169,8 +168,7 @@ class MetadataImage:
         return tuple([broker for broker in self.brokers if PERSISTENCE in broker.roles])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True, kw_only=True):
     """A group's position in one partition; `offset` is the next record to read.
 
     `expire_timestamp_ms` is None if the group's retention applies.
@@ -186,16 +184,14 @@ class CommittedOffset:
     expire_timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StableOffsets:
+class StableOffsets(Struct, frozen=True, kw_only=True):
     """A group's committed offsets, and the partitions that open transactions may change."""
 
     committed: Sequence[CommittedOffset]
     unstable: Collection[tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkTarget:
+class SinkTarget(Struct, frozen=True, kw_only=True):
     """The part of a sink's commit in one partition: producer, sequences and offsets.
 
     `base_sequence` is that of the commit's first record in the partition, `records` their number, 0
@@ -217,8 +213,7 @@ class SinkTarget:
         return (self.base_sequence + self.records) % SEQUENCES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkCommit:
+class SinkCommit(Struct, frozen=True, kw_only=True):
     """The newest commit of one query to the log.
 
     An `intent` names the records to append in `manifest`, which is opaque here; `done` means that

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.diskless.errors import StoreMismatch
@@ -73,8 +74,7 @@ class Serving:
             self.parts.reader.load(wants, max_bytes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True, kw_only=True):
     """Dependencies of the components; `open_store` is called for each separate use."""
 
     settings: DisklessSettings

@@ -36,6 +36,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
+from msgspec import Struct
+
 from penstock.base.errors import InvalidError
 from penstock.security.credentials import (
     Credentials,
@@ -63,8 +65,7 @@ class InvalidRules(InvalidError):
     code: ClassVar[str] = "invalid_config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Permission:
+class Permission(Struct, frozen=True, kw_only=True):
     """Rights of one producer."""
 
     principal: str

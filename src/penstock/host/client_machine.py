@@ -15,10 +15,11 @@ Source: `host-ipc.txt`, a walk through one publish; draining, reconnecting.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import inf
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.crc import Readable
 from penstock.base.errors import PenstockError
@@ -66,8 +67,7 @@ class ClientState(Enum):
     """The agent goes away: nothing new is sent, what is under way may still be answered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTerms:
+class ClientTerms(Struct, frozen=True, kw_only=True):
     """Requirements of a producer."""
 
     topics: tuple[str, ...] = ()
@@ -80,8 +80,7 @@ class ClientTerms:
     """Smaller payloads travel on the stream: one copy less is not worth a place in the ring."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """The agent has taken the producer in."""
 
     credit: Credit
@@ -89,31 +88,27 @@ class Started:
     ring: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """Publications whose fate is known; accepted when there is no error."""
 
     publications: Sequence[Publication]
     error: PenstockError | None
 
 
-@dataclass(frozen=True, slots=True)
-class Drained:
+class Drained(Struct, frozen=True):
     """The agent goes away; the connection is to be closed after at most `deadline_ms`."""
 
     deadline_ms: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CreditChanged:
+class CreditChanged(Struct, frozen=True):
     """Credit was granted, or the agent asks for a pause."""
 
     retry_after_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Struct, frozen=True):
     """The connection has to be closed now.
 
     `refused` says that HELLO was answered with no, `retryable` that another one may do.

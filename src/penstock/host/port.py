@@ -12,11 +12,11 @@ Source: `host-ipc.txt`, the chunk sink; `docs/decisions/0009-pending-verdicts.md
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from penstock.base.buffers import Lease
@@ -35,18 +35,15 @@ class ChunkFormat(IntEnum):
     """A Kafka RecordBatch v2 each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The sink holds the chunks as safely as it promises to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(Struct, frozen=True):
     """A verdict that the sink delivers later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The sink does not hold the chunks.
 
     `retryable` says that the same frame may be accepted later, not before `retry_after_ms`;
@@ -167,8 +164,7 @@ class Chunks:
                 self.lease.release()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Introduction:
+class Introduction(Struct, frozen=True, kw_only=True):
     """The sink's answer about a producer that sent HELLO.
 
     `partitions` has the number of partitions of every topic asked for; a sink without topics

@@ -14,11 +14,11 @@ Source: `host-ipc.txt`, frame types and handshake, three-dimensional backpressur
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.host import limits
@@ -75,8 +75,7 @@ class ServerState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTerms:
+class ServerTerms(Struct, frozen=True, kw_only=True):
     """The agent's offer to a producer."""
 
     credit: Credit
@@ -87,8 +86,7 @@ class ServerTerms:
     ring_bytes_max: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Introduce:
+class Introduce(Struct, frozen=True):
     """Ask the sink about this producer; then call `introduced` or `refuse`."""
 
     producer_id: int
@@ -96,15 +94,14 @@ class Introduce:
     ring_bytes: int
 
 
-@dataclass(slots=True, eq=False)  # made for every frame: a frozen one costs three times as much
-class Deliver:
+# made for every frame: a frozen one costs three times as much
+class Deliver(Struct, eq=False):
     """Pass these chunks to the sink, and return its verdict, now or later."""
 
     chunks: Chunks
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """Send what is in the output, then close."""
 
     reason: str

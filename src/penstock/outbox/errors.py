@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.errors import (
     BugError,
@@ -24,8 +25,7 @@ from penstock.base.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchIdentity:
+class BatchIdentity(Struct, frozen=True, kw_only=True):
     """Identity of a batch, which a caller keeps for a retry. `at_ms` is since the epoch."""
 
     partition_id: str

@@ -17,9 +17,10 @@ Source: `filesystem-outbox.txt`, "Naming, layout, and the partition directory tr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.outbox.errors import InvalidBatchId, InvalidPartitionId, InvalidPath, shown
 from penstock.outbox.paths import PATH_CHARS_MAX
@@ -54,8 +55,7 @@ _DIRECTORY: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PayloadLocation:
+class PayloadLocation(Struct, frozen=True, kw_only=True):
     """Location of a payload by its path. `hour_start_ms`: the hour's first millisecond, UTC."""
 
     partition_id: str

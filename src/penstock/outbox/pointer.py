@@ -25,8 +25,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.outbox.errors import InvalidPayload, InvalidPointer, shown
@@ -58,8 +59,7 @@ _CRC: Final = re.compile(r"[0-9a-fA-F]{8}", re.ASCII)
 _COUNT: Final = re.compile(rb"[0-9]{1,19}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(Struct, frozen=True, kw_only=True):
     """Location of a payload with its attributes. `file_path` is relative to the root."""
 
     file_path: str
@@ -71,8 +71,7 @@ class Pointer:
     event_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRecord:
+class OutboxRecord(Struct, frozen=True, kw_only=True):
     """Record of the topic: a pointer, or an inline payload."""
 
     key: bytes
@@ -84,8 +83,7 @@ class OutboxRecord:
         return len(self.key) + len(self.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inline:
+class Inline(Struct, frozen=True, kw_only=True):
     """Headers of an inline record, which describe its value."""
 
     batch_id: str

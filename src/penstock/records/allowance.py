@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.crc import Readable
 from penstock.records.errors import RecordTooLarge
@@ -13,8 +14,7 @@ OPENED_REQUEST_BYTES_MAX: Final = 512 << 20
 """Most decompressed bytes of all batches of a produce request that a broker validates."""
 
 
-@dataclass(slots=True)
-class Allowance:
+class Allowance(Struct):
     """Remaining decompressed bytes of a request's batches; none after one too large."""
 
     left_bytes: int = OPENED_REQUEST_BYTES_MAX

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from penstock.replication.placement import Replicas, Site
 
@@ -36,8 +37,7 @@ Place = tuple[str, int]
 Why = Literal["broker is to go", "racks", "bytes", "leaders"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A partition: its replicas, of which the first is to lead, and the bytes of each copy."""
 
     place: Place
@@ -45,8 +45,7 @@ class Held:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class Load(Struct, frozen=True, kw_only=True):
     """Bytes and leaders of one broker, if the first replica of each partition leads."""
 
     broker_id: int
@@ -55,8 +54,7 @@ class Load:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Move(Struct, frozen=True, kw_only=True):
     """A partition that should have other replicas, or another one of them first."""
 
     place: Place
@@ -66,8 +64,7 @@ class Move:
     copied_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(Struct, frozen=True, kw_only=True):
     """Moves, the loads before and after them, and the bytes through the busiest broker's disk.
 
     `unfinished`: there would be more moves.
@@ -117,8 +114,7 @@ def advise(
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Search:
+class _Search(Struct, kw_only=True):
     racks: Mapping[int, str]
     targets: Sequence[int]
     held: Mapping[Place, Held]

@@ -40,9 +40,10 @@ Source: BookKeeper (ledger recovery); `min.insync.replicas`; KIP-966 for the rea
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError
 from penstock.replication.chain import Chain, Link
@@ -78,8 +79,7 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     """Placement of an epoch's copies, and the number of acknowledgements that commit.
 
     Raises:
@@ -97,8 +97,7 @@ class Terms:
         return Quorum(len(set(self.placement)), self.acks)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """The control plane's answer to a reservation.
 
     `chain` has the epochs opened so far; `before` the terms of the last one, None if there is none.

@@ -9,8 +9,9 @@ Source: BookKeeper's write, ack and fence quorums; Kafka's `min.insync.replicas`
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 
@@ -29,8 +30,7 @@ class InvalidQuorum(InvalidError):
         self.acks = acks
 
 
-@dataclass(frozen=True, slots=True)
-class Quorum:
+class Quorum(Struct, frozen=True):
     """`acks` of `replicas` commit an offset.
 
     Raises:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.security.acls import ALL, EVERYBODY, GRANTED_BY, WILDCARD, AclBinding
 
@@ -49,8 +50,7 @@ class _Entry:
 Entries = list[_Entry]
 
 
-@dataclass(slots=True)
-class _OfType:
+class _OfType(Struct):
     literal: dict[str, Entries] = field(default_factory=dict)
     prefixed: dict[str, Entries] = field(default_factory=dict)
     lengths: list[int] = field(default_factory=list)

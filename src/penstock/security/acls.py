@@ -19,6 +19,8 @@ import unicodedata
 from dataclasses import astuple, dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.base.errors import InvalidError
 
 RESOURCE_TYPES: Final = (
@@ -148,8 +150,7 @@ def has_control_characters(text: str) -> bool:
     return any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AclFilter:
+class AclFilter(Struct, frozen=True, kw_only=True):
     """Filter for bindings; a name, principal or host of None matches any.
 
     The pattern type `match` matches every binding that applies to `name`: literal, prefix and `*`.

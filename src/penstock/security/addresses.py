@@ -16,8 +16,9 @@ Source: RFC 4291, 2.5.4 and RFC 6177 (what a site is given).
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 ADDRESSES_MAX: Final = 10_000
 FAILURES: Final = "max.failed.authentications.per.ip"
@@ -28,8 +29,7 @@ WAIT_SECONDS_MAX: Final = 3.0
 """A handshake that would have to wait longer is not made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressBounds:
+class AddressBounds(Struct, frozen=True, kw_only=True):
     """Limits per address; see the settings of the same names."""
 
     waiting: int

@@ -13,16 +13,16 @@ Source: Kafka's `Authorizer` (KIP-504), `StandardAuthorizer` (KIP-801); KIP-11, 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.security.acl_index import AclIndex, address_of
 from penstock.security.acls import SUPPORTED, AclBinding
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """Sender of a request, as `User:alice`."""
 
     kind: str

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
+from msgspec import Struct
 
 from penstock.base.errors import InvalidSetting
 from penstock.security.sasl.exchange import NobodysName
@@ -52,8 +52,7 @@ _RULE: Final = re.compile(
 _GROUP: Final = re.compile(r"\\(.)|\$([0-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     pattern: re.Pattern[str]
     replacement: str
     case: str

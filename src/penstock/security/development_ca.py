@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from msgspec import Struct
 
 from penstock.security.data.secret_files import write_private
 
@@ -36,8 +36,7 @@ CA_FILE: Final = "ca.pem"
 CA_KEY_FILE: Final = "ca-key.pem"
 
 
-@dataclass(frozen=True, slots=True)
-class Authority:
+class Authority(Struct, frozen=True):
     """Certificate authority: certificate and private key."""
 
     certificate: x509.Certificate

@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.base.http_listener import client_address, is_loopback
@@ -56,8 +57,7 @@ class NotAuthenticated(InvalidError):
         self.reason = reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """Proof in a request: the name of a user, of a token's owner or of a certificate, by the
     mechanism; or the digest of a token without an expiry time. Empty without mechanism."""
 
@@ -85,8 +85,7 @@ class Somebody(Protocol):
 K = TypeVar("K", bound=Somebody)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identities:
+class Identities(Struct, frozen=True, kw_only=True):
     """Credentials that an interface verifies against; None where it has none of the kind."""
 
     credentials: Credentials | None = None

@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any, Final
 from urllib.error import URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import Clock
@@ -45,8 +46,7 @@ CONNECT_SECONDS: Final = 5.0
 _PIECE_BYTES: Final = 32 << 10
 
 
-@dataclass(slots=True)
-class Loads:
+class Loads(Struct):
     """Counts of loads of keys, and of failed ones."""
 
     succeeded: int = 0

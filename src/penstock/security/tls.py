@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from msgspec import Struct
 
 from penstock.security.files import UnusableFile, read_file
 from penstock.security.tls_settings import PROTOCOLS, TlsSettings
@@ -61,16 +62,14 @@ def files_of(settings: TlsSettings) -> TlsFiles:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsOptions:
+class TlsOptions(Struct, frozen=True, kw_only=True):
     """Options of TLS; `ciphers` are those of TLS 1.2 in OpenSSL's names, empty is the default."""
 
     protocols: tuple[str, ...] = PROTOCOLS
     ciphers: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFacts:
+class CertificateFacts(Struct, frozen=True, kw_only=True):
     """Facts about the first certificate of a keystore; times in seconds since the epoch."""
 
     path: str

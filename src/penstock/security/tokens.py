@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final
 from joserfc import jws
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, JWKRegistry, OKPKey, RSAKey
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 
@@ -63,8 +64,7 @@ class InvalidKeys(InvalidError):
     code: ClassVar[str] = "invalid_config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True, kw_only=True):
     """Requirements of a token. `audiences`: one of them, if any are set; `issuer`: empty accepts
     all.
 
@@ -78,16 +78,14 @@ class TokenRules:
     unsecured: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenOwner:
+class TokenOwner(Struct, frozen=True, kw_only=True):
     """Owner of a token, and its expiry time in milliseconds since the epoch."""
 
     name: str
     expires_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignedWith:
+class SignedWith(Struct, frozen=True, kw_only=True):
     """Relevant part of a token's header."""
 
     algorithm: str

@@ -229,7 +229,7 @@ class _Resolver:
         yield from self._rows(some, pa.array(payloads, pa.binary()), pa.array(errors, pa.string()))
 
     def _files(self, table: pa.Table, reader: OutboxReader) -> Iterator[pa.RecordBatch]:
-        names = Pointer.__dataclass_fields__
+        names = Pointer.__struct_fields__
         fields = table.select(list(names)).to_pylist()
         times = self._times(table)
         payloads: list[bytes | None] = []

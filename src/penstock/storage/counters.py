@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True)
-class Counters:
+class Counters(Struct):
     checkpoints: int = 0
     compaction_kept_records: int = 0
     compaction_read_bytes: int = 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.broker.batch_commits.errors import InvalidCommit
 from penstock.broker.batch_commits.manifest import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.batch_commits import pieces as pieces_module
 from penstock.broker.batch_commits import roll_forward as roll_forward_module

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 
 from penstock.apps.session import State, client_options, say, show
 from penstock.security.acls import (

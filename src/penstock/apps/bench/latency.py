@@ -11,8 +11,9 @@ import logging
 import selectors
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from penstock.apps.bench.broker import Bed
 from penstock.apps.bench.steps import Figures, Step, quantile_hows

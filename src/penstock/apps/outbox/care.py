@@ -10,10 +10,10 @@ import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from msgspec.structs import asdict
 
 from penstock.apps.daemon import handled
 from penstock.apps.session import (

@@ -12,9 +12,10 @@ Source: Kafka's `AclOperation`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.base.http_listener import client_address, is_loopback
 from penstock.security import (
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
     from penstock.security.audit import EventKind, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """Permission that a route requires.
 
     It is an operation on the resource in the path's parameter `named`, on the cluster without one,
@@ -62,8 +62,7 @@ DESCRIBE_GROUP: Final = Needs(operation="describe", resource_type="group", named
 HOSTS: Final = "admin.hosts"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """Authenticated principal, and how it authenticated. `rights` replace the authoriser if set."""
 
     principal: Principal
@@ -79,8 +78,7 @@ def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
     return Known(principal=ANONYMOUS, rights=EVERYTHING if trusted else None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(Struct, frozen=True, kw_only=True):
     """Sender of a request, with its permissions."""
 
     principal: Principal
@@ -135,8 +133,7 @@ class Caller:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdminAccess:
+class AdminAccess(Struct, frozen=True, kw_only=True):
     """Authorisation of one admin listener. `hosts` are its host names."""
 
     authoriser: Authoriser

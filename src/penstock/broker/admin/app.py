@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -84,8 +83,7 @@ _STATUS_NAMES: Final = {404: "resource_not_found", 405: "unsupported_version"}
 S = TypeVar("S")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts(metrics.Parts):
+class Parts(metrics.Parts, frozen=True, kw_only=True):
     settings: BrokerSettings
     node_id: int
     clock: Clock

@@ -16,11 +16,11 @@ Records never pass through here.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
 from penstock.archive.formats.extent_json import (
     Long,
@@ -47,8 +47,7 @@ SEGMENT_POST_BYTES_MAX: Final = 64 << 20
 """Largest body of a posted segment: the extents that it replaces, and its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     partitions: PartitionRegistry
     diskless: DisklessService | None
 

@@ -18,11 +18,12 @@ includes files and objects regardless, or omits them all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.archive.formats.extent_json import extent_to_json
 from penstock.archive.planning import trimmed
@@ -66,8 +67,7 @@ ISOLATION_LEVELS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     authoriser: Authoriser
     clock: Clock

@@ -16,8 +16,9 @@ import logging
 import os
 import tempfile
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 
@@ -42,8 +43,7 @@ logger = logging.getLogger(__name__)
 FAILING: Final = "failing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """Condition of health; `cause` is empty if it holds."""
 
     name: str
@@ -55,8 +55,7 @@ class Check:
         return not self.cause
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
+class Health(Struct, frozen=True, kw_only=True):
     """State of all checks at one time."""
 
     checks: tuple[Check, ...]

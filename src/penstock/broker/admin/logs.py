@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.http_routes import Routes
 from penstock.broker.admin.access import DESCRIBE, Needs
@@ -23,8 +24,7 @@ TIERED_ROWS_MAX: Final = 10_000
 """Tiered partitions in one response; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     node_id: int
     store: LogStore
     tiers: TierService | None

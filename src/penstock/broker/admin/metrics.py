@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
@@ -55,8 +56,7 @@ class GroupMetrics(Metrics):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     control: ControlPlane
     coordinator: GroupCoordinator
     end_offsets: EndOffsets

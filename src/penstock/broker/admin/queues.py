@@ -6,8 +6,10 @@ only the broker that writes a dead letter has the reason for its delay.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from penstock.base.http_routes import Routes
 from penstock.broker.admin.access import DESCRIBE, DESCRIBE_GROUP, Needs
@@ -25,8 +27,7 @@ TROUBLES_MAX: Final = 1000
 """Share partitions in one response; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     node_id: int
     cluster: ClusterMetadata
     share: ShareService

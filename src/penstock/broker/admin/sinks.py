@@ -24,9 +24,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
 from starlette.requests import ClientDisconnect
 
 from penstock.base.errors import InvalidError
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, SinkCommit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     control: ControlPlane
     partitions: PartitionRegistry

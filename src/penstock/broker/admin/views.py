@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.http_routes import Routes
 from penstock.base.ids import TopicPartition
@@ -28,8 +29,7 @@ TROUBLED_MAX: Final = 1000
 """Replicas in one response; the others are counted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(Struct, frozen=True, kw_only=True):
     node_id: int
     control: ControlPlane
     cluster: ClusterMetadata

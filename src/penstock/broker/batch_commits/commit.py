@@ -37,12 +37,13 @@ Source: KIP-98.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 from uuid import UUID
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.errors import BugError
 from penstock.broker.batch_commits.errors import TargetBehind
@@ -144,7 +145,7 @@ def plan_targets(
         if len(targets) >= SINK_TARGETS_MAX:
             break
         if key not in targets and target.topic_id in topic_ids and has_producer(target):
-            targets[key] = dataclasses.replace(
+            targets[key] = replace(
                 target,
                 base_sequence=target.next_sequence,
                 records=0,
@@ -183,15 +184,14 @@ def renewed(
     new_producers: Iterator[int],
 ) -> tuple[SinkTarget, ...]:
     return tuple(
-        dataclasses.replace(target, producer_id=next(new_producers), base_sequence=0)
+        replace(target, producer_id=next(new_producers), base_sequence=0)
         if key_of(target) in behind
         else target
         for target in targets
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """Section to be appended from its record `skip` on."""
 
     blob: str

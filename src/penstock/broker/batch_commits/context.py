@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkContext:
+class SinkContext(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     control: ControlPlane
     store: LogStore

@@ -18,11 +18,11 @@ import json
 import re
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
+from msgspec import Struct
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.batch_commits.errors import InvalidCommit
@@ -49,8 +49,7 @@ class TopicIdPartition(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class Section(Struct, frozen=True, kw_only=True):
     topic: str
     topic_id: UUID
     partition: int
@@ -63,15 +62,13 @@ class Section:
         return TopicIdPartition(self.topic_id, self.partition)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class Blob(Struct, frozen=True, kw_only=True):
     name: str
     size_bytes: int
     sections: tuple[Section, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Struct, frozen=True, kw_only=True):
     """Blobs of a commit, in the order of appends; `transactional`: as one Kafka transaction."""
 
     blobs: tuple[Blob, ...]

@@ -12,9 +12,10 @@ A failed attempt leaves PENDING objects, which the sweeper deletes; the next att
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from penstock.broker.batch_commits.commit import schedule
 from penstock.broker.batch_commits.errors import InvalidCommit
@@ -92,7 +93,7 @@ async def commit_objects(
                 records += piece.records
                 size_bytes += len(batches)
         commits = await objects.finish()
-        done = dataclasses.replace(done, updated_ms=context.clock.now_ms())
+        done = replace(done, updated_ms=context.clock.now_ms())
         saved = await service.commit_sink(done, commits)
     counters.records += records
     counters.size_bytes += size_bytes

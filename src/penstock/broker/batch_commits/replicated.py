@@ -11,8 +11,9 @@ Source: KIP-98, KIP-664.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.broker.identity import own_address
 from penstock.records import split_batches
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 CLIENT_ID: Final = "penstock-sink"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicatedTarget:
+class ReplicatedTarget(Struct, frozen=True, kw_only=True):
     topic: str
     partition: int
     config: LogConfig

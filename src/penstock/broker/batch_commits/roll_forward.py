@@ -15,11 +15,12 @@ because it is finished days later.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.broker.batch_commits.commit import (
@@ -112,7 +113,7 @@ class RollForward:
                 await self._append_all(row, manifest, survey)
         finally:
             await self._replicated.close()
-        done = dataclasses.replace(
+        done = replace(
             row,
             state="done",
             manifest=b"",
@@ -185,10 +186,9 @@ class RollForward:
             )
             survey.appended[key] = 0
         targets = [
-            dataclasses.replace(target, producer_id=producer.producer_id, base_sequence=0)
-            for target in written
+            replace(target, producer_id=producer.producer_id, base_sequence=0) for target in written
         ]
-        return dataclasses.replace(row, targets=tuple(targets))
+        return replace(row, targets=tuple(targets))
 
     async def _with_producers(self, row: SinkCommit) -> tuple[SinkCommit, _Survey]:
         for _ in range(RENEWALS_MAX):
@@ -199,7 +199,7 @@ class RollForward:
             self._counters.renewed += count
             ids = await self._context.control.allocate_producer_ids(count)
             targets = renewed(row.targets, frozenset(survey.behind), iter(ids))
-            row = await self._save(dataclasses.replace(row, targets=targets))
+            row = await self._save(replace(row, targets=targets))
         raise AppendsUndone(f"the logs of query {row.query_id!r} repeatedly lost their ends")
 
     async def _survey(self, row: SinkCommit) -> _Survey:
@@ -335,7 +335,7 @@ class RollForward:
         offsets = self._offsets.get(key_of(target))
         if offsets is None or survey.appended.get(key_of(target)) != 0:
             return target
-        return dataclasses.replace(target, base_offset=offsets[0], next_offset=offsets[1])
+        return replace(target, base_offset=offsets[0], next_offset=offsets[1])
 
 
 def target_of(context: SinkContext, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:

@@ -13,12 +13,13 @@ are restored before the broker's first upkeep.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.errors import CorruptError, InvalidError, PenstockError
 from penstock.base.retry import Backoff
@@ -69,8 +70,7 @@ logger = logging.getLogger(__name__)
 Outcome = Literal["appended", "replayed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(Struct, frozen=True, kw_only=True):
     """Response to a post; `targets` are those with known offsets."""
 
     query: str
@@ -279,7 +279,7 @@ class SinkService:
             )
             if not at_once:
                 stored = await asyncio.to_thread(encode_manifest, manifest)
-                begun = dataclasses.replace(begun, manifest=stored)
+                begun = replace(begun, manifest=stored)
                 self._pin(begun)
         except BaseException:
             self._close(query)
@@ -308,7 +308,7 @@ class SinkService:
         query = begun.query_id
         try:
             done = await commit_objects(
-                dataclasses.replace(begun, state="done"),
+                replace(begun, state="done"),
                 manifest,
                 remotes,
                 context=self._context,
@@ -457,7 +457,7 @@ class SinkService:
     async def _save(self, row: SinkCommit) -> SinkCommit:
         self._pin(row)
         version = await self._context.control.save_sink_commit(row, expected_version=row.version)
-        return dataclasses.replace(row, version=version)
+        return replace(row, version=version)
 
     # -- protection by open intents ----------------------------------------------------------
 

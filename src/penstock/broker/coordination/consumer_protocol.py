@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 Owned = Mapping[str, frozenset[int]]
 VERSION_MAX: Final = 3
@@ -25,8 +26,7 @@ OWNED_VERSION: Final = 1
 RACK_VERSION: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(Struct, frozen=True, kw_only=True):
     """Topics and owned partitions of a member; `owned` is empty below version 1."""
 
     version: int

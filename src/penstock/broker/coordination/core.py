@@ -9,8 +9,9 @@ same effects. Row versions, key ownership and database transactions are the runt
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError
 from penstock.control import GROUP_MEMBER, OffsetsEnd
@@ -18,14 +19,12 @@ from penstock.control import GROUP_MEMBER, OffsetsEnd
 NO_TOKEN: Final = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     token: int
     response: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Save:
+class Save(Struct, frozen=True, kw_only=True):
     """Replace all stored rows of a key by these, by member; then report `Saved` or `SaveFailed`.
 
     The row of the key itself is that of the empty member. Without rows the key is deleted.
@@ -44,8 +43,7 @@ class Save:
             raise BugError(f"transaction {self.key!r} is decided but still has rows of groups")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
+class Act(Struct, frozen=True, kw_only=True):
     """Perform an effect that only this kind of cores has; its shell reports the outcome by an
     event.
     """
@@ -62,8 +60,7 @@ class Work(Protocol):
     def __call__(self) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compute:
+class Compute(Struct, frozen=True, kw_only=True):
     """Run this work apart from requests; then report `Computed` with its ticket."""
 
     key: str
@@ -74,8 +71,7 @@ class Compute:
 Effect = Reply | Save | Compute | Act
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """An error, by Kafka's name in lower case; `member_id` is set for "member_id_required"."""
 
     error: str
@@ -83,23 +79,20 @@ class Refused:
     member_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class Saved(Struct, frozen=True, kw_only=True):
     """The newest `Save` of a key is durable."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveFailed:
+class SaveFailed(Struct, frozen=True, kw_only=True):
     """The newest `Save` of a key failed; the rows stored before it remain."""
 
     key: str
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class Computed(Struct, frozen=True, kw_only=True):
     """Outcome of a `Compute`: a result, or the reason of its failure."""
 
     key: str
@@ -108,13 +101,11 @@ class Computed:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True):
     """A deadline has passed; sent at `next_deadline_ms()` or later."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class Stored(Struct, frozen=True, kw_only=True):
     """Stored rows of a key by member, and whether its group has committed offsets.
 
     `rows` is None if they equal what the core has.

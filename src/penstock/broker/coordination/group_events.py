@@ -6,16 +6,16 @@ Requests are decoded and authorised. A `Reply` effect answers a request by the t
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 COORDINATOR_NOT_AVAILABLE: Final = "coordinator_not_available"
 GROUP_ID_NOT_FOUND: Final = "group_id_not_found"
 NOT_COORDINATOR: Final = "not_coordinator"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitCheck:
+class CommitCheck(Struct, frozen=True, kw_only=True):
     """Check whether this member may commit offsets; generation -1 is a consumer without membership.
 
     `generation` is the member epoch in groups that have epochs; `knows_epochs` is true if the
@@ -31,8 +31,7 @@ class CommitCheck:
     transactional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchCheck:
+class FetchCheck(Struct, frozen=True, kw_only=True):
     """Check whether this member may fetch offsets; None and -1 mean a client without membership."""
 
     group_id: str
@@ -40,44 +39,37 @@ class FetchCheck:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeGroup:
+class DescribeGroup(Struct, frozen=True, kw_only=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListGroups:
+class ListGroups(Struct, frozen=True, kw_only=True):
     """List groups; empty filters match all."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteGroup:
+class DeleteGroup(Struct, frozen=True, kw_only=True):
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetDeleteCheck:
+class OffsetDeleteCheck(Struct, frozen=True, kw_only=True):
     group_id: str
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prune:
+class Prune(Struct, frozen=True, kw_only=True):
     """Drop empty groups without offsets; `with_offsets` names the groups that have some."""
 
     with_offsets: Collection[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Struct, frozen=True, kw_only=True):
     """Positive response to heartbeats, commit checks and deletions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedMember:
+class DescribedMember(Struct, frozen=True, kw_only=True):
     """A member; its subscription and assignment are empty unless the group is stable."""
 
     member_id: str
@@ -88,8 +80,7 @@ class DescribedMember:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedGroup:
+class DescribedGroup(Struct, frozen=True, kw_only=True):
     """State of a group; `protocol` is empty unless the group is stable."""
 
     group_id: str
@@ -99,19 +90,16 @@ class DescribedGroup:
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroup:
+class ListedGroup(Struct, frozen=True, kw_only=True):
     group_id: str
     protocol_type: str
     state: str
     group_type: str = "classic"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedGroups:
+class ListedGroups(Struct, frozen=True, kw_only=True):
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsDeletable:
+class OffsetsDeletable(Struct, frozen=True, kw_only=True):
     subscribed: frozenset[str]

@@ -18,8 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.coordination.ownership import (
@@ -36,8 +37,7 @@ LOADS_WAITING_MAX: Final = 10_000
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundKey:
+class FoundKey(Struct, frozen=True, kw_only=True):
     rows: Sequence[CoordinationRecord] = ()
     has_offsets: bool = False
 

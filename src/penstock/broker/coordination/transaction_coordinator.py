@@ -6,8 +6,9 @@ Source: Kafka's `TransactionCoordinator`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from penstock.base.ids import TopicPartition
 from penstock.base.metrics import Metrics, Sample, gauge, gauges

@@ -34,8 +34,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.access import forbidden_topic
@@ -190,8 +191,7 @@ class FetchHub:
             operation.expire()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetch:
+class Fetch(Struct, frozen=True, kw_only=True):
     """Handler of Fetch; waiting requests use its fields."""
 
     fetch_hub: FetchHub

@@ -26,8 +26,9 @@ Source: KIP-227; Kafka's `FetchSession.scala`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.wire.kafka.fetch import FetchRequest, PartitionRequest
 
@@ -108,8 +109,7 @@ class FetchSession:
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(Struct):
     """Partitions to fetch. `error` is a Kafka error name, empty without an error."""
 
     partitions: Collection[FetchPartition]

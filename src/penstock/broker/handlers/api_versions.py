@@ -7,9 +7,10 @@ Source: KIP-35, KIP-511 (version 0 answers unsupported versions), KIP-584 (featu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.broker.connection import RequestContext
 from penstock.wire.kafka.apis import API_VERSIONS, APIS
@@ -34,8 +35,7 @@ ZERO_FEATURES_FROM: Final = 4
 """Older versions cannot represent features that begin at 0 (KAFKA-17011)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiVersions:
+class ApiVersions(Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
 
     def api_versions(self, context: RequestContext, request: Any) -> bytes:

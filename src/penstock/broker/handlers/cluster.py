@@ -9,8 +9,9 @@ Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, InvalidTopicName
 from penstock.base.ids import validate_topic_name
@@ -35,8 +36,7 @@ CONTROLLERS: Final = 2
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     cluster: ClusterMetadata
     control: ControlPlane

@@ -10,12 +10,15 @@ KIP-1142 (ListConfigResources).
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import validate_topic_name
@@ -93,8 +96,7 @@ Entry = dict[str, Any]
 Computed = Callable[[Levels, Mapping[str, str]], Mapping[str, str | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configs:
+class Configs(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     node_id: int
     control: ControlPlane
@@ -158,10 +160,12 @@ class Configs:
     def _with_addresses(self) -> BrokerSettings:
         """Return the settings with the bound and advertised addresses."""
         endpoints = tuple(shown(*endpoint) for endpoint in self.identity.endpoints.items())
-        settings = replace(self.settings, advertised_listeners=endpoints)
+        settings = dataclasses.replace(self.settings, advertised_listeners=endpoints)
         if self.identity.admin_port is not None:
             host, _, _ = settings.admin_listener.rpartition(":")
-            settings = replace(settings, admin_listener=f"{host}:{self.identity.admin_port}")
+            settings = dataclasses.replace(
+                settings, admin_listener=f"{host}:{self.identity.admin_port}"
+            )
         return settings
 
     def _topic(self, name: str) -> Topic:
@@ -382,8 +386,7 @@ def _named_of(image: MetadataImage, kind: str) -> list[str]:
     return sorted(name for of, name in image.entity_configs if of == kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alteration:
+class _Alteration(Struct, frozen=True, kw_only=True):
     """Change of one resource, as functions of the stored configurations."""
 
     resource: Any

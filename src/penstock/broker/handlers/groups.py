@@ -9,8 +9,9 @@ KIP-814 (static leader).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.broker.admin_errors import BadRequest
@@ -61,8 +62,7 @@ NOT_FOUND_VERSION: Final = 6
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
+class Groups(Struct, frozen=True, kw_only=True):
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator

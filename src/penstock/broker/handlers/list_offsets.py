@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -44,8 +45,7 @@ SPECIAL_FROM: Final[Mapping[int, int]] = {
 """First version of each special timestamp."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOffsets:
+class ListOffsets(Struct, frozen=True, kw_only=True):
     partitions: PartitionRegistry
 
     async def list_offsets(self, context: RequestContext, request: Any) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirs:
+class LogDirs(Struct, frozen=True, kw_only=True):
     node_id: int
     store: LogStore
     cluster: ClusterMetadata

@@ -6,9 +6,10 @@ Source: KIP-98, KIP-1228 (version 2: transaction version of a marker).
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.errors import error_of
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Markers:
+class Markers(Struct, frozen=True, kw_only=True):
     clock: Clock
     partitions: PartitionRegistry
 

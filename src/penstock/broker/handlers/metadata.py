@@ -15,8 +15,9 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError, UnavailableError
 from penstock.base.ids import validate_topic_name
@@ -87,8 +88,7 @@ class MetadataCache:
         self._bytes = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata:
+class Metadata(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     cluster: ClusterMetadata
     partitions: PartitionRegistry

@@ -9,10 +9,11 @@ Source: KIP-848; KIP-1082 (the client creates its member id, from version 1); KI
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.coordination.assignors import Partitions
@@ -54,8 +55,7 @@ Names = Mapping[bytes, str]
 """Topic names by topic id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModernGroups:
+class ModernGroups(Struct, frozen=True, kw_only=True):
     randomness: Randomness
     cluster: ClusterMetadata
     coordinator: GroupCoordinator

@@ -22,9 +22,10 @@ KIP-709 (many groups), KIP-848 (topic ids), KIP-890.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
@@ -74,8 +75,7 @@ PartitionKey = tuple[str, int]
 Committed = dict[PartitionKey, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offsets:
+class Offsets(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     control: ControlPlane
     clock: Clock

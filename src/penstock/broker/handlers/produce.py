@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.access import forbidden_topic
@@ -84,8 +85,7 @@ logger = logging.getLogger(__name__)
 _ALL: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Produce:
+class Produce(Struct, frozen=True, kw_only=True):
     clock: Clock
     cluster: ClusterMetadata
     opener: Opener

@@ -6,8 +6,9 @@ responses for the broker's own client (`client/appender.py`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.connection import RequestContext
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Producers:
+class Producers(Struct, frozen=True, kw_only=True):
     node_id: int
     partitions: PartitionRegistry
 

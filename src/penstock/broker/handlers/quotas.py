@@ -6,8 +6,9 @@ Source: KIP-546; Kafka's `ControllerApis`.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
 Answer = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuotas:
+class ClientQuotas(Struct, frozen=True, kw_only=True):
     control: ControlPlane
     cluster: ClusterMetadata
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError, RetriableError
 from penstock.broker.admin_errors import (
@@ -53,8 +54,7 @@ Asked = tuple[str, int]
 Outcomes = dict[Asked, PenstockError | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replication:
+class Replication(Struct, frozen=True, kw_only=True):
     cluster: ClusterMetadata
     control: ControlPlane
     topic_admin: TopicAdmin

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.broker.connection import RequestContext
@@ -66,8 +67,7 @@ class UnknownMechanism(InvalidError):
     code: ClassVar[str] = "unsupported_sasl_mechanism"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Security:
+class Security(Struct, frozen=True, kw_only=True):
     control: ControlPlane
     cluster: ClusterMetadata
     authoriser: Authoriser

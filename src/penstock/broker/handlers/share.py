@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.broker.connection import Buffer, RequestContext
 from penstock.broker.errors import InvalidGroupId
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
     from penstock.wire.kafka.leader_hints import Endpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareRecords:
+class ShareRecords(Struct, frozen=True, kw_only=True):
     share: ShareService
     fetch_hub: FetchHub
     partitions: PartitionRegistry

@@ -8,9 +8,10 @@ Source: `DescribeShareGroupOffsetsRequest.json` and its like; KIP-932, KIP-1226 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.ids import TopicPartition
@@ -40,8 +41,7 @@ class NonEmptyGroup(InvalidError):
     code: ClassVar[str] = "non_empty_group"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroupOffsets:
+class ShareGroupOffsets(Struct, frozen=True, kw_only=True):
     share: ShareService
     cluster: ClusterMetadata
     coordinator: GroupCoordinator

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.connection import RequestContext
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
     from penstock.broker.telemetry.service import Telemetry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientTelemetry:
+class ClientTelemetry(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     telemetry: Telemetry
 

@@ -9,9 +9,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.broker.admin_errors import BadRequest, PolicyViolation, TopicDeletionDisabled
@@ -46,8 +47,7 @@ logger = logging.getLogger(__name__)
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topics:
+class Topics(Struct, frozen=True, kw_only=True):
     settings: BrokerSettings
     control: ControlPlane
     cluster: ClusterMetadata

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError, PenstockError
 from penstock.base.ids import TopicPartition
@@ -74,8 +75,7 @@ Entry = dict[str, Any]
 _ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transactions:
+class Transactions(Struct, frozen=True, kw_only=True):
     cluster: ClusterMetadata
     producer_ids: ProducerIds
     transactions: TransactionCoordinator

@@ -8,11 +8,13 @@ Images are replaced as a whole. A change awaits the control plane and then `refr
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.broker.diskless import Placement, is_diskless
@@ -127,7 +129,7 @@ class ClusterMetadata:
             for name, rows in changed.items()
         }
         if topics:
-            image = replace(image, topics={**image.topics, **topics})
+            image = dataclasses.replace(image, topics={**image.topics, **topics})
             self._in_force(ImageDelta(image=image, changed=tuple(topics.values())))
 
     def _in_force(self, delta: ImageDelta) -> None:

@@ -8,17 +8,17 @@ are the same objects in both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import compress
 from operator import is_not
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from penstock.control import MetadataImage, Topic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageDelta:
+class ImageDelta(Struct, frozen=True, kw_only=True):
     """Changes that lead to `image`.
 
     `changed` are new and changed topics; `gone` are removed topics, also those whose name another

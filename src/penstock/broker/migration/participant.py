@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError, PenstockError, RetriableError
 from penstock.broker.diskless import is_diskless
@@ -45,8 +46,7 @@ SWITCH_FENCE_SECONDS: Final = 10.0
 """Longest time that producers are fenced for the last copy; afterwards the topic stays local."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationContext:
+class MigrationContext(Struct, frozen=True, kw_only=True):
     """Dependencies of migrations; `posts_ended` waits for open commits of sinks."""
 
     node_id: int

@@ -6,15 +6,15 @@ Source: Kafka's `ClientQuotaControlManager`; KIP-546.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.broker.admin_errors import BadRequest
 from penstock.broker.quotas.entities import Entity, shown
 from penstock.broker.quotas.keys import problem_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """Change of one quota of an entity; a `value` of None removes it."""
 
     key: str

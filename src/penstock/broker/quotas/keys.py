@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.settings import INT_MAX, LONG_MAX
 from penstock.broker.quotas.entities import IP, Entity
@@ -17,8 +18,7 @@ MUTATION: Final = "controller_mutation_rate"
 CONNECTION: Final = "connection_creation_rate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """Kind of quota. `maximum` is the largest whole number; without one, fractions are valid."""
 
     doc: str

@@ -9,8 +9,9 @@ Source: KIP-546; Kafka's `ClientQuotaCache`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.broker.admin_errors import BadRequest
@@ -26,8 +27,7 @@ class UnknownEntityType(InvalidError):
     code: ClassVar[str] = "unsupported_version"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class Component(Struct, frozen=True, kw_only=True):
     """Condition on one entity type; `name` is that of an exact match."""
 
     kind: str

@@ -15,11 +15,11 @@ Source: Kafka's `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
+class Windows(Struct, frozen=True, kw_only=True):
     """Number and length of a rate's windows."""
 
     samples: int

@@ -14,8 +14,9 @@ Source: Kafka's `ClientQuotaManager`; KIP-55, KIP-546.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from penstock.broker.quotas.entities import CLIENT_ID, IP, USER, of_text
 from penstock.broker.quotas.keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
@@ -47,8 +48,7 @@ class Measured(Protocol):
 Meter = TypeVar("Meter", bound=Measured)
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Meters of one client; None without a quota."""
 
     produce: WindowedRate | None

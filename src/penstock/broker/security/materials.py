@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from penstock.base.errors import BugError
 from penstock.broker.security.credentials import Lookup, PeerCredentials, UserCredentials

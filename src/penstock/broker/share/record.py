@@ -18,9 +18,10 @@ the group's offsets.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from struct import Struct, error
 from typing import ClassVar, Final
+
+import msgspec
 
 from penstock.base.errors import CorruptError
 from penstock.broker.share.values import Cause, RecordState, Run
@@ -35,8 +36,7 @@ class CorruptShareState(CorruptError):
     code: ClassVar[str] = "unknown_server_error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareState:
+class ShareState(msgspec.Struct, frozen=True, kw_only=True):
     state_epoch: int
     leader_epoch: int
     start: int

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
+
+from msgspec import Struct, field
 
 from penstock.broker.group_configs import KNOWN_MAX, READ_COMMITTED, GroupConfigs, duration_ms
 from penstock.broker.share.values import ShareLimits
 from penstock.records.positions import EARLIEST, LATEST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareSettings:
+class ShareSettings(Struct, frozen=True, kw_only=True):
     """Settings of one share group.
 
     `begins_at` is a position (`records.positions`), `begins_before_ms` a duration before now.

@@ -5,9 +5,10 @@ Source: KIP-932 (states, acknowledgements), KIP-1191 (dead letters), KIP-1222 (r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar, NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 
@@ -95,8 +96,7 @@ class Undeliverable(NamedTuple):
         return self.last - self.first + 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareLimits:
+class ShareLimits(Struct, frozen=True, kw_only=True):
     """Limits from the settings of a group; `dead_letters` enables the archiving state."""
 
     delivery_count_limit: int = 5

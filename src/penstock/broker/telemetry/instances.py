@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, RetriableError
@@ -54,8 +55,7 @@ class TooEarly(RetriableError):
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
-@dataclass(slots=True, kw_only=True)
-class Instance:
+class Instance(Struct, kw_only=True):
     instance_id: UUID
     attributes: Attributes
     version: int

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.base.errors import InvalidSetting
 from penstock.base.settings import SettingInfo, by_name, load, parse, render, setting
 from penstock.broker.admin_errors import BadRequest, InvalidConfig
@@ -62,8 +64,7 @@ _KNOWN: Final = by_name(SubscriptionConfigs)
 Attributes = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(Struct, frozen=True, kw_only=True):
     """Metrics requested from clients, their interval, and the clients."""
 
     metrics: tuple[str, ...]

@@ -17,9 +17,10 @@ partitions as above; it writes one statement per object, and the row last.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from penstock.base.system import Randomness
 from penstock.control.batch_index import (
@@ -215,7 +216,7 @@ class DisklessObjects(Metadata):
             answers = tuple([plan.answer for plan in plans])
             placed = sink_rules.with_offsets(record, commits, answers)
             version = yield from sinks.save_over(placed, row, expected_version=expected_version)
-            return SinkAnswer(dataclasses.replace(placed, version=version), answers)
+            return SinkAnswer(replace(placed, version=version), answers)
 
         answer = await self._database.change(place, lock=Lock.TOPICS)
         for committed in answer.answers:

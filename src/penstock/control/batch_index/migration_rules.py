@@ -19,9 +19,10 @@ Source: KIP-405 (segments in an archive), KIP-101 (leader epochs).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from penstock.control.batch_index.migration_values import (
     MigratedObject,

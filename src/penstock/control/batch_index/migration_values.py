@@ -8,9 +8,10 @@ FENCED when appends have stopped and everything is copied, FAILED when that is i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from penstock.records.extents import Extent
 from penstock.records.idempotence import Producer
@@ -24,8 +25,7 @@ class MigratedObject(NamedTuple):
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigratedPartition:
+class MigratedPartition(Struct, frozen=True, kw_only=True):
     """A completely copied local log, which becomes a diskless partition.
 
     `extents` adjoin, hold the log start (unless the log is empty) and end at the high watermark.
@@ -42,8 +42,7 @@ class MigratedPartition:
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicMigration:
+class TopicMigration(Struct, frozen=True, kw_only=True):
     """The commit that makes a topic diskless: its configs before and after, and one broker's part.
 
     `incarnation` is the process that keeps producers out of `partitions`. Parts of other brokers
@@ -59,8 +58,7 @@ class TopicMigration:
     migration_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicReplication:
+class TopicReplication(Struct, frozen=True, kw_only=True):
     """The commit that makes a diskless topic replicated: its configs before and after.
 
     `broker_id` holds its own replicas; other parts are stored under the request `migration_id`.
@@ -84,8 +82,7 @@ class MigrationRequest(NamedTuple):
     incarnation: UUID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigrationParticipant:
+class MigrationParticipant(Struct, frozen=True, kw_only=True):
     """A broker's progress with the partitions that it leads; they are set once it is FENCED."""
 
     broker_id: int

@@ -17,8 +17,9 @@ Deleting the request cancels the order and the fence.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from penstock.control.batch_index.migration_values import (
     MigrationParticipant,

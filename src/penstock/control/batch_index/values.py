@@ -15,9 +15,10 @@ Offsets and sizes are plain ints; times are milliseconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from penstock.records.appends import AppendResult
 from penstock.records.extents import Extent
@@ -73,8 +74,7 @@ class BatchEntry(NamedTuple):
     marker: Marker | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectCommit:
+class ObjectCommit(Struct, frozen=True, kw_only=True):
     """A written object and its entries, in the order of acceptance.
 
     `now_ms` is the broker's time, which LogAppendTime topics use. Entries of one partition are
@@ -120,8 +120,7 @@ class Aborted(NamedTuple):
     complete_to: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitAnswer:
+class CommitAnswer(Struct, frozen=True, kw_only=True):
     """The `AppendResult`s of a commit's entries, in order, and the new watermarks.
 
     `extents` has the extents that the commit added, by partition, for the writing broker's cache. A
@@ -172,8 +171,7 @@ class Retained(NamedTuple):
     more: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentSwap:
+class SegmentSwap(Struct, frozen=True, kw_only=True):
     """A sealed object that replaces extents of one partition.
 
     `replaced` are the extents that it was made of, adjacent and by offset; `extents` are those of

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from penstock.base.errors import CorruptError, PenstockError
 
@@ -27,8 +28,7 @@ OffsetsEnd = Literal["commit", "abort"]
 _PRODUCER: Final = struct.Struct(">qh")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
+class OpenTransaction(Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     producer_epoch: int
@@ -45,8 +45,7 @@ def producer_of_group_row(value: bytes) -> tuple[int, int]:
     return producer_id, producer_epoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinationRecord:
+class CoordinationRecord(Struct, frozen=True, kw_only=True):
     """A row: of a key itself, whose member is empty, or of one of its members.
 
     `value` is opaque. `version` identifies the save that wrote the row; it is random and unordered.
@@ -58,8 +57,7 @@ class CoordinationRecord:
     value: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordChange:
+class RecordChange(Struct, frozen=True, kw_only=True):
     """Changes of one key's rows, by member, applied together; None deletes a row.
 
     Includes the key's own row if there are any rows. Applied if that row is at `expected_version`
@@ -80,8 +78,7 @@ class RecordChange:
         return self.kind, self.key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedRecords:
+class SavedRecords(Struct, frozen=True, kw_only=True):
     """Result of a save: the version of all stored rows, and the errors of rejected keys."""
 
     version: int

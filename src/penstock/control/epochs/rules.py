@@ -34,10 +34,11 @@ Source: fencing and quorums of BookKeeper's ledger recovery; Kafka's leader epoc
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import is_not
 from typing import Any
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from penstock.base.errors import PenstockError
 from penstock.control.batch_index.rules import DISKLESS_CONFIG

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from penstock.base.errors import InvalidError
 from penstock.base.ids import validate_topic_name
 from penstock.control.batch_index.rules import DISKLESS_CONFIG
@@ -182,7 +184,7 @@ def create_partitions(
     if count != expected_count:
         raise StaleTopic(topic.name, "the partition count", expected_count, count)
     added = _partitions(topic.name, count, new)
-    changed = dataclasses.replace(topic, partitions=topic.partitions + added)
+    changed = replace(topic, partitions=topic.partitions + added)
     return with_topics(image, [changed]), changed
 
 
@@ -197,7 +199,7 @@ def set_topic_configs(
     topic = _topic(image, topic_id)
     if expected is not None and dict(expected) != dict(topic.configs):
         raise StaleTopic(topic.name, "the config", dict(expected), dict(topic.configs))
-    changed = dataclasses.replace(topic, configs=dict(configs))
+    changed = replace(topic, configs=dict(configs))
     return with_topics(image, [changed]), changed
 
 

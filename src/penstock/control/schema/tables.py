@@ -9,9 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.control.migrations.sqlite.migrate import migrate
 
@@ -29,8 +31,7 @@ maps are JSON. The last column is the module of `penstock/control/` that writes 
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """A table; `of_postgres` names its values that SQLite lacks.
 
     `key` and `value` are named here where SQLite's schema does not have all of them.

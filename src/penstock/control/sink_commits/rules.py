@@ -27,9 +27,10 @@ Sinks write here without producer ids: the row alone detects repetitions.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from penstock.control.batch_index.commit_rules import (
     CommitPlan,
@@ -209,13 +210,11 @@ def with_offsets(
             key = (entry.topic_id, entry.partition)
             first, _ = offsets.get(key, (placed.base_offset, 0))
             offsets[key] = first, placed.base_offset + entry.offset_count
-    return dataclasses.replace(
-        record, targets=tuple([_placed(target, offsets) for target in record.targets])
-    )
+    return replace(record, targets=tuple([_placed(target, offsets) for target in record.targets]))
 
 
 def _placed(target: SinkTarget, offsets: Mapping[PartitionKey, tuple[int, int]]) -> SinkTarget:
     found = offsets.get((target.topic_id, target.partition))
     if found is None:
         return target
-    return dataclasses.replace(target, base_offset=found[0], next_offset=found[1])
+    return replace(target, base_offset=found[0], next_offset=found[1])

@@ -21,8 +21,9 @@ Source: Inkless's `FileMerger`; Kafka's rules for rolling a segment (size before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError
 from penstock.control.batch_index.values import PartitionKey
@@ -35,8 +36,7 @@ REMEMBERED_MAX: Final = 100_000
 """Partitions whose progress is stored."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """Limits of a run; without `min_age_ms` extents of every age and number are taken."""
 
     segment_bytes: int

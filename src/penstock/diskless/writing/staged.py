@@ -10,11 +10,12 @@ visible before the commit.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from math import inf
 from types import TracebackType
 from typing import Final, NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from penstock.archive.formats.wal import OBJECT_BATCHES_MAX
 from penstock.base.errors import RetriableError
@@ -119,7 +120,7 @@ class StagedObjects:
         if self._open.submissions:
             await self._close()
         now_ms = self._clock.now_ms()
-        return [dataclasses.replace(await put, now_ms=now_ms) for put in self._puts]
+        return [replace(await put, now_ms=now_ms) for put in self._puts]
 
     async def _close(self) -> None:
         closed = WalObject(len(self._puts), self._open, inf)

@@ -12,8 +12,10 @@ partition whose turn it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from penstock.base.settings import INT_MAX
 from penstock.client.arguments import optional_whole, whole
@@ -39,8 +41,7 @@ _FRAME_HEADER_BYTES_MAX: Final = 1024
 """Of a frame with one batch: a topic's name of at most 249 bytes, and numbers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordOptions:
+class RecordOptions(Struct, frozen=True, kw_only=True):
     """Columns of a table, and the encoding of its records; as for `Client.write_arrow`."""
 
     key: str | None = "key"

@@ -7,11 +7,12 @@ that is the agent's (`agent.py`), which calls `tick` and says when all is to be 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.buffers import ReceivePool
 from penstock.base.errors import PenstockError, UnavailableError
@@ -46,8 +47,7 @@ REASON_DRAIN: Final = "the agent is stopping"
 NAME_CHARS_SHOWN: Final = 100
 
 
-@dataclass(eq=False, slots=True)
-class _ClientSlot:
+class _ClientSlot(Struct, eq=False):
     """A connection with its credit."""
 
     credit: Credit = NO_CREDIT
@@ -222,7 +222,7 @@ class Connections:
         slot.credit = Credit(*(a + b for a, b in zip(slot.credit, more, strict=True)))
         machine = connection.machine
         if machine.state in (ServerState.HANDSHAKE, ServerState.INTRODUCING):
-            machine.terms = dataclasses.replace(machine.terms, credit=slot.credit)
+            machine.terms = replace(machine.terms, credit=slot.credit)
         else:
             machine.grant(more)  # goes out with the connection's tick
 
@@ -234,7 +234,7 @@ class Connections:
             return self._terms
         slot = self._next = _ClientSlot()
         slot.credit = self.budget.open(slot)
-        return dataclasses.replace(self._terms, credit=slot.credit)
+        return replace(self._terms, credit=slot.credit)
 
     def opened(self, connection: HostConnection) -> bool:
         self.totals.connections += 1

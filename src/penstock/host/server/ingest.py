@@ -16,11 +16,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.base.errors import InvalidError
@@ -82,8 +82,7 @@ class OutOfCredit(NoCredit):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """Outcome of a request's frames."""
 
     accepted_chunks: int = 0
@@ -92,8 +91,7 @@ class Outcome:
     """The worst of the verdicts that were no acceptance."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """Part of a body that becomes one frame, with its chunks."""
 
     start: int

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.host.port import Accepted, Chunks, FinalVerdict
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """Frames, chunks, events and payload bytes accepted; frames returned, retriable and
     permanent."""
 

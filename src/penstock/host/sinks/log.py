@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.crc import warm_up
 from penstock.base.errors import InvalidSetting, PenstockError
@@ -71,8 +73,7 @@ LOG_API_TIMEOUT_MS: Final = 10_000
 _EPOCH_MAX: Final = 2**15 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSinkOptions:
+class LogSinkOptions(Struct, frozen=True, kw_only=True):
     """Brokers of the sink, its time limits, and the frames that it may hold."""
 
     bootstrap: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.system import SYSTEM_RANDOMNESS, Randomness
 from penstock.host.errors import SinkUnavailable
@@ -33,8 +34,7 @@ MEMORY_FRAMES_MAX: Final = 100_000
 """Frames that the memory sink holds until they are drained."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFrame:
+class StoredFrame(Struct, frozen=True, kw_only=True):
     """A copy of an accepted frame; `chunks` are its chunks' bytes, in order."""
 
     producer_id: int

@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct, field
 
 from penstock.base.errors import PenstockError
 from penstock.base.system import SYSTEM_CLOCK, Clock
@@ -65,15 +65,13 @@ EXPECTED: Final = frozenset({"collected", "temporary", "foreign"})
 """Findings that are normal; all others are wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     kind: str
     path: str
     detail: str = ""
 
 
-@dataclass(slots=True)
-class AuditReport:
+class AuditReport(Struct):
     """Counts by kind, and the first wrong findings."""
 
     groups: tuple[str, ...] = ()

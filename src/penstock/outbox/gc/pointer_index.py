@@ -20,12 +20,12 @@ Source: `design/host-and-outbox.md`, Collect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 
@@ -60,8 +60,7 @@ _SLACK: Final = 2
 """Multiple of its bound at which the index is reduced to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """Range of keys, with `start` and without `until`; None means no bound."""
 
     start: str = ""
@@ -90,8 +89,7 @@ def keys_of(paths: Any) -> Any:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(Struct, frozen=True):
     """Index entries of some paths, one value per path."""
 
     referenced: np.ndarray[Any, np.dtype[np.bool_]]

@@ -21,11 +21,11 @@ It has no I/O and no clock. Source: `design/host-and-outbox.md`, Collect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.outbox.gc.pointer_index import Looked
@@ -43,8 +43,7 @@ class Verdict(IntEnum):
     """It has no pointer and is past retention and grace: report it, remove it on request."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepRules:
+class SweepRules(Struct, frozen=True, kw_only=True):
     """Ages of the sweeper, in milliseconds.
 
     Raises:

@@ -16,12 +16,12 @@ Without a topic only temporary files and empty directories are removed.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import Struct, field
 
 from penstock.base.system import SYSTEM_CLOCK, Clock
 from penstock.outbox.gc.pointer_index import INDEX_ENTRIES_MAX, PointerIndex, Window
@@ -57,8 +57,7 @@ DEFAULT_RULES: Final = SweepRules(
 )
 
 
-@dataclass(slots=True)
-class SweepReport:
+class SweepReport(Struct):
     """Counts of entries that a sweep removed, would remove, or left. `notes` has the first."""
 
     executed: bool

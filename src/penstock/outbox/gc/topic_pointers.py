@@ -8,12 +8,12 @@ be avoided.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.base.errors import BugError, InvalidError
 from penstock.client.errors import OffsetOutOfRange
@@ -32,8 +32,7 @@ GROUPS_MAX: Final = 1_000
 _COLUMNS: Final = ("partition", "offset", "key", "value", "headers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """Relevant groups, and the offset below which all of them have read, per partition."""
 
     groups: tuple[str, ...]
@@ -74,8 +73,7 @@ def progress(client: Client, topic: str, groups: Sequence[str] | None) -> Progre
     return Progress(groups=tuple(counted), floors=floors)
 
 
-@dataclass(slots=True)
-class TopicCounts:
+class TopicCounts(Struct):
     pointers: int = 0
     inline: int = 0
     problems: int = 0

@@ -17,9 +17,10 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.outbox.errors import RootUnavailable
 from penstock.outbox.gc.pointer_index import Window
@@ -50,8 +51,7 @@ _BATCH: Final = re.compile(rf"{BATCH_PREFIX}{BATCH_PATTERN}", re.ASCII)
 NANOSECONDS_PER_MILLISECOND: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Name in a directory, and whether it is a directory itself (a symlink is not)."""
 
     name: str
@@ -90,8 +90,7 @@ class TreeFiles:
         os.close(handle)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class File(Struct, frozen=True, kw_only=True):
     name: str
     size_bytes: int
     modified_ms: int
@@ -99,8 +98,7 @@ class File:
     """Inode, modification time in nanoseconds, size; they differ for a newer file of the name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(Struct, frozen=True, kw_only=True):
     """Snapshot of a batch directory. `others` counts entries outside the layout."""
 
     name: str
@@ -112,8 +110,7 @@ class Batch:
     """Whether the snapshot has all entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hour:
+class Hour(Struct, frozen=True, kw_only=True):
     """Directory of an hour, open during the step of `walk` that yielded it."""
 
     handle: int
@@ -123,8 +120,7 @@ class Hour:
     """Ten digits: year, month, day, hour."""
 
 
-@dataclass(slots=True)
-class WalkCounts:
+class WalkCounts(Struct):
     foreign: int = 0
     failed: list[str] = field(default_factory=list)
     failures: int = 0

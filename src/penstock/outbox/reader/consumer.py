@@ -32,9 +32,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from msgspec import Struct
 
 from penstock.base.crc import crc32c
 from penstock.base.errors import InvalidError, PenstockError
@@ -68,8 +69,7 @@ logger = logging.getLogger(__name__)
 COLUMNS: Final = ("partition", "offset", "timestamp", "key", "value", "headers")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxMessage:
+class OutboxMessage(Struct, frozen=True, kw_only=True):
     """Batch with its verified `payload`; `pointer` is None for an inline one.
 
     `codec` is the producer's name of the payload's compression; it is not interpreted.
@@ -381,7 +381,7 @@ class OutboxConsumer:
                 where = f"inline batch {fields['batch_id']}"
                 raise ChecksumMismatch(where, found, fields["crc32c"])
             return None, payload
-        pointer = Pointer(**{name: fields[name] for name in Pointer.__dataclass_fields__})
+        pointer = Pointer(**{name: fields[name] for name in Pointer.__struct_fields__})
         return pointer, self._reader.read(pointer) if self._read_payloads else b""
 
     def _seen(self, fields: dict[str, Any]) -> int | None:

@@ -20,8 +20,9 @@ Source: `design/host-and-outbox.md`, Read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.outbox.metrics import OTHER, ConsumerCounters
 from penstock.outbox.reader.dedup import BatchKey, DedupWindow
@@ -31,8 +32,7 @@ REASONS_MAX: Final = 100
 """Reasons of dead letters with their own counts; callers choose reasons."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerLimits:
+class ConsumerLimits(Struct, frozen=True, kw_only=True):
     """Bounds of a consumer.
 
     Raises:

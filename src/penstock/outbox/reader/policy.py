@@ -21,9 +21,10 @@ It has no clock, files or randomness. Source: `design/host-and-outbox.md`, Read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.retry import Backoff
 from penstock.outbox.settings import check_numbers
@@ -37,20 +38,17 @@ class Trouble(Enum):
     TOO_LARGE = "too-large"
 
 
-@dataclass(frozen=True, slots=True)
-class TryAgain:
+class TryAgain(Struct, frozen=True):
     """Read the payload again after a pause."""
 
     pause_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(Struct, frozen=True):
     """Send the record to the dead-letter topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """End with the error; the record is read again after a restart."""
 
 
@@ -59,8 +57,7 @@ STOP: Final = Stop()
 Judgement = TryAgain | DeadLetter | Stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadPolicy:
+class ReadPolicy(Struct, frozen=True, kw_only=True):
     """Limits of the reads of one payload.
 
     `attempts_max` counts reads of one payload for each trouble that may recover, including the

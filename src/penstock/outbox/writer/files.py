@@ -13,9 +13,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.files import MACHINE_FILES, Files
 from penstock.outbox.errors import OutboxClosed, RootUnavailable, StorageFull, storage_error
@@ -43,8 +44,7 @@ def _unnamed(directory: int) -> int:
     return file
 
 
-@dataclass(slots=True)
-class _Hour:
+class _Hour(Struct):
     """Open directory of an hour; its last user closes it after it was dropped."""
 
     handle: int

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.outbox.errors import (
@@ -23,8 +24,7 @@ from penstock.outbox.metrics import PartitionCounts
 from penstock.outbox.pointer import Pointer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteResult:
+class WriteResult(Struct, frozen=True, kw_only=True):
     """Complete file. `idempotent_existing_write`: an earlier attempt had written it."""
 
     identity: BatchIdentity
@@ -33,8 +33,7 @@ class WriteResult:
     attempts: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendResult:
+class SendResult(Struct, frozen=True, kw_only=True):
     """Published record; `pointer` is None for an inline payload."""
 
     identity: BatchIdentity
@@ -49,8 +48,7 @@ class SendResult:
         return self.pointer is None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Job:
+class Job(Struct, kw_only=True, eq=False):
     """Call in progress, which may outlive its caller."""
 
     identity: BatchIdentity

@@ -15,9 +15,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, PenstockError
 from penstock.base.metrics import Sample
@@ -60,8 +61,7 @@ class PointerPublisher(Protocol):
     def samples(self) -> Iterator[Sample]: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(Struct, eq=False):
     records: Sequence[OutboxRecord]
     size_bytes: int
     done: asyncio.Future[None]

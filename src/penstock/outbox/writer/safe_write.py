@@ -42,8 +42,9 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.base.files import Files
@@ -75,8 +76,7 @@ _NO_RENAME: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, err
 _NO_LINK: Final = _NO_RENAME | {errno.EMLINK}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Modes:
+class Modes(Struct, frozen=True, kw_only=True):
     """Permissions of created entries; `opened`: apply them even against the umask."""
 
     file: int
@@ -92,8 +92,7 @@ MODES: Final = {
 """Permissions by readers; only the owner may write."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WritePlan:
+class WritePlan(Struct, frozen=True, kw_only=True):
     """Plan of one attempt at one batch.
 
     `hour_directory` and `batch_name` come from `layout`, the buffers from `as_buffers`; their
@@ -109,8 +108,7 @@ class WritePlan:
     modes: Modes = MODES["owner"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """Complete file. `existing`: another attempt wrote it."""
 
     size_bytes: int

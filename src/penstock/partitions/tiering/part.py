@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import RetriableError
 from penstock.base.settings import LONG_MAX
@@ -45,8 +46,7 @@ _ABORTS_KEPT: Final = 16
 """Cached results for ranges of several segments, which are looked up and then read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierParts:
+class TierParts(Struct, frozen=True, kw_only=True):
     """Objects shared by the tiers of all partitions of a broker."""
 
     plane: TieredPartitions

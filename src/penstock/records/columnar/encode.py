@@ -10,11 +10,11 @@ Source: Kafka's `DefaultRecordBatch.writeHeader`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import pack_into
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from penstock.base.crc import crc32c
 from penstock.records.columnar.inputs import Input, read_input
@@ -47,8 +47,7 @@ _RECORDS_BYTES_MAX: Final = 2**31 - 1 - HEADER_BYTES
 _SEQUENCE_MODULUS: Final = 2**31
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncodedBatch:
+class EncodedBatch(Struct, frozen=True, kw_only=True):
     """Whole batch with its header, and the header's values."""
 
     data: memoryview
@@ -63,8 +62,7 @@ class EncodedBatch:
         return len(self.data)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _Plan(Struct, frozen=True, kw_only=True):
     """Common values of all batches of one call, and the limits of each."""
 
     codec: Codec

@@ -8,13 +8,13 @@ the original's location, by `WithoutHeaders` to the original record.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.records.columnar.encode import encode_batches
 from penstock.records.errors import RecordTooLarge
@@ -31,8 +31,7 @@ Shorten = Callable[[Row, int], Row]
 """Function that shortens a record to at most so many bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointer:
+class Pointer(Struct, frozen=True, kw_only=True):
     """Shortener that cuts the value, then headers without the prefix, then the key.
 
     A header `<prefix>truncated` is added, as `value=1048000,headers=512`: the parts that were cut,
@@ -64,8 +63,7 @@ class Pointer:
         return {"key": self.prefix + TRUNCATED, "value": text.encode()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WithoutHeaders:
+class WithoutHeaders(Struct, frozen=True, kw_only=True):
     """Shortener that drops the headers with the prefix."""
 
     prefix: str

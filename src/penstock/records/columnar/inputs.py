@@ -7,13 +7,14 @@ is cast: Arrow makes nulls of members with other names.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.records.columnar.arrays import Bytes, Ints
 from penstock.records.columnar.schema import HEADERS_TYPE
@@ -66,8 +67,7 @@ class Headers(NamedTuple):
 _NO_HEADERS: Final = Headers()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class Input(Struct, frozen=True, kw_only=True):
     """Columns of the records to encode, of which `order` selects rows if it is not None."""
 
     value: Column

@@ -14,12 +14,12 @@ Source: Kafka's `kafka.authorizer.logger`; Redpanda's audit log has the same fac
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final, Literal, Protocol
 
 import msgspec
+from msgspec import Struct
 
 TEXT_CHARS_MAX: Final = 1024
 RESOURCES_MAX: Final = 50
@@ -28,8 +28,7 @@ EventKind = Literal["authentication", "denial", "change"]
 Outcome = Literal["success", "failure", "denied"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEvent:
+class AuditEvent(Struct, frozen=True, kw_only=True):
     """Audit event. Fields that do not apply are empty.
 
     `mechanism` is the mechanism of authentication: PLAIN, SCRAM-SHA-512, OAUTHBEARER, SSL, basic,

@@ -11,11 +11,11 @@ functions of one value: `seal_value`, `open_value`, `token`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.base.errors import CorruptError, InvalidError
 from penstock.security.data.columns import (
@@ -57,8 +57,7 @@ class FieldsUnreadable(CorruptError):
         self.rows = sorted(reasons)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tokenize:
+class Tokenize(Struct, frozen=True, kw_only=True):
     """Protection by tokens.
 
     Attributes:
@@ -70,8 +69,7 @@ class Tokenize:
     form: TokenForm = DEFAULT_FORM
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encrypt:
+class Encrypt(Struct, frozen=True, kw_only=True):
     """Protection by encryption, for the subject in another column of the row.
 
     Attributes:

@@ -30,7 +30,6 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -38,6 +37,7 @@ from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import Struct
 
 from penstock.base.system import SYSTEM_CLOCK, SYSTEM_RANDOMNESS, Clock, Randomness
 from penstock.security.data.key_ring import (
@@ -84,14 +84,12 @@ _Row = tuple[bytes, bytes | None, bytes | None]
 """A digest, its key id and its wrapped key; None for both where it was shredded."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectEntry:
+class SubjectEntry(Struct, frozen=True, kw_only=True):
     subject: str
     made_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingCounts:
+class RingCounts(Struct, frozen=True, kw_only=True):
     """Counts of subjects with a key, and of shredded ones."""
 
     living: int
@@ -489,8 +487,7 @@ def _unwrap(master: MasterKey, wrapped: bytes, whose: bytes, folder: Path) -> by
         raise KeyRingUnusable(f"{folder / FILE} is damaged: a key does not unwrap") from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPlace:
+class KeyPlace(Struct, frozen=True, kw_only=True):
     """Location of a keyring and of its master key; neither is secret.
 
     Attributes:

@@ -15,8 +15,9 @@ in a column of addresses is not shown because it is none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 
@@ -41,8 +42,7 @@ class InvalidMask(InvalidError):
     code: ClassVar[str] = "invalid_config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mask:
+class Mask(Struct, frozen=True, kw_only=True):
     """Mask of a value.
 
     Attributes:

@@ -15,11 +15,11 @@ import hashlib
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec import Struct
 
 from penstock.base.files import MACHINE_FILES, read_file, sync_directory
 from penstock.security.data.key_ring import (
@@ -33,8 +33,7 @@ from penstock.security.data.secret_files import check_private, write_private
 _TEXT_BYTES_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class MasterKey:
+class MasterKey(Struct, frozen=True):
     """Master key that wraps and unwraps keys; excluded from `repr`."""
 
     key_id: bytes

@@ -13,8 +13,9 @@ from __future__ import annotations
 import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.security.data.key_ring import KeyRing
@@ -31,8 +32,7 @@ class InvalidTokenForm(InvalidError):
     code: ClassVar[str] = "invalid_config"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenForm:
+class TokenForm(Struct, frozen=True, kw_only=True):
     """Form of a token.
 
     Attributes:

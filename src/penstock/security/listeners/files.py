@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import Struct
 
 from penstock.security.files import Reloading
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TlsContexts:
+class TlsContexts(Struct, frozen=True, kw_only=True):
     """Contexts of one keystore: for the server side, and for the client side where it is needed."""
 
     server: ssl.SSLContext

@@ -11,8 +11,9 @@ Source: RFC 4422; KIP-152 (errors are answered).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.base.system import Randomness
@@ -50,15 +51,13 @@ def new_nonce(randomness: Randomness) -> str:
     return f"{randomness.bits(_NONCE_BITS):048x}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
+class Challenge(Struct, frozen=True, kw_only=True):
     """Next message to the client."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Accepted(Struct, frozen=True, kw_only=True):
     """End of an exchange: the principal, and its expiry in ms since the epoch (None: never)."""
 
     data: bytes
@@ -69,8 +68,7 @@ class Accepted:
 Outcome = Challenge | Accepted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Later:
+class Later(Struct, frozen=True, kw_only=True):
     """Slow outcome; `find` raises AuthenticationFailed."""
 
     find: Callable[[], Outcome]

@@ -9,8 +9,9 @@ KIP-58, KIP-354.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.settings import LONG_MAX
 from penstock.records.transactions import AbortedTransaction
@@ -80,8 +81,7 @@ class Cleaned(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
-class Figures:
+class Figures(Struct):
     """Counters of what passes read and wrote."""
 
     read_bytes: int = 0

@@ -12,9 +12,10 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.base.files import MACHINE_FILES
 from penstock.base.ids import TopicPartition
@@ -39,8 +40,7 @@ _CLEAN_FILE: Final = ".kafka_cleanshutdown"
 _KAFKA_FILES: Final = ("meta.properties", _CLEAN_FILE)
 
 
-@dataclass(slots=True)
-class PartitionFiles:
+class PartitionFiles(Struct):
     """Listing of a partition's directory; offsets ascend."""
 
     where: TopicPartition

@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError
 from penstock.base.ids import TopicPartition
@@ -80,8 +81,7 @@ class Changes:
         self.logs.get(log, set()).difference_update(segments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreParts:
+class StoreParts(Struct, frozen=True, kw_only=True):
     """Objects shared by the logs of one store and their maintenance."""
 
     root: str

@@ -25,8 +25,9 @@ KIP-482, KIP-511.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 Operation = Literal[
     "read",
@@ -57,8 +58,7 @@ VERSION_MAX: Final = 32767
 NEVER_FLEXIBLE: Final = VERSION_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """Permission that a principal needs."""
 
     scope: Scope
@@ -82,8 +82,7 @@ class Check:
         return text if self.until == VERSION_MAX else f"{text} (to version {self.until})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
+class Api(Struct, frozen=True, kw_only=True):
     """API key with its versions and permissions."""
 
     key: int

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.wire.kafka.decoder import ELEMENTS_MAX
 from penstock.wire.kafka.errors import MalformedRequest
@@ -85,8 +86,7 @@ class FetchRequest:
         self.rack = ""
 
 
-@dataclass(slots=True)
-class PartitionAnswer:
+class PartitionAnswer(Struct):
     """Partition of a response. `buffers` are whole batches of `size_bytes` together."""
 
     index: int

@@ -13,8 +13,9 @@ Source: Kafka's protocol guide; `RequestHeader.json`, `ResponseHeader.json`; KIP
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError
 from penstock.wire.kafka.apis import APIS
@@ -37,8 +38,7 @@ class UntrustworthyFrame(InvalidError):
     code: ClassVar[str] = "invalid_request"
 
 
-@dataclass(slots=True)
-class RequestHeader:
+class RequestHeader(Struct):
     """Header of a request; `body_offset` is where its body starts in the frame."""
 
     api_key: int

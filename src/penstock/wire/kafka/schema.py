@@ -16,10 +16,11 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import EllipsisType, ModuleType, NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
+
+import msgspec
 
 from penstock.wire.kafka.errors import UnsupportedVersion
 
@@ -29,8 +30,7 @@ MISSING: Final = dataclasses.MISSING
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(msgspec.Struct, frozen=True, kw_only=True):
     """Field of a struct. `kind` is kio's wire type, or `struct`."""
 
     name: str
@@ -42,8 +42,7 @@ class Field:
     struct: Struct | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Struct:
+class Struct(msgspec.Struct, frozen=True, kw_only=True):
     """Message or nested struct, as one version of its schema has it."""
 
     name: str

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.wire.kafka.leader_hints import Endpoint, Leader, compact_text, endpoint_array
 from penstock.wire.kafka.primitives import uvarint
@@ -31,8 +32,7 @@ _LEADER: Final = struct.Struct(">iix")
 _ACQUIRED: Final = struct.Struct(">qqhx")
 
 
-@dataclass(slots=True)
-class SharePartitionAnswer:
+class SharePartitionAnswer(Struct):
     """Partition of a response. `buffers` are whole batches of `size_bytes` together.
 
     `acquired` are first and last offsets, and how often they were delivered.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.coordination.classic import (
     Heartbeat,

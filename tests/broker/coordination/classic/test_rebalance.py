@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.broker.coordination.classic import Protocol
 from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH

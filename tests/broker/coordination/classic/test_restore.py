@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH
 from penstock.broker.coordination.core import Refused, Save, Saved, SaveFailed, Stored

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.coordination.assignors import NOTHING
 from penstock.broker.coordination.consumer.group import GroupState

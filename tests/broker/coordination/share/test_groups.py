@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.core import (

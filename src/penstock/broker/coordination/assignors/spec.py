@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from penstock.broker.coordination.assignors.partitions import Partitions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSpec:
+class MemberSpec(Struct, frozen=True, kw_only=True):
     """A member: ids of its topics, its last assignment, and its rack if it has one."""
 
     member_id: str
@@ -19,8 +19,7 @@ class MemberSpec:
     rack_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSpec:
+class GroupSpec(Struct, frozen=True, kw_only=True):
     """Members of a group, and the partition counts of the topics that they read.
 
     `racks` has the racks of each partition's replicas by topic, where they are known.

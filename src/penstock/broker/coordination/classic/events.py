@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+class Protocol(Struct, frozen=True, kw_only=True):
     """Assignment strategy that a member supports, with its opaque subscription."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup:
+class JoinGroup(Struct, frozen=True, kw_only=True):
     """A member joins or rejoins.
 
     `fresh_id` is random and makes a new member id unique. `member_id_required` is set from version
@@ -36,14 +34,12 @@ class JoinGroup:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
+class Assignment(Struct, frozen=True, kw_only=True):
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroup:
+class SyncGroup(Struct, frozen=True, kw_only=True):
     """A member requests its assignment; the leader sends all assignments.
 
     `protocol_type` and `protocol` are None where the request's version has no such field.
@@ -58,16 +54,14 @@ class SyncGroup:
     assignments: tuple[Assignment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True):
     group_id: str
     generation: int
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingMember:
+class LeavingMember(Struct, frozen=True, kw_only=True):
     """A leaving member; `member_id` is empty if only the instance is named."""
 
     member_id: str
@@ -75,8 +69,7 @@ class LeavingMember:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup:
+class LeaveGroup(Struct, frozen=True, kw_only=True):
     group_id: str
     members: tuple[LeavingMember, ...]
 

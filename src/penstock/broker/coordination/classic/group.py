@@ -9,9 +9,10 @@ Source: Kafka's `ClassicGroup` and `ClassicGroupMember`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.errors import BugError
 from penstock.broker.coordination.classic.events import JoinGroup, Protocol
@@ -35,8 +36,7 @@ class Purpose(Enum):
     EMPTINESS = "the last member has left"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveWaiter:
+class SaveWaiter(Struct, frozen=True, kw_only=True):
     """Action after a durable save.
 
     For the return of a static member: the leader before it, and whether its client supports

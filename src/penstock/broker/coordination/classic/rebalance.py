@@ -12,9 +12,10 @@ Source: Kafka's `GroupMetadataManager`; KIP-134 (initial delay), KIP-345 (static
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
 from penstock.broker.coordination.classic.record import GENERATIONS_PER_EPOCH, encode_group
@@ -36,8 +37,7 @@ It cannot heartbeat yet; without the limit, members of vanished clients would ac
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupLimits:
+class GroupLimits(Struct, frozen=True, kw_only=True):
     """Bounds of groups, members and bytes; times in milliseconds."""
 
     groups_max: int = 100_000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.group_events import Accepted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True, kw_only=True):
     """A member as its leader receives it, with the subscription under the selected protocol."""
 
     member_id: str
@@ -17,8 +16,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Struct, frozen=True, kw_only=True):
     """Membership in a generation; only the leader gets the members."""
 
     generation: int
@@ -30,15 +28,13 @@ class Joined:
     skip_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class Synced(Struct, frozen=True, kw_only=True):
     protocol_type: str
     protocol: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftMember:
+class LeftMember(Struct, frozen=True, kw_only=True):
     """Outcome for one leaving member; `error` is empty on success."""
 
     member_id: str
@@ -46,8 +42,7 @@ class LeftMember:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Struct, frozen=True, kw_only=True):
     members: tuple[LeftMember, ...]
 
 

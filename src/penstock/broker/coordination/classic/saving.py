@@ -11,9 +11,10 @@ Source: Kafka's `storeGroup` and its callbacks.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.broker.coordination.classic.group import Group, Member, Purpose, SaveWaiter
 from penstock.broker.coordination.classic.rebalance import Rebalancer

@@ -5,12 +5,11 @@ Source: Kafka's `ConsumerGroupMemberMetadataValue.ClassicMemberMetadata`; KIP-84
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.broker.coordination.classic import Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicSide:
+class ClassicSide(Struct, frozen=True, kw_only=True):
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]

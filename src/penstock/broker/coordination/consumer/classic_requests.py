@@ -13,9 +13,10 @@ Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import Partitions
 from penstock.broker.coordination.classic import (
@@ -62,8 +63,7 @@ if TYPE_CHECKING:
 CONSUMER: Final = "consumer"
 
 
-@dataclass(frozen=True, slots=True)
-class Rejoin:
+class Rejoin(Struct, frozen=True):
     member_id: str
     owned: Partitions
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from penstock.broker.coordination.assignors import Partitions
 
 LEAVE_FOR_A_WHILE: Final = -2
@@ -48,8 +50,7 @@ class ConsumerHeartbeat:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConsumer:
+class DescribedConsumer(Struct, frozen=True, kw_only=True):
     member_id: str
     group_instance_id: str | None
     rack_id: str | None
@@ -63,8 +64,7 @@ class DescribedConsumer:
     is_classic: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):
     """A consumer group; topics in assignments are ids."""
 
     group_id: str

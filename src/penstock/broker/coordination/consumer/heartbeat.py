@@ -10,9 +10,10 @@ Source: Kafka's `GroupMetadataManager.consumerGroupHeartbeat`; KIP-848.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import Partitions, within
 from penstock.broker.coordination.consumer.events import (
@@ -49,8 +50,7 @@ UNRELEASED_INSTANCE_ID: Final = "unreleased_instance_id"
 UNSUPPORTED_ASSIGNOR: Final = "unsupported_assignor"
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Struct, frozen=True):
     event: ConsumerHeartbeat
     before: Partitions
 

@@ -17,8 +17,9 @@ Source: Kafka's `CurrentAssignmentBuilder`; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from penstock.broker.coordination.assignors import Partitions, both, fewer, merged, overlap
 
@@ -31,8 +32,7 @@ class MemberState(Enum):
     UNRELEASED_PARTITIONS = "unreleased_partitions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Current:
+class Current(Struct, frozen=True, kw_only=True):
     """Assigned partitions of a member, and those that it must revoke."""
 
     state: MemberState

@@ -10,9 +10,10 @@ Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.consumer.group import ConsumerGroup
 from penstock.broker.coordination.core import Compute, Computed
@@ -26,13 +27,11 @@ _STEPS_PER_TOPIC: Final = 20
 """Cost of matching one topic, in units of `Work.size`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(Struct, frozen=True, kw_only=True):
     topics: Mapping[str, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegexWork:
+class RegexWork(Struct, frozen=True, kw_only=True):
     regexes: Sequence[str]
     topics: Sequence[str]
 

@@ -6,10 +6,11 @@ Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import ClassVar
+
+from msgspec import Struct
 
 from penstock.broker.coordination.consumer.group import ConsumerGroup, ConsumerMember
 from penstock.broker.coordination.consumer.reconciliation import MemberState
@@ -39,8 +40,7 @@ class MigrationPolicy(Enum):
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerLimits:
+class ConsumerLimits(Struct, frozen=True, kw_only=True):
     """Bounds in milliseconds; `configs` returns overriding settings of a group."""
 
     groups_max: int = 100_000

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import Partitions
 
@@ -12,8 +13,7 @@ LEAVE: Final = -1
 """Value in place of the epoch in a member's heartbeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatResponse:
+class HeartbeatResponse(Struct, frozen=True, kw_only=True):
     """A member's epoch and its assignment; None if that is unchanged."""
 
     member_id: str

@@ -12,8 +12,9 @@ Source: Kafka's `ModernGroup` and `ModernGroupMember`; KIP-848.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import NOTHING, GroupSpec, MemberSpec, Partitions
 from penstock.broker.coordination.modern.topics import fingerprint, racks_of
@@ -65,8 +66,7 @@ class ModernMember:
         self.rows: dict[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parked:
+class Parked(Struct, frozen=True, kw_only=True):
     """Heartbeat that waits for a target of this group epoch or a later one."""
 
     epoch: int
@@ -74,8 +74,7 @@ class Parked:
     event: Any
 
 
-@dataclass(frozen=True, slots=True)
-class PendingResponse:
+class PendingResponse(Struct, frozen=True):
     """Response that waits until all changes up to `version` are durable."""
 
     version: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import ASSIGNORS, GroupSpec, Partitions
 
@@ -24,16 +25,14 @@ def decode_partitions(saved: Mapping[str, list[int]]) -> Partitions:
     return {bytes.fromhex(topic): frozenset(map(int, n)) for topic, n in saved.items() if n}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     epoch: int
     assignor: str
     members: Mapping[str, tuple[Partitions, bytes | None]]
     """Partitions of each member by id; the row part is None if its target is unchanged."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetWork:
+class TargetWork(Struct, frozen=True, kw_only=True):
     epoch: int
     assignor: str
     spec: GroupSpec

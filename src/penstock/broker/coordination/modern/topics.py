@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from penstock.control import Topic
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 HASH_BYTES = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTopics:
+class NewTopics(Struct, frozen=True, kw_only=True):
     """Current topics, names of those that `changed` (None: any), and racks by broker id."""
 
     topics: Mapping[str, Topic]

@@ -13,9 +13,10 @@ Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.assignors import SIMPLE, Partitions
 from penstock.broker.coordination.core import Computed, Refused, Saved, SaveFailed
@@ -42,8 +43,7 @@ from penstock.broker.coordination.turn import Turn
 from penstock.broker.group_configs import GroupConfigs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareHeartbeat:
+class ShareHeartbeat(Struct, frozen=True, kw_only=True):
     """Heartbeat by which a member joins, stays or leaves; None means unchanged."""
 
     group_id: str
@@ -55,15 +55,13 @@ class ShareHeartbeat:
     topics: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnsureShareGroup:
+class EnsureShareGroup(Struct, frozen=True, kw_only=True):
     """Describe a share group, and create it without members if no group has this id."""
 
     group_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedShareMember:
+class DescribedShareMember(Struct, frozen=True, kw_only=True):
     """A member of a share group; members are never static."""
 
     member_id: str
@@ -76,8 +74,7 @@ class DescribedShareMember:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedShareGroup:
+class DescribedShareGroup(Struct, frozen=True, kw_only=True):
     group_id: str
     state: str
     epoch: int
@@ -92,8 +89,7 @@ class DescribedShareGroup:
         return self.assignor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareGroupLimits:
+class ShareGroupLimits(Struct, frozen=True, kw_only=True):
     """Bounds in milliseconds; `configs` returns the settings of a group."""
 
     configs: Callable[[str], GroupConfigs]

@@ -6,8 +6,9 @@ Requests are decoded and authorised. A `Reply` effect answers a request by the t
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Saved, SaveFailed, Tick
@@ -26,8 +27,7 @@ PEER_WAIT_MS: Final = 20
 """Such a time for requests of other brokers: it delays their other requests as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitProducerId:
+class InitProducerId(Struct, frozen=True, kw_only=True):
     """A producer starts, or restarts with its former identity `producer` (KIP-360).
 
     `fresh_producer_id` is an unused id; without it, the response may be `ProducerIdNeeded`.
@@ -39,8 +39,7 @@ class InitProducerId:
     fresh_producer_id: int = NO_PRODUCER_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddToTransaction:
+class AddToTransaction(Struct, frozen=True, kw_only=True):
     """Add partitions, or groups with offsets, to a transaction.
 
     `wait_ms` limits the wait for changes under way.
@@ -53,15 +52,13 @@ class AddToTransaction:
     wait_ms: int = WAIT_MS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyPartitions:
+class VerifyPartitions(Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer: ProducerIdentity
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndTransaction:
+class EndTransaction(Struct, frozen=True, kw_only=True):
     """Commit or abort; `raises_epoch` in version 2 of transactions.
 
     `fresh_producer_id` as in `InitProducerId`.
@@ -74,13 +71,11 @@ class EndTransaction:
     fresh_producer_id: int = NO_PRODUCER_ID
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTransaction:
+class DescribeTransaction(Struct, frozen=True, kw_only=True):
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListTransactions:
+class ListTransactions(Struct, frozen=True, kw_only=True):
     """List ids; empty filters and a negative time match all.
 
     `running_ms` matches ids whose newest transaction began longer ago.
@@ -91,8 +86,7 @@ class ListTransactions:
     running_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkersWritten:
+class MarkersWritten(Struct, frozen=True, kw_only=True):
     """These partitions have, or do not need, the marker of the end that `producer` names."""
 
     transactional_id: str

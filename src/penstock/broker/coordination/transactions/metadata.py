@@ -10,8 +10,10 @@ carry the new epoch, and the producer receives it. It also rises when the coordi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.base.errors import BugError
 from penstock.base.ids import TopicPartition
@@ -42,8 +44,7 @@ class ProducerIdentity(NamedTuple):
 NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionMetadata:
+class TransactionMetadata(Struct, frozen=True, kw_only=True):
     """Stored state of a transactional id. Times are wall-clock milliseconds.
 
     `next_producer_id` replaces the producer id when the prepared end is complete, because the

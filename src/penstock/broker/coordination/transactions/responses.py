@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.core import Act, Refused
@@ -12,39 +12,33 @@ from penstock.broker.coordination.transactions.metadata import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdNeeded:
+class ProducerIdNeeded(Struct, frozen=True, kw_only=True):
     """The request must be repeated with an unused producer id."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Initialised:
+class Initialised(Struct, frozen=True, kw_only=True):
     """Identity of the producer; earlier producers of the id are fenced."""
 
     producer: ProducerIdentity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Added:
+class Added(Struct, frozen=True, kw_only=True):
     """Every given part belongs to the transaction."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class Verified(Struct, frozen=True, kw_only=True):
     """The transaction is open; `missing` partitions do not belong to it."""
 
     missing: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(Struct, frozen=True, kw_only=True):
     """The transaction is decided; the producer's next one has this identity."""
 
     producer: ProducerIdentity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTransaction:
+class DescribedTransaction(Struct, frozen=True, kw_only=True):
     """Stored metadata; `unmarked` partitions are open or lack a marker."""
 
     transactional_id: str
@@ -52,15 +46,13 @@ class DescribedTransaction:
     unmarked: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTransaction:
+class ListedTransaction(Struct, frozen=True, kw_only=True):
     transactional_id: str
     producer_id: int
     state: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedTransactions:
+class ListedTransactions(Struct, frozen=True, kw_only=True):
     """Ids that match the filters; `unknown_states` are filters that name no state."""
 
     transactions: tuple[ListedTransaction, ...]
@@ -79,8 +71,7 @@ Response = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteMarkers(Act):
+class WriteMarkers(Act, frozen=True, kw_only=True):
     """Write the marker to each partition, with retries, and report `MarkersWritten`.
 
     Reports may cover some of the partitions. The markers have the identity of `producer`.
@@ -93,8 +84,7 @@ class WriteMarkers(Act):
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveMarkers(Act):
+class LeaveMarkers(Act, frozen=True, kw_only=True):
     """Stop writing markers of an id that another broker coordinates."""
 
     transactional_id: str

@@ -21,8 +21,9 @@ ends are answered at once; and an abort fences by one epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.broker.coordination.core import Refused
 from penstock.broker.coordination.transactions.events import (
@@ -59,8 +60,7 @@ from penstock.broker.coordination.transactions.states import (
 from penstock.broker.coordination.transactions.transaction import TransactionLimits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """Metadata to store, and the response then; without a response the request is decided again."""
 
     after: TransactionMetadata

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from penstock.base.ids import TopicPartition
 from penstock.broker.coordination.timers import Timer
@@ -24,8 +25,7 @@ in between the markers are written again.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionLimits:
+class TransactionLimits(Struct, frozen=True, kw_only=True):
     """Bounds of ids and transactions; times in milliseconds."""
 
     transactional_ids_max: int = 100_000

@@ -24,13 +24,13 @@ record's own headers are additions).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from penstock.broker.own_appender import FIRST_EPOCH
 from penstock.broker.share.values import Cause, Undeliverable
@@ -52,8 +52,7 @@ _NAMES: Final = ("topic", "partition", "offset", "timestamp", "group", "delivery
 _Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """Group and partition of the records; `copies`: dead letters have their data."""
 
     group: str
@@ -62,8 +61,7 @@ class Source:
     copies: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """Consecutive batches of the log, of which offsets from `begin` to `end` are requested.
 
     `aborted` are transactions whose records the group does not read.
@@ -75,8 +73,7 @@ class Read:
     aborted: Sequence[AbortedTransaction] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetters:
+class DeadLetters(Struct, frozen=True, kw_only=True):
     """Dead letters of a read, and outcomes of its other records.
 
     `done` runs are resolved once `batches` are durable; `written` counts their dead letters.
@@ -93,8 +90,7 @@ class DeadLetters:
     largest: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writing:
+class Writing(Struct, frozen=True, kw_only=True):
     now_ms: int
     batch_bytes_max: int
     producer_id: int

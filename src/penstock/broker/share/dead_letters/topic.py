@@ -9,8 +9,9 @@ Source: KIP-1191, "Security".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.base.errors import InvalidError, InvalidSetting
 from penstock.broker.configs import Levels, topic_config
@@ -37,8 +38,7 @@ class DeadLetterTooLarge(DeadLettersRefused):
     code: ClassVar[str] = "message_too_large"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     topic: str
     partitions: int
     batch_bytes_max: int

@@ -18,9 +18,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from penstock.base.errors import PenstockError, RetriableError
 from penstock.base.pause import pause
@@ -76,8 +77,7 @@ class NotReadable(RetriableError):
     code: ClassVar[str] = "not_leader_or_follower"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
+class Trouble(Struct, frozen=True, kw_only=True):
     """Reason why dead letters of a partition are not written."""
 
     group: str
