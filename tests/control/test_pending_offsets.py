@@ -35,7 +35,7 @@ A, B = UUID(int=1), UUID(int=2)
 
 def offset(value: int, /, partition: int = 0, **more: object) -> CommittedOffset:
     made = CommittedOffset(topic_id=A, topic="t", partition=partition, offset=value)
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(made, **more)
 
 
 class Producer:

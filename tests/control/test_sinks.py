@@ -44,7 +44,7 @@ def commit(
         manifest=b"\x00blobs" if state == "intent" else b"",
         updated_ms=17,
     )
-    return replace(record, **more)  # type: ignore[arg-type]
+    return replace(record, **more)
 
 
 def test_sequences_wrap() -> None:

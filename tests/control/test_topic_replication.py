@@ -82,7 +82,7 @@ def switch(**values: object) -> TopicReplication:
         min_insync_replicas=2,
         migration_id=REQUEST.migration_id,
     )
-    return replace(made, **values)  # type: ignore[arg-type]
+    return replace(made, **values)
 
 
 async def flights(plane: Plane) -> Topic:
