@@ -8,11 +8,12 @@ there, also where it is imported late.
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests.source_facts import facts_of
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
@@ -27,14 +28,15 @@ def modules_in(root: Path) -> dict[str, Path]:
 
 def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
     """The modules that one imports; the `__init__` of its package does not count."""
-    found = set()
-    for node in ast.walk(ast.parse(modules[module].read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{module} line {node.lineno}: imports are absolute"
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in modules else str(node.module) for name in whole}
+    found: set[str] = set()
+    for line, level, source, names in facts_of(modules[module]).imports:
+        assert not level, f"{module} line {line}: imports are absolute"
+        if source is None:
+            found |= {*names}
+        else:
+            found |= {
+                whole if (whole := f"{source}.{name}") in modules else source for name in names
+            }
     return {
         name
         for name in found & modules.keys() - {module}

@@ -5,7 +5,6 @@ The counts may only fall: a change that lowers one lowers its limit here too.
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from collections import Counter
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.source_facts import Document, Facts, facts_in, facts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "docs")
@@ -53,23 +54,24 @@ NAMES: Final = (
     r"(?<!ead_)letters",
 )  # fmt: skip
 """Parts of the names of classes and functions that other words have replaced."""
-_IDENTIFIERS: Final = re.compile(rf"(?:class|def) \w*(?:{'|'.join(NAMES)})")
+_LINES: Final = {
+    "loop over `one`": re.compile(r"\bfor one\sin\b"),
+    "see the module": re.compile(r"[Ss]ee the\smodule'?s (text|docstring)"),
+    "private identifier": re.compile(rf"(?:class|def) \w*(?:{'|'.join(NAMES)})"),
+}
 _QUOTED: Final = re.compile(r"""f?["']([^"']{15,})["']""")
-_MODULE: Final = re.compile(r"[Ss]ee the\smodule'?s (text|docstring)")
 _SUBJECT: Final = re.compile(r"[a-z_/., ]+: [A-Z]")
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def findings(path: Path, text: str) -> Iterator[tuple[str, int]]:
     """The kinds of findings in a Python file or a page, with their lines."""
-    if path.suffix == ".md":
-        yield from _of_page(text)
-        return
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, _DOCUMENTED) and (doc := ast.get_docstring(node)):
-            yield from _of_docstring(node, doc)
-    for number, line in enumerate(text.splitlines(), 1):
-        yield from ((kind, number) for kind in _of_line(line))
+    return _of_page(text) if path.suffix == ".md" else _of_python(facts_in(text))
+
+
+def _of_python(facts: Facts) -> Iterator[tuple[str, int]]:
+    for document in facts.documents:
+        yield from _of_docstring(document)
+    yield from _of_lines(facts.text)
 
 
 def _of_page(text: str) -> Iterator[tuple[str, int]]:
@@ -80,26 +82,28 @@ def _of_page(text: str) -> Iterator[tuple[str, int]]:
             yield "private word in prose", number
 
 
-def _of_docstring(node: ast.AST, doc: str) -> Iterator[tuple[str, int]]:
-    at: int = node.body[0].lineno  # type: ignore[attr-defined]
-    is_boolean = getattr(getattr(node, "returns", None), "id", "") == "bool"
-    if _HEADLESS.match(doc) or (_WHETHER.match(doc) and not is_boolean):
+def _of_docstring(document: Document) -> Iterator[tuple[str, int]]:
+    at, doc, of_boolean = document
+    if _HEADLESS.match(doc) or (_WHETHER.match(doc) and not of_boolean):
         yield "headless docstring", at
-    for number, line in enumerate(doc.splitlines()):
-        if _WORDS.search(line):
-            yield "private word in prose", at + number
+    if _WORDS.search(doc):
+        for number, line in enumerate(doc.splitlines()):
+            if _WORDS.search(line):
+                yield "private word in prose", at + number
 
 
-def _of_line(line: str) -> Iterator[str]:
-    if re.search(r"\bfor one\sin\b", line):
-        yield "loop over `one`"
-    if _MODULE.search(line):
-        yield "see the module"
-    if _IDENTIFIERS.search(line):
-        yield "private identifier"
-    quoted = _QUOTED.search(line)
-    if quoted and _WORDS.search(quoted[1]) and not line.lstrip().startswith('"""'):
-        yield "private word in a message"
+def _of_lines(text: str) -> Iterator[tuple[str, int]]:
+    """Search the whole text first: almost no file has any."""
+    for kind, pattern in _LINES.items():
+        if pattern.search(text):
+            for number, line in enumerate(text.splitlines(), 1):
+                if pattern.search(line):
+                    yield kind, number
+    if _WORDS.search(text):
+        for number, line in enumerate(text.splitlines(), 1):
+            quoted = _QUOTED.search(line)
+            if quoted and _WORDS.search(quoted[1]) and not line.lstrip().startswith('"""'):
+                yield "private word in a message", number
 
 
 def counted() -> dict[str, list[str]]:
@@ -109,7 +113,9 @@ def counted() -> dict[str, list[str]]:
     for path in [*paths, *sorted(ROOT.glob("*.md"))]:
         name = str(path.relative_to(ROOT))
         if path.suffix in (".py", ".md") and not name.endswith("_pb2.py") and name not in OWN_FILES:
-            for kind, line in findings(path, path.read_text(encoding="utf-8")):
+            is_page = path.suffix == ".md"
+            found = _of_page(path.read_text("utf-8")) if is_page else _of_python(facts_of(path))
+            for kind, line in found:
                 places[kind].append(f"{name}:{line}")
     return places
 

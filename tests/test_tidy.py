@@ -6,11 +6,12 @@ There is no exception list; generated code lives in files named `*_pb2.py` or un
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.source_facts import facts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "src"
@@ -39,23 +40,16 @@ class Shape(NamedTuple):
 
 
 def shape_of(path: Path) -> Shape:
-    text = path.read_text()
-    tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    lengths = [
-        (node.name, node.lineno, (node.end_lineno or 0) - node.lineno + 1)
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
+    facts = facts_of(path)
     return Shape(
-        lines=len(text.splitlines()),
+        lines=len(facts.text.splitlines()),
         long_functions=[
             f"{name} at line {line}: {length} lines"
-            for name, line, length in lengths
+            for name, line, length in facts.functions
             if length > FUNCTION_LINES_MAX
         ],
-        documented=bool(ast.get_docstring(tree)),
-        asserts=[node.lineno for node in nodes if isinstance(node, ast.Assert)],
+        documented=facts.documented,
+        asserts=facts.asserts,
     )
 
 

@@ -29,6 +29,8 @@ BOTH_LOOPS = {
     "test_unauthenticated.py",
     "test_abuse.py",
 }
+SAMPLE_OF_BOTH = "test_server.py"
+"""File that a short run tries with both; it tries the others with the loop of `penstock serve`."""
 StartBroker = Callable[..., Awaitable[BrokerServer]]
 
 
@@ -39,6 +41,13 @@ def pytest_asyncio_loop_factories(
     if item.path.name in BOTH_LOOPS:
         return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in BOTH_LOOPS - {SAMPLE_OF_BOTH} and "[asyncio" in item.name:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

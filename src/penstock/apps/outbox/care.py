@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec.structs import asdict
+import msgspec
 
 from penstock.apps.daemon import handled
 from penstock.apps.session import (
@@ -162,7 +162,7 @@ def _again_and_again(sweeper: Sweeper, every_ms: int) -> None:
 
 
 def _sweep_facts(report: SweepReport) -> dict[str, Any]:
-    facts = asdict(report)
+    facts = msgspec.to_builtins(report)
     walked = facts.pop("walked")
     notes = facts.pop("notes")
     return {
