@@ -23,9 +23,6 @@ settings.register_profile("repeated", _BUSY, derandomize=True)
 settings.register_profile("search", _BUSY)
 settings.load_profile("repeated")
 
-GARBAGE_OBJECTS = 20_000
-"""New objects after which the youngest are collected: 700 would cost some percent of a run."""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
@@ -34,7 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Keep some million objects of the collected tests out of each later garbage collection."""
     gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS, 20, 50)
 
 
 def pytest_unconfigure() -> None:
