@@ -21,9 +21,8 @@ DEAR = ("spark", "apps", "scenarios", "host", "deploy", "broker", "outbox")
 SPARKS = f"tests/{DEAR[0]}/"
 SPARK_PROCESSES = 2
 
-PARSED = "tests/source_facts.py"
 PARSING = {f"tests/test_{name}.py" for name in ("imports", "language", "tidy")}
-"""Files whose tests share what `source_facts.py` finds."""
+"""Files that one process runs, because their tests share what `source_facts.py` finds."""
 
 
 def rank(item: pytest.Item) -> int:
@@ -38,9 +37,9 @@ class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]
     """Whole files, in order, to each process from its own place."""
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return the unit of a test: its file, or one unit for all that parse the source."""
+        """Return the unit that a test belongs to: its file, or that of the files in `PARSING`."""
         file = str(super()._split_scope(nodeid))
-        return PARSED if file in PARSING else file
+        return min(PARSING) if file in PARSING else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         number, files = self.nodes.index(node), self.workqueue

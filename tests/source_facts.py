@@ -1,11 +1,12 @@
-"""Facts about source files, found in one walk over a file's syntax tree for all tests that check
-the source; each process parses a file once."""
+"""Facts about source files for all tests that check the source.
+
+Each process parses a file once, and walks over its syntax tree once.
+"""
 
 from __future__ import annotations
 
 import ast
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 
@@ -33,7 +34,6 @@ class Import(NamedTuple):
 
 
 class Facts(NamedTuple):
-    text: str
     documented: bool
     functions: list[Function]
     documents: list[Document]
@@ -42,14 +42,9 @@ class Facts(NamedTuple):
 
 
 @cache
-def facts_of(path: Path) -> Facts:
-    text = path.read_text(encoding="utf-8")
-    return facts_in(text)
-
-
 def facts_in(text: str) -> Facts:
     tree = ast.parse(text)
-    found = Facts(text, bool(ast.get_docstring(tree)), [], [], [], [])
+    found = Facts(bool(ast.get_docstring(tree)), [], [], [], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1

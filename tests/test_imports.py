@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.source_facts import facts_of
+from tests.source_facts import facts_in
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
@@ -29,7 +29,7 @@ def modules_in(root: Path) -> dict[str, Path]:
 def imports_of(module: str, modules: dict[str, Path]) -> set[str]:
     """The modules that one imports; the `__init__` of its package does not count."""
     found: set[str] = set()
-    for line, level, source, names in facts_of(modules[module]).imports:
+    for line, level, source, names in facts_in(modules[module].read_text()).imports:
         assert not level, f"{module} line {line}: imports are absolute"
         if source is None:
             found |= {*names}

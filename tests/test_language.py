@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from tests.source_facts import Document, Facts, facts_in, facts_of
+from tests.source_facts import Document, facts_in
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "tests", "docs")
@@ -65,13 +65,12 @@ _SUBJECT: Final = re.compile(r"[a-z_/., ]+: [A-Z]")
 
 def findings(path: Path, text: str) -> Iterator[tuple[str, int]]:
     """The kinds of findings in a Python file or a page, with their lines."""
-    return _of_page(text) if path.suffix == ".md" else _of_python(facts_in(text))
-
-
-def _of_python(facts: Facts) -> Iterator[tuple[str, int]]:
-    for document in facts.documents:
+    if path.suffix == ".md":
+        yield from _of_page(text)
+        return
+    for document in facts_in(text).documents:
         yield from _of_docstring(document)
-    yield from _of_lines(facts.text)
+    yield from _of_lines(text)
 
 
 def _of_page(text: str) -> Iterator[tuple[str, int]]:
@@ -93,7 +92,7 @@ def _of_docstring(document: Document) -> Iterator[tuple[str, int]]:
 
 
 def _of_lines(text: str) -> Iterator[tuple[str, int]]:
-    """Search the whole text first: almost no file has any."""
+    """Yield findings of single lines; almost no file has any, so search its whole text first."""
     for kind, pattern in _LINES.items():
         if pattern.search(text):
             for number, line in enumerate(text.splitlines(), 1):
@@ -113,9 +112,7 @@ def counted() -> dict[str, list[str]]:
     for path in [*paths, *sorted(ROOT.glob("*.md"))]:
         name = str(path.relative_to(ROOT))
         if path.suffix in (".py", ".md") and not name.endswith("_pb2.py") and name not in OWN_FILES:
-            is_page = path.suffix == ".md"
-            found = _of_page(path.read_text("utf-8")) if is_page else _of_python(facts_of(path))
-            for kind, line in found:
+            for kind, line in findings(path, path.read_text(encoding="utf-8")):
                 places[kind].append(f"{name}:{line}")
     return places
 

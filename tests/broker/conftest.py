@@ -30,7 +30,7 @@ BOTH_LOOPS = {
     "test_abuse.py",
 }
 SAMPLE_OF_BOTH = "test_server.py"
-"""File that a short run tries with both; it tries the others with the loop of `penstock serve`."""
+"""File whose tests CI runs with both loops; it runs the others with that of `penstock serve`."""
 StartBroker = Callable[..., Awaitable[BrokerServer]]
 
 

@@ -94,8 +94,7 @@ class Introduce(Struct, frozen=True):
     ring_bytes: int
 
 
-# made for every frame: a frozen one costs three times as much
-class Deliver(Struct, eq=False):
+class Deliver(Struct, frozen=True, eq=False):
     """Pass these chunks to the sink, and return its verdict, now or later."""
 
     chunks: Chunks
