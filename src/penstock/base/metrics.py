@@ -80,7 +80,7 @@ def histogram(name: str, doc: str, bounds: Sequence[float] = LATENCY_BUCKETS_SEC
 
 
 def counters(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
-    """Declare counters by the values of labels: a string, or a tuple in the labels' order.
+    """Declare counters, one for each value of a label, or tuple of values in the labels' order.
 
     A counter that is missing is created at 0: `counters["produce"] += 1`.
     """
@@ -89,12 +89,12 @@ def counters(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
 
 
 def gauges(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
-    """Declare gauges by the values of labels: a string, or a tuple in the labels' order."""
+    """Declare gauges, one for each value of a label, or tuple of values in the labels' order."""
     return cast("dict[_Labels, _Number]", _Declaration("gauge", name, doc, labels, dict))
 
 
 def histograms(name: str, doc: str, label: str) -> dict[str, Histogram]:
-    """Declare histograms by the value of a label."""
+    """Declare histograms, one for each value of a label."""
     return cast("dict[str, Histogram]", _Declaration("histogram", name, doc, (label,), dict))
 
 

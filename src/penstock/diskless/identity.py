@@ -118,7 +118,7 @@ class StoreGuard:
 
     @property
     def doubted(self) -> bool:
-        """Whether the next write needs a check first."""
+        """Whether `check` has to verify the store again before the next write."""
         return self._doubts != self._checked
 
     async def check(self) -> StoreProperties | None:

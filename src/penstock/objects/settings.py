@@ -73,7 +73,7 @@ class FetchSettings:
                 "diskless.fetch.lagging.consumer.threshold.ms",
                 self.lagging_threshold_ms,
                 "must be -1 or at least diskless.consume.cache.expiration.lifespan.sec"
-                f" ({lifespan_ms} ms): otherwise cached data would be read past the cache",
+                f" ({lifespan_ms} ms): with less, reads of cached data would bypass the cache",
             )
         if self.cache_block_bytes > self.cache_bytes_max:
             raise InvalidSetting(

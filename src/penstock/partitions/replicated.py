@@ -243,7 +243,7 @@ class ReplicatedPartition(LocalPartition):
         """
         leading = self.replicated.leading
         if leading is None or not leading.may_append(self.replicated.copy.core):
-            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+            raise NotLeading.of(self.topic_partition)
         first, *later = leading.core.chain[:2]
         known = self.log.state.epochs.entries
         if first.start == 0 <= epoch < first.epoch and (not known or epoch < known[0][0]):
@@ -260,7 +260,7 @@ class ReplicatedPartition(LocalPartition):
         """
         leading = self.replicated.leading
         if leading is None or not leading.leads:
-            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+            raise NotLeading.of(self.topic_partition)
         if leading.fence is not None:
             raise leading.fence
         end = min(self.high_watermark, self.log.durable_offset)
@@ -303,7 +303,7 @@ class ReplicatedPartition(LocalPartition):
                 off so that another one may lead.
         """
         if not self.leads or self._may_be_over:
-            raise NotLeading(f"{self.topic_partition} has no leader here, or not yet")
+            raise NotLeading.of(self.topic_partition)
         return super().position(spec, committed=committed)
 
     @property

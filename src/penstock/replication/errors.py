@@ -21,9 +21,13 @@ class LeadershipOver(FencedError):
 
 
 class NotLeading(FencedError):
-    """This broker does not lead the partition, or not yet."""
+    """This broker does not lead the partition, or its log is still incomplete."""
 
     code: ClassVar[str] = "not_leader_or_follower"
+
+    @classmethod
+    def of(cls, partition: TopicPartition) -> NotLeading:
+        return cls(f"this broker does not lead {partition}, or its log is still incomplete")
 
 
 class TooFewReplicas(RetriableError):

@@ -91,7 +91,7 @@ class LeaderShell(Protocol):
         ...
 
     def stopped(self) -> None:
-        """End this leadership. A later claimant may have truncated what is not committed."""
+        """End this leadership. A newer leader may already have truncated uncommitted records."""
         ...
 
     def committed(self, mark: int) -> None:

@@ -121,10 +121,10 @@ class ReplicatedLog:
         return None
 
     def appendable(self) -> Leadership:
-        """The leadership that takes appends now; raises NotLeading, or the fence."""
+        """Return the leadership that accepts appends; raises NotLeading, or the fence's error."""
         leading = self.leading
         if leading is None or not leading.may_append(self.copy.core):
-            raise NotLeading(f"{self.log.topic_partition} has no leader here, or not yet")
+            raise NotLeading.of(self.log.topic_partition)
         if leading.fence is not None:
             raise leading.fence
         return leading

@@ -30,8 +30,8 @@ _SIGNIFICANT: Final = 5
 class Step:
     """Step of a measurement.
 
-    `run` takes the seconds of one run and returns its figures; `hows` describes each figure;
-    `share` is its weight among the steps.
+    `run` measures for a number of seconds and returns figures; `hows` says how each figure is
+    measured; `share` is the step's part of the time, relative to the other steps.
     """
 
     label: str

@@ -182,9 +182,11 @@ class TopicMigrations:
             return
         self._metrics.outcomes["failed"] += 1
         if error is None or isinstance(error, PenstockError):
-            logger.warning("topic %s did not become %s: %s", name, goal, error or "cancelled")
+            logger.warning(
+                "migration of topic %s to %s failed: %s", name, goal, error or "cancelled"
+            )
         else:
-            logger.error("topic %s did not become %s", name, goal, exc_info=error)
+            logger.error("migration of topic %s to %s failed", name, goal, exc_info=error)
 
     async def stop(self) -> None:
         """Cancel all migrations, except commits under way."""

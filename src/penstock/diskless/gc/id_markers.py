@@ -133,7 +133,13 @@ class ObjectIdMarkers:
 
 
 def compare_ids(listed: list[ObjectInfo], highest_id: int) -> IdComparison:
-    """Compare listed markers with an id that was read after them; raises DatabaseRestored."""
+    """Compare the newest listed marker with the highest object id in the database.
+
+    Read the id after the listing.
+
+    Raises:
+        DatabaseRestored: the marker has a higher id than the database.
+    """
     if not listed:
         return IdComparison(highest_id, 0, 0)
     newest = listed[-1]

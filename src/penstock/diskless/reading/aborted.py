@@ -151,7 +151,8 @@ class AbortedTransactions:
             at = found[-1].last_offset + 1
         raise Unreadable(
             f"partition {want.key[1]} of topic {want.key[0]}: more than {len(found)} aborted"
-            f" transactions end behind offset {want.start}, while one before them was open"
+            f" transactions end after offset {want.start}, the most that a fetch can skip; read"
+            " from a later offset, or with isolation.level=read_uncommitted"
         )
 
     def _keep(self, key: PartitionKey, known: _Known) -> None:

@@ -271,10 +271,10 @@ class CheckHostInputs:
         0, "Connections of the host agent at a time; 0 is its host.connections.max.", 0, 65_536
     )
     sync_ms: float = setting(
-        0.0, "Longest median of a sync of the data directory; 0 follows log.flush.policy: the"
-        " interval in which an object of a local store gathers for `group`, log.flush.interval.ms"
-        " for `interval`, log.checkpoint.interval.ms for `os`.", 0, 3_600_000, name="sync-latency",
-        unit="ms",
+        0.0, "Longest allowed median time of a sync of the data directory. 0 follows"
+        " log.flush.policy: for `group` the time in which a local store collects an object, for"
+        " `interval` log.flush.interval.ms, for `os` log.checkpoint.interval.ms.",
+        0, 3_600_000, name="sync-latency", unit="ms",
     )  # fmt: skip
     broker_memory_bytes: int = setting(
         0, "Memory that the broker needs; 0 is the sum of its configured buffers.", 0, LONG_MAX,

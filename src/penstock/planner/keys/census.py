@@ -71,7 +71,9 @@ class KeysInputs:
     partition_rate: float = setting(
         50_000.0, "Throughput of the consumer of one partition.", 0.001, 1e9, unit="messages/s"
     )
-    skew_max: float = setting(2.0, "Allowed load of the hottest partition, by the mean.", 1.0, 1e6)
+    skew_max: float = setting(
+        2.0, "Allowed load of the hottest partition, as a multiple of the mean.", 1.0, 1e6
+    )
     shown_keys: int = setting(10, "Number of the hottest keys to show.", 1, 100)
     salts_max: int = setting(16, "Most salts that are tried, by doubling.", 2, 256)
     tracked_keys: int = setting(

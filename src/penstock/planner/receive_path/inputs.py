@@ -193,7 +193,7 @@ class ReceivePathInputs:
         1_024,
     )  # fmt: skip
     nic_bandwidth: float = setting(
-        0.0, "Bandwidth of the host that is always there; 0: the family's, else unknown.", 0, 1e13,
+        0.0, "Baseline bandwidth of the host, without bursts; 0: its family's, if known.", 0, 1e13,
         unit="bit/s",
     )  # fmt: skip
     packets_allowed: float = setting(

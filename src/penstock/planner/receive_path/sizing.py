@@ -254,7 +254,7 @@ class Sizing:
 
     @figure("bandwidth of the interface", "bit/s", group="interface",
             shown=lambda s: s.host.baseline_bits,
-            formula=lambda s: f"{s.host.name}: what is always there (bursts to"
+            formula=lambda s: f"{s.host.name}: its baseline (bursts to"
             f" {shown(s.host.burst_bits, 'bit/s')})"
             + ("; to other regions half of what it has, or 5 Gbit/s with fewer than 32 vCPUs"
                if s.inputs.path == "cross-region" and not s.inputs.nic_bandwidth else ""),

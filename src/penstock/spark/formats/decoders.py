@@ -80,7 +80,7 @@ class TextDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonDecoder:
-    """Decoder of JSON objects, some parts of which Spark decodes."""
+    """Decoder of JSON objects; it leaves fields of some types to Spark."""
 
     record: Record
     framed: Framing = "none"
