@@ -1,12 +1,12 @@
 """Bounded pool of receive buffers for large frames, recycled when no lease remains.
 
-Fresh memory is the scarcest resource on a receive path, so a buffer is reused once its last holder
-has released it; a `Lease` counts the holders. The pool accounts for bytes that have arrived, not
-for a frame's declared length: a buffer above `POOLED_BUFFER_BYTES` is an anonymous mapping, whose
-pages exist only once they are written.
+Allocating memory for every frame would dominate the cost of receiving, so a buffer is reused once
+its last holder has released it. A `Lease` counts the holders. The pool counts bytes that have
+arrived, not the declared lengths of frames. A buffer above `POOLED_BUFFER_BYTES` is an anonymous
+mapping, which uses memory only for the pages that have been written.
 
 When the received bytes of all connections exceed the limit (`queued.max.request.bytes`), reading
-pauses for all but the oldest incomplete frame, which therefore always completes.
+pauses for all frames but the oldest incomplete one. That frame can therefore always be completed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable
 from typing import Final
 
 POOLED_BUFFER_BYTES: Final = 4 << 20
-"""Larger receive buffers are mapped for one frame and returned to the system."""
+"""Largest receive buffer that is reused. Larger ones are mapped for one frame and then unmapped."""
 
 POOLED_IDLE_BYTES: Final = 64 << 20
-"""Receive buffers kept for the next frame."""
+"""Limit of all unused receive buffers that are kept for later frames."""
 
 _SMALLEST_CLASS: Final = 64 << 10
 
 
 class Lease:
-    """Receive buffer with a count of its holders, which starts at one: the connection."""
+    """Receive buffer with a count of its holders. The first holder is the connection."""
 
     __slots__ = ("_class_bytes", "_count", "_pool", "received_bytes", "size_bytes", "view")
 
@@ -84,7 +84,7 @@ class ReceivePool:
         return lease
 
     def received(self, lease: Lease, count: int) -> bool:
-        """Account for bytes that arrived; return False when the connection should pause reading."""
+        """Count bytes that have arrived; return False if the connection must pause reading."""
         lease.received_bytes += count
         self.received_bytes += count
         if lease.received_bytes == lease.size_bytes:
@@ -93,11 +93,11 @@ class ReceivePool:
         return self.may_read(lease)
 
     def may_read(self, lease: Lease) -> bool:
-        """Whether an incomplete frame may continue, below the limit or as the oldest frame."""
+        """Whether more of an incomplete frame may be read: below the limit, or for the oldest."""
         return self.received_bytes < self._limit_bytes or next(iter(self._under_way)) is lease
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once memory was released; it then asks `may_read` again."""
+        """Call `resume` when memory is released. `resume` must then check `may_read` again."""
         self._waiting[resume] = None
 
     def forget(self, resume: Callable[[], None]) -> None:

@@ -1,9 +1,10 @@
 """CRC32C (Castagnoli), the checksum of record batches, frames and files, in hardware: 10-30 GiB/s.
 
-A checksum is linear over GF(2). When a prefix changes, the checksum of the whole changes by the
-difference of the prefix's checksums, advanced over as many zero bytes as follow it. `moved`
-advances a difference in a few table look-ups per bit of that number. A new header therefore needs
-no second pass over the records, and damage in the records stays detectable.
+The broker changes the header of a batch without a second pass over its records. This is possible
+because the checksum is linear over GF(2). Take the difference (XOR) of the checksums of the old and
+the new header, and advance it over as many zero bytes as the records have bytes. The result is the
+difference of the checksums of the whole batch. `moved` advances a difference, with four table
+look-ups for each bit of the number of bytes. Damage of the records stays detectable.
 
 Source: RFC 3720, appendix B.4; the `crc32c` package, which reads any buffer without a copy; zlib's
 `crc32_combine` for advancing.
@@ -20,9 +21,10 @@ from crc32c import crc32c as _crc32c
 Readable = bytes | bytearray | memoryview
 
 crc32c: Final[Callable[..., int]] = _crc32c
-"""The checksum of a buffer, continuing from a second argument, as an unsigned 32-bit number.
+"""Function that returns the checksum of a buffer as an unsigned 32-bit number.
 
-It is the package's own function, since the cost of a call dominates for batches of ten records.
+A second argument is the checksum of the preceding bytes. The package's function is used without a
+wrapper, because the cost of a call dominates for batches of ten records.
 """
 
 _POLYNOMIAL: Final = 0x82F63B78
@@ -32,7 +34,10 @@ _Tables = tuple[tuple[int, ...], ...]
 
 
 def moved(difference: int, zero_bytes: int) -> int:
-    """Return a difference of two checksums after the same `zero_bytes` zero bytes follow both."""
+    """Return the XOR of two checksums after `zero_bytes` zero bytes are appended to both inputs.
+
+    `difference` is the XOR of the checksums before.
+    """
     power = 0
     while zero_bytes:
         if zero_bytes & 1:
@@ -56,7 +61,7 @@ def warm_up(zero_bytes_max: int) -> None:
 
 @cache
 def _columns(power: int) -> tuple[int, ...]:
-    """Return each of the 32 bits after `2 ** power` zero bytes follow."""
+    """Return `moved` of each of the 32 single bits, for `2 ** power` zero bytes."""
     if power == 0:
         columns = []
         for bit in range(32):
@@ -80,7 +85,10 @@ def _applied(columns: tuple[int, ...], value: int) -> int:
 
 @cache
 def _tables(power: int) -> _Tables:
-    """Return `_columns` for all values of each of four bytes, the lowest byte first."""
+    """Return `moved` of all values of each of the four bytes, for `2 ** power` zero bytes.
+
+    The lowest byte is the first.
+    """
     columns = _columns(power)
     return tuple(
         tuple(_applied(columns[first : first + 8], value) for value in range(256))

@@ -9,9 +9,8 @@
 | `CorruptError`      | stop and inspect: stored or received bytes are damaged          |
 | `BugError`          | report it: an invariant of Penstock does not hold               |
 
-Every subclass carries its Kafka error name in `code` (a key of Kafka's `Errors` enum, lower
-case, as in `kio.schema.errors.ErrorCode`), so that each edge needs one mapping only. Its message
-names the thing, the limit and the value.
+Every subclass has the name of its Kafka error in `code`: a key of Kafka's `Errors` enum in lower
+case, as in `kio.schema.errors.ErrorCode`. A message names the object, the value and the limit.
 
 Source: the error taxonomy of slatedb's RFC-0007; Kafka's `org.apache.kafka.common.protocol.Errors`.
 """
@@ -28,43 +27,43 @@ class PenstockError(Exception):
 
 
 class RetriableError(PenstockError):
-    """The same call may succeed later."""
+    """Failure of a call that may succeed if it is repeated later."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 class FencedError(PenstockError):
-    """The caller, or the component called, has been closed or replaced by a newer one."""
+    """Call of, or by, a component that has been closed or replaced by a newer one."""
 
     code: ClassVar[str] = "not_leader_or_follower"
 
 
 class UnavailableError(PenstockError):
-    """A required component cannot be reached, or has stopped permanently."""
+    """Failure because a required component cannot be reached or has stopped permanently."""
 
     code: ClassVar[str] = "kafka_storage_error"
 
 
 class InvalidError(PenstockError):
-    """The call can never succeed as it is."""
+    """Call that can never succeed in this form."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 class CorruptError(PenstockError):
-    """Bytes are not what they claim to be."""
+    """Damage of stored or received bytes."""
 
     code: ClassVar[str] = "corrupt_message"
 
 
 class BugError(PenstockError):
-    """An invariant of Penstock itself does not hold."""
+    """Violation of an invariant of Penstock itself."""
 
     code: ClassVar[str] = "unknown_server_error"
 
 
 class InvalidTopicName(InvalidError):
-    """A topic name that Kafka's rules reject."""
+    """Topic name that Kafka's rules do not allow."""
 
     code: ClassVar[str] = "invalid_topic_exception"
 
@@ -75,7 +74,7 @@ class InvalidTopicName(InvalidError):
 
 
 class InvalidSetting(InvalidError):
-    """A setting that is unknown, of the wrong type, or out of its bounds."""
+    """Setting that is unknown, of the wrong type, or out of its bounds."""
 
     code: ClassVar[str] = "invalid_config"
     subject: ClassVar[str] = "setting"

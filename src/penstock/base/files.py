@@ -1,11 +1,11 @@
-"""Port to the file system: `Files` with its real implementation, and functions built on its calls.
+"""Port to the file system: `Files` with its real implementation, and functions that use it.
 
-Everything that must survive a crash is written through `Files`: `MachineFiles` is the real one; a
-test passes another that records the calls, makes them fail, or simulates a power failure between
-them. A name is a path, or with `below` a name in that open directory. Paths follow symlinks; names
-in open directories do not, so that a user who can write to a tree cannot redirect a writer out of
-it. The calls on the append and read paths are the operating system's own functions, so that the
-port adds no cost to them.
+Everything that must survive a crash is written through `Files`. `MachineFiles` implements it with
+system calls. Tests pass implementations that record the calls, make them fail, or simulate a power
+failure between them. A name is a path, or with `below` a name in that open directory. Paths follow
+symlinks. Names in open directories do not, so that a user who can write to a directory cannot
+redirect a writer out of it. The calls for appends and reads are the functions of Python's `os`
+module, without a wrapper.
 
 Source: fsync(2): a file's name is durable when its directory was synced; openat(2);
 renameat2(2); sync_file_range(2).
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 Name = str | Path
 
 BUFFERS_PER_CALL_MAX: Final = 1024
-"""IOV_MAX of Linux."""
+"""Limit of buffers in one system call: IOV_MAX of Linux."""
 READ_BYTES_MAX: Final = 1 << 30
 """Default limit of `read_file`."""
 
@@ -80,19 +80,19 @@ class Files(Protocol):
     def size(self, file: int, /) -> int: ...
 
     def read(self, file: int, buffers: Sequence[memoryview], /) -> int:
-        """Fill some of the buffers; return the number of bytes read, 0 at the end."""
+        """Read into the buffers, perhaps not all; return the number of bytes, 0 at the end."""
         ...
 
     def read_at(self, file: int, size: int, position: int, /) -> bytes:
-        """Return some of a range's bytes, none at the end."""
+        """Return at least one and at most `size` bytes from `position` on, none at the end."""
         ...
 
     def write(self, file: int, buffers: Sequence[Buffer], /) -> int:
-        """Write some of the buffers, in order; return the number of bytes written."""
+        """Write the buffers in order, perhaps only a part; return the number of bytes written."""
         ...
 
     def write_at(self, file: int, buffers: Sequence[Buffer], position: int, /) -> int:
-        """Write some of the buffers, in order, at a position; return the bytes written."""
+        """Write the buffers as `write` does, from `position` on; return the number of bytes."""
         ...
 
     def truncate(self, file: int, size: int, /) -> None: ...
@@ -102,15 +102,15 @@ class Files(Protocol):
         ...
 
     def start_write_back(self, file: int, /) -> None:
-        """Hint that the kernel should start writing dirty pages back, without waiting for it."""
+        """Let the kernel start to write back dirty pages, without waiting for the end."""
         ...
 
     def set_attribute(self, file: int, name: str, value: bytes, /) -> None:
-        """Set an extended attribute; ENOTSUP where the file system has none."""
+        """Set an extended attribute; ENOTSUP if the file system does not support them."""
         ...
 
     def attribute(self, file: int, name: str, /) -> bytes:
-        """Return an extended attribute; ENODATA where the file has none of this name."""
+        """Return an extended attribute; ENODATA if the file has none of this name."""
         ...
 
     def sync_file(self, file: int, /) -> None: ...
@@ -120,8 +120,10 @@ class Files(Protocol):
     def rename(self, name: Name, target: Name, /) -> None: ...
 
     def rename_new(self, name: Name, target: Name, /, below: int) -> None:
-        """Rename within a directory; EEXIST when the target exists, EINVAL or ENOSYS where the
-        system cannot rename without replacing."""
+        """Rename within a directory, without replacing a file.
+
+        EEXIST if the target exists; EINVAL or ENOSYS if the system does not support such a rename.
+        """
         ...
 
     def link(
@@ -242,7 +244,7 @@ def read_range(files: Files, file: int, size: int, position: int) -> bytes:
 
 
 def read_file(files: Files, path: Name, max_bytes: int = READ_BYTES_MAX) -> bytes:
-    """Return the content of a file, at most `max_bytes` bytes."""
+    """Return the content of a file, at most its first `max_bytes` bytes."""
     file = files.open_file(path)
     try:
         return read_range(files, file, min(files.size(file), max_bytes), 0)
@@ -251,7 +253,7 @@ def read_file(files: Files, path: Name, max_bytes: int = READ_BYTES_MAX) -> byte
 
 
 def write_all(files: Files, file: int, position: int, buffers: Sequence[Buffer]) -> int:
-    """Write all buffers at `position`, over as many calls as it takes; return the end position."""
+    """Write all buffers at `position`, in as many calls as necessary; return the end position."""
     count = len(buffers)
     if count == 1:
         written = files.write_at(file, buffers, position)
@@ -276,7 +278,7 @@ def _finish(files: Files, file: int, position: int, buffers: Sequence[Buffer], w
     while rest:
         count = files.write_at(file, [rest], position)
         if count == 0:
-            raise OSError(errno.ENOSPC, "a write wrote nothing")
+            raise OSError(errno.ENOSPC, "the system wrote 0 bytes")
         position += count
         rest = rest[count:]
     return position
@@ -314,8 +316,8 @@ def write_file(files: Files, path: Name, data: Buffer, *, sync: bool) -> None:
 def replace_file(files: Files, path: Name, data: Buffer, *, durable: bool = True) -> None:
     """Write a small file to a temporary name, sync it, and rename it over the old version.
 
-    After a crash the file holds the old or the new content. The new one is guaranteed with
-    `durable`, which syncs the directory, or once another call has synced it.
+    After a crash the file has either the old or the new content. With `durable` the directory is
+    synced too, which guarantees the new content. Without it, a later sync of the directory does.
     """
     write_file(files, f"{path}.tmp", data, sync=True)
     files.rename(f"{path}.tmp", path)

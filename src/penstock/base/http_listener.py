@@ -1,17 +1,17 @@
-"""Listener that serves an ASGI application on its own address, inside the process's event loop.
+"""Listener that serves an ASGI application on its own address, in the process's event loop.
 
-uvicorn implements the HTTP protocol; its `Server` is not used, because it takes over signals,
-ticks ten times a second and sleeps at shutdown. `start` imports the web packages, so that they do
-not delay the rest of the start-up.
+uvicorn implements the HTTP protocol. Its `Server` is not used, because it installs signal handlers,
+wakes up ten times a second and sleeps at shutdown. `start` imports the web packages, so that they
+do not delay the rest of the start-up.
 
-Bounds: `HEAD_BYTES_MAX` for request heads; `connections_max` for concurrent requests, of which
-one address may use a share and beside which probes have a reserve; `KEEP_ALIVE_SECONDS` for idle
-connections. `http_protocol.py` bounds the number of connections and slow ones; the application
-bounds bodies.
+Limits: `HEAD_BYTES_MAX` for request heads; `connections_max` for concurrent requests;
+`KEEP_ALIVE_SECONDS` for idle connections. One address may use only a share of the concurrent
+requests. Health probes have a reserve in addition. `http_protocol.py` limits the number of
+connections, and closes slow ones. The application limits the bodies.
 
-A request whose length is ambiguous is rejected before the application sees it: one with both
-Content-Length and Transfer-Encoding, or with a coding other than chunked (h11 itself rejects
-lengths that differ). A scope has the client certificate (`http_protocol.py`).
+A request whose length is ambiguous is rejected before the application gets it: one with both
+Content-Length and Transfer-Encoding, or with a transfer coding other than chunked. (h11 rejects
+several different lengths.) The ASGI scope has the client certificate (`http_protocol.py`).
 
 Source: RFC 9112, 6.1 and 6.3 (request smuggling).
 """
@@ -37,16 +37,16 @@ STOP_SECONDS: Final = 1.0
 """Time for open requests to finish when the listener stops, in seconds."""
 BACKLOG: Final = 128
 REFUSED_BYTES_MAX: Final = 4 << 20
-"""Limit of bytes read from the body of a rejected request."""
+"""Largest rest of a rejected request's body that is read before the connection is closed."""
 REFUSED_SECONDS: Final = 4.0
-"""Time limit for reading that body, so that the response is sent within 5 s."""
+"""Time limit for reading this rest, so that the response is sent within 5 s."""
 PROBES: Final = frozenset({"/health", "/livez", "/readyz"})
 PROBES_AT_ONCE: Final = 16
 """Concurrent probe requests served in addition to `connections_max`."""
 ADDRESS_SHARE: Final = 0.75
 """Share of the concurrent requests that one remote address may use."""
 _REPLACEMENT: Final = "\ufffd"
-"""Replacement character of decoding where a query's bytes are not UTF-8."""
+"""Character by which decoding replaces bytes of a query that are not UTF-8."""
 _CODING: Final = b"transfer-encoding"
 _LENGTHS: Final = (b"content-length", _CODING)
 _AROUND_BYTES: Final = len(": \r\n")
@@ -61,10 +61,10 @@ _TWO_LENGTHS: Final = (
 
 
 def parse_address(text: str, *, setting: str) -> tuple[str, int]:
-    """Read `host:port`; an IPv6 host is written in brackets.
+    """Return the host and port of `host:port`; an IPv6 host is written in brackets.
 
     Raises:
-        InvalidSetting: no host, or a port outside 0 to 65535; the error names `setting`.
+        InvalidSetting: no host, or a port outside 0 to 65535. The error names `setting`.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -84,16 +84,16 @@ def is_loopback(host: str) -> bool:
 
 
 def wrong_parameters(given: Iterable[tuple[str, str]], known: Sequence[str]) -> str:
-    """Return an error message for a query's parameters; empty if they are valid.
+    """Return an error message for the parameters of a query; empty if they are valid.
 
-    Each must be known, valid UTF-8 and given once, since ignoring one would change the answer.
+    Each parameter must be known, valid UTF-8 and given once.
     """
     seen: set[str] = set()
     for name, value in given:
         if _REPLACEMENT in value:
             return f"parameter {name[:64]!r}: the percent-encoded bytes are not UTF-8"
         if name not in known:
-            hint = f"known: {', '.join(known)}" if known else "this path has no parameters"
+            hint = f"known: {', '.join(known)}" if known else "this path takes no parameters"
             return f"unknown parameter {name[:64]!r}; {hint}"
         if name in seen:
             return f"parameter {name!r}: given more than once"
@@ -110,7 +110,8 @@ async def drained(
 ) -> bool:
     """Read and discard the rest of a rejected request's body; return whether its end was reached.
 
-    A client that is still sending may miss the response. Close the connection if this is False.
+    Clients that are still sending may not read the response. If the result is False, the caller
+    must close the connection.
     """
     from starlette.requests import ClientDisconnect
 
@@ -136,7 +137,7 @@ async def _refuse(send: Any, status: int, body: bytes) -> None:
 
 
 def _one_length(app: Any) -> Any:
-    """Wrap an application; reject requests of ambiguous length or with too large a head."""
+    """Wrap an application, to reject requests of ambiguous length or with too large heads."""
 
     async def checked(scope: Any, receive: Any, send: Any) -> None:
         every = scope.get("headers", ())
@@ -153,9 +154,10 @@ def _one_length(app: Any) -> Any:
 
 
 def _bounded(app: Any, requests_max: int) -> Any:
-    """Wrap an application; bound its concurrent requests, in total and per remote address.
+    """Wrap an application, to limit its concurrent requests in total and per remote address.
 
-    Probes have a reserve of `PROBES_AT_ONCE`, so that load never makes a supervisor restart this.
+    Health probes have a reserve of `PROBES_AT_ONCE`, so that a supervisor does not restart a
+    process only because of its load.
     """
     share = max(1, int(ADDRESS_SHARE * requests_max))
     running = Counter[str]()
@@ -186,11 +188,12 @@ class Server(Protocol):
 
 
 Bind = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Awaitable[Server]]
-"""Function of a protocol factory, a host and a port that starts to accept connections."""
+"""Function that binds a host and a port and accepts connections. Its arguments are a factory of
+protocols, the host and the port."""
 
 
 class HttpListener:
-    """Listener for one application."""
+    """Listener of one ASGI application."""
 
     def __init__(self) -> None:
         self._server: Server | None = None
@@ -206,7 +209,9 @@ class HttpListener:
         reuse_port: bool = False,
         bind: Bind | None = None,
     ) -> tuple[str, int]:
-        """Listen; return the address with the real port. `bind` replaces the bind, as for TLS.
+        """Bind the address and accept connections; return the address with the bound port.
+
+        `bind` is used instead of a plain TCP server, for example for TLS.
 
         Raises:
             OSError: the address cannot be bound.

@@ -1,12 +1,15 @@
-"""HTTP/1.1 connection of uvicorn with time limits, which passes on the client certificate.
+"""HTTP/1.1 connection of uvicorn, with time limits and the client certificate in the ASGI scope.
 
-uvicorn itself only closes connections on which no next request begins. Here a head has to arrive
-within `HEAD_SECONDS` of its first byte (the first head: of the connection's start), and a body
-that is being read must not pause for `SILENCE_SECONDS`. A listener has at most twice as many
-connections as concurrent requests. One more closes a connection without a request, of the address
-with the most connections, so that other addresses can always connect.
+uvicorn itself only closes connections that are idle between requests. This class also closes
+connections whose request is slow. The head of a request must arrive within `HEAD_SECONDS` after its
+first byte, the first head within `HEAD_SECONDS` after the connection. While a body is read, it must
+not pause for `SILENCE_SECONDS`.
 
-It is separate from `http_listener`, which imports the web packages only when it starts.
+A listener has at most twice as many connections as concurrent requests. A further connection
+replaces one that has no request in progress, of the address with the most connections. Other
+addresses can therefore always connect.
+
+This module is separate from `http_listener`, which imports the web packages only when it starts.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ class Connections:
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[Connection, str] = {}
-        """Their addresses."""
+        """Remote addresses by connection."""
 
     def enter(self, connection: Connection, address: str) -> bool:
-        """Add a new connection; close an idle one when there are too many.
+        """Add a new connection, and close one without a request if there are too many.
 
-        Return False where every other connection has a request.
+        Return False if all others have requests; the new connection is then not added.
         """
         if len(self._open) >= self._most:
             counts = Counter(self._open.values())
@@ -49,7 +52,7 @@ class Connections:
         return True
 
     def touch(self, connection: Connection) -> None:
-        """Move a connection to the end of the order, since it is active."""
+        """Move a connection to the end of the order, because it was active."""
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 

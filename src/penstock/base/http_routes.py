@@ -1,9 +1,10 @@
 """Routes of an HTTP interface, each declared once, at its handler.
 
-A declaration has the method, the path, the access rule and the query parameters. The interface
-makes an endpoint of each, which checks the rule. The handler's docstring documents the route.
+A declaration has the method, the path, the required access and the query parameters. The interface
+constructs an endpoint for each declaration, which checks access and parameters. The handler's
+docstring documents the route.
 
-It is separate from `http_listener`, which imports the web packages only when it starts.
+This module is separate from `http_listener`, which imports the web packages only when it starts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 S = TypeVar("S")
 A = TypeVar("A")
 Handler = Callable[[S, Request], Awaitable[Any]]
-"""Function of what it serves and a request; returns a `Response`, or a value for JSON."""
+"""Function that handles a request with the services `S` of its interface. It returns a `Response`,
+or a value that is sent as JSON."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -34,11 +36,12 @@ class HttpRoute(Struct, Generic[S, A], frozen=True, kw_only=True):
     access: A
     handler: Handler[S]
     parameters: Sequence[str] = ()
-    """Query parameters that it takes."""
+    """Names of the query parameters that the route accepts."""
     status: int = 200
-    """Status of a value's response."""
+    """HTTP status if the handler returns a value."""
     body_bytes_max: Callable[[S], int] | None = None
-    """Body limit of a handler that counts while it reads; None for the interface's limit."""
+    """Function that returns the body limit of a handler that counts the bytes it reads. None means
+    that the limit of the interface applies."""
 
 
 class Routes(Generic[S, A]):
@@ -56,7 +59,7 @@ class Routes(Generic[S, A]):
         status: int = 200,
         body_bytes_max: Callable[[S], int] | None = None,
     ) -> Callable[[Handler[S]], Handler[S]]:
-        """Declare the decorated handler's route, such as `GET /v1/topics`."""
+        """Return a decorator that declares a handler for `route`, such as `GET /v1/topics`."""
         method, _, path = route.partition(" ")
 
         def declare(handler: Handler[S]) -> Handler[S]:
@@ -87,7 +90,10 @@ def error_response(status: int, error: str, message: str) -> Response:
 
 
 def unrouted(request: Request, error: Exception, names: Mapping[int, str]) -> Response:
-    """Return the response to a request that no route takes; `names` are its errors by status."""
+    """Return the response to a request that matches no route.
+
+    `names` are the names of errors by HTTP status.
+    """
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', error)}"
     return error_response(status, names.get(status, "invalid_request"), message)

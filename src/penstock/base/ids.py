@@ -1,6 +1,7 @@
-"""Types for the numbers that travel between the rooms.
+"""Types for ids, offsets and epochs that all rooms use.
 
-`NewType` keeps an offset from being passed as an epoch; at run time they are plain ints.
+With `NewType`, type checkers reject an offset that is passed as an epoch. At run time these are
+plain ints.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def validate_topic_name(name: str) -> str:
     """Return `name` if Kafka's rules allow it as a topic name.
 
     Raises:
-        InvalidTopicName: empty, `.` or `..`, longer than 249 characters, or a character
-            outside `[a-zA-Z0-9._-]` (Kafka's `org.apache.kafka.common.internals.Topic`).
+        InvalidTopicName: the name is empty, `.` or `..`, longer than 249 characters, or contains a
+            character outside `[a-zA-Z0-9._-]` (Kafka's `org.apache.kafka.common.internals.Topic`).
     """
     if not name:
         raise InvalidTopicName(name, "a topic name must not be empty")
@@ -51,10 +52,10 @@ def validate_topic_name(name: str) -> str:
     if len(name) > TOPIC_NAME_CHARS_MAX:
         raise InvalidTopicName(
             name[:32] + "…",
-            f"a topic name has at most {TOPIC_NAME_CHARS_MAX} characters, this one has {len(name)}",
+            f"a topic name must have at most {TOPIC_NAME_CHARS_MAX} characters, not {len(name)}",
         )
     if _TOPIC_NAME.fullmatch(name) is None:
         raise InvalidTopicName(
-            name, "a topic name is made of ASCII letters, digits, '.', '_' and '-'"
+            name, "a topic name may contain only ASCII letters, digits, '.', '_' and '-'"
         )
     return name

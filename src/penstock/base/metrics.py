@@ -1,15 +1,15 @@
-"""Metrics without a cost on the hot path.
+"""Metrics: declarations, values and their export to Prometheus.
 
-Components count in plain attributes that they own. A subclass of `Metrics` declares them, one line
-per fact, with the unit last in the name:
+Components increment plain attributes, which costs as little as possible. A subclass of `Metrics`
+declares each metric in one statement, with the unit last in the name:
 
     class CleanerCounters(Metrics, prefix="penstock_cleaner_"):
         passes = counter("passes_total", "Passes over a log.")
         dirty_bytes = gauge("dirty_bytes", "Bytes that wait for a pass.")
 
-The declaration is the attribute (`counters.passes += 1`), its sample, and its row of the metrics
-reference. A gauge that the component does not keep is assigned when samples are requested. At
-scrape time a collector yields `Sample`s; `render` writes them in the Prometheus text format.
+A declaration defines the attribute (`counters.passes += 1`), its sample, and its row in the metrics
+reference. A gauge whose value must be computed is assigned when samples are requested. At scrape
+time a collector yields `Sample`s, and `render` returns them in the Prometheus text format.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sample(Struct, frozen=True):
 
 
 class Histogram:
-    """Counts per bucket, a sum and a total; about 0.3 µs per observation."""
+    """Number of observations in each bucket, and their sum; an observation takes about 0.3 µs."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -65,12 +65,15 @@ class Histogram:
 
 
 def counter(name: str, doc: str) -> int:
-    """Declare a counter; `float` attributes are annotated."""
+    """Declare a counter, of whole numbers unless the attribute is annotated as `float`."""
     return cast("int", _Declaration("counter", name, doc))
 
 
 def gauge(name: str, doc: str) -> int:
-    """Declare a gauge; `float` attributes are annotated, and None is not exposed."""
+    """Declare a gauge, of whole numbers unless the attribute is annotated as `float`.
+
+    A gauge with the value None is not exported.
+    """
     return cast("int", _Declaration("gauge", name, doc))
 
 
@@ -80,21 +83,22 @@ def histogram(name: str, doc: str, bounds: Sequence[float] = LATENCY_BUCKETS_SEC
 
 
 def counters(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
-    """Declare counters, one for each value of a label, or tuple of values in the labels' order.
+    """Declare counters with labels, as a dictionary.
 
-    A counter that is missing is created at 0: `counters["produce"] += 1`.
+    A key is the value of the label, or a tuple of values in the order of several labels. Missing
+    counters are created with 0: `counters["produce"] += 1`.
     """
     new: Callable[[], object] = partial(defaultdict, int)
     return cast("dict[_Labels, _Number]", _Declaration("counter", name, doc, labels, new))
 
 
 def gauges(name: str, doc: str, *labels: str) -> dict[_Labels, _Number]:
-    """Declare gauges, one for each value of a label, or tuple of values in the labels' order."""
+    """Declare gauges with labels, as a dictionary with keys as in `counters`."""
     return cast("dict[_Labels, _Number]", _Declaration("gauge", name, doc, labels, dict))
 
 
 def histograms(name: str, doc: str, label: str) -> dict[str, Histogram]:
-    """Declare histograms, one for each value of a label."""
+    """Declare histograms with one label, as a dictionary by the label's value."""
     return cast("dict[str, Histogram]", _Declaration("histogram", name, doc, (label,), dict))
 
 
@@ -141,7 +145,8 @@ class _Declaring(type):
 class Metrics(metaclass=_Declaring):
     """Values of the metrics that the class body declares, as plain attributes in slots.
 
-    A subclass names the `prefix` of its metrics' names, and the `labels` that all of them have.
+    Class arguments of a subclass are the `prefix` of its metrics' names, and the names of `labels`
+    that all of them have.
     """
 
     def __init__(self) -> None:
@@ -149,7 +154,10 @@ class Metrics(metaclass=_Declaring):
             setattr(self, attribute, new())
 
     def samples(self, *labels: str) -> Iterator[Sample]:
-        """Yield the values in the order of their declarations, with the class's labels."""
+        """Yield the values in the order of their declarations.
+
+        `labels` are the values of the labels that all metrics of the class have.
+        """
         for attribute, metric in type(self).metrics.items():
             value = getattr(self, attribute)
             if isinstance(value, dict):
@@ -180,7 +188,7 @@ class Registry:
 
 
 def render(samples: Iterable[Sample]) -> bytes:
-    """Write samples in the Prometheus text format; import the exposition library on first use."""
+    """Return samples in the Prometheus text format; import prometheus_client at the first call."""
     from prometheus_client import exposition
     from prometheus_client.core import Metric as Family
 

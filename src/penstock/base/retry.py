@@ -1,8 +1,8 @@
 """Retry policies: doubling pauses, bounded attempts, bounded time.
 
-These cores have no clock or randomness: the time and a number in [0, 1) are arguments, the pause
-is the result. With full jitter a pause is drawn evenly between 0 and its ceiling, so that callers
-which failed together do not retry together.
+The classes have no clock and no randomness: the elapsed time and a random number in [0, 1) are
+arguments, and the pause is the result. With full jitter, a pause is uniformly distributed between 0
+and its ceiling. Callers that failed at the same time then retry at different times.
 
 Source: "Exponential backoff and jitter" (AWS architecture blog).
 """
@@ -21,7 +21,7 @@ _SHORTEST_MS: Final = 1.0
 class Backoff(Struct, frozen=True, kw_only=True):
     """Pauses whose ceiling doubles from `first_ms` up to `ceiling_ms`.
 
-    `steady` is the share of the ceiling without jitter: 0 is full jitter.
+    `steady` is the share of the ceiling that every pause has at least; 0 means full jitter.
     """
 
     first_ms: float
@@ -29,7 +29,10 @@ class Backoff(Struct, frozen=True, kw_only=True):
     steady: float = 0.0
 
     def pause_ms(self, failures: int, *, chance: float = 1.0) -> float:
-        """Return the pause after `failures` attempts (1 or more); by default its ceiling."""
+        """Return the pause after `failures` failed attempts (1 or more).
+
+        `chance`, a random number in [0, 1), selects the pause; by default it is the ceiling.
+        """
         doublings = min(max(failures, 1) - 1, _DOUBLINGS_MAX)
         ceiling_ms = min(self.first_ms * (1 << doublings), self.ceiling_ms)
         return max(_SHORTEST_MS, ceiling_ms * (self.steady + (1.0 - self.steady) * chance))
@@ -39,7 +42,7 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """Limits of a call's attempts and total time, and the pauses between attempts."""
+    """Limits of the attempts and the total time of a call, and the pauses between attempts."""
 
     backoff: Backoff
     attempts_max: int
@@ -48,9 +51,9 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
     def pause_seconds(
         self, failures: int, *, chance: float, elapsed_ms: float = 0.0
     ) -> float | None:
-        """Return the pause before the next attempt after `failures` ones; None to stop.
+        """Return the pause after `failures` failed attempts; None if no attempt is left.
 
-        `chance` is a number in [0, 1). The pause never exceeds the rest of the timeout.
+        `chance` is a random number in [0, 1). The pause never exceeds the rest of the timeout.
         """
         if failures >= self.attempts_max or elapsed_ms >= self.timeout_ms:
             return None

@@ -1,9 +1,9 @@
 """Settings: frozen, validated, and documented where they are declared.
 
-A settings class is a frozen dataclass whose fields are made by `setting`; the field's metadata
-holds the dotted name (Kafka's own where one exists), the unit, the bounds and a sentence of
-documentation. `load` reads one from a mapping of dotted names to text or TOML values, and
-`describe` yields the rows of the generated configuration reference and of DescribeConfigs.
+A settings class is a frozen dataclass whose fields are declared by `setting`. The metadata of a
+field has the dotted name (Kafka's name if Kafka has the setting), the unit, the bounds and the
+documentation. `load` constructs an object from a mapping of dotted names to text or TOML values.
+`describe` returns the declarations, for the generated configuration reference and DescribeConfigs.
 
 Source: slatedb's RFC-0010 (settings are not components); Kafka's `ConfigDef`.
 """
@@ -27,7 +27,7 @@ _UNITS: Final = frozenset({"bytes", "ms", "minutes", "hours"})
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
 _DIGITS_MAX: Final = 300
-"""Limit of a number's digits, including leading zeros."""
+"""Largest number of digits of a number, including leading zeros."""
 _WHOLE: Final = re.compile(rf"[+-]?[0-9]{{1,{_DIGITS_MAX}}}")
 _DECIMAL: Final = re.compile(
     rf"[+-]?(?=[.]?[0-9])[0-9]{{0,{_DIGITS_MAX}}}(?:[.][0-9]{{0,{_DIGITS_MAX}}})?(?:[eE][+-]?[0-9]{{1,3}})?"
@@ -52,9 +52,10 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Type of values beyond Python's own: its name in references, and its parser.
+    """Type of setting values that is no Python type.
 
-    `convert` raises a `ValueError` that explains why the value is invalid.
+    `words` is its name in the reference. `convert` parses a value, and raises a `ValueError` that
+    explains why the value is invalid.
     """
 
     words: str
@@ -63,10 +64,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInfo:
-    """Declaration of a setting. `unit` is empty for plain words and counts.
+    """Declaration of a setting.
 
-    `like` names the setting of another class that this one is the default of; `shown` is
-    the default in the words of the reference, where it is not a value alone.
+    `unit` is empty for words and counts. `like` is the name of the setting of another class for
+    which this one is the default, or empty. `shown` is the text for the default in the reference
+    if the value alone is not enough.
     """
 
     name: str
@@ -103,17 +105,19 @@ def setting(
 ) -> Any:
     """Declare one field of a settings class.
 
-    The field's annotation gives the type: `int`, `float`, `bool`, `str` or `tuple[str, ...]` (a
-    comma-separated list in text form), unless `kind` does. `MISSING` means no default. Bounds are
-    inclusive; `choices` bounds each word, the regular expression `pattern` the text form. The
-    documentation includes `no_effect`. A `secret` value is never shown.
+    The type of the setting is `kind`, or the field's annotation: `int`, `float`, `bool`, `str` or
+    `tuple[str, ...]` (a comma-separated list in text form). A default of `MISSING` means that the
+    setting is required. Bounds are inclusive. `choices` are the allowed words, `pattern` is a
+    regular expression for the text form. The reason in `no_effect` becomes part of the
+    documentation. A `secret` value is never shown.
 
-    The name defaults to the attribute's with dots (or the class' `SEPARATOR`), behind the class'
-    `PREFIX`; the unit defaults to the one that the name ends in (`retention.ms`).
+    The default of `name` is the class's `PREFIX` and the name of the attribute, with dots or the
+    class's `SEPARATOR` instead of underscores. The default of `unit` is the last unit in the name
+    (`retention.ms`).
     """
     metadata = {
         "name": name,
-        "doc": doc if no_effect is None else f"{doc} Not yet: {no_effect}.",
+        "doc": doc if no_effect is None else f"{doc} It has no effect: {no_effect.why}.",
         "unit": unit,
         "minimum": minimum,
         "maximum": maximum,
@@ -129,7 +133,10 @@ def setting(
 
 
 def like(info: SettingInfo, *, name: str = "", **changes: Any) -> Any:
-    """Declare a field as the default of another class's setting, with `changes` applied."""
+    """Declare a field that is the default for `info`, a setting of another class.
+
+    The declaration is that of `info` with `changes`.
+    """
     metadata = {item.name: getattr(info, item.name) for item in fields(SettingInfo)}
     metadata |= {"like": info.name, "name": name, "unit": None, **changes}
     del metadata["type_name"], metadata["attribute"]
@@ -147,7 +154,7 @@ def by_name(settings_type: type[Any]) -> Mapping[str, SettingInfo]:
 
 
 _BY_NAME: Final[dict[type[Any], Mapping[str, SettingInfo]]] = {}
-"""By class; there are a few dozen."""
+"""Cache of the declarations by settings class. There are a few dozen classes."""
 
 
 def _declared(settings_type: type[Any]) -> Iterator[SettingInfo]:
@@ -172,12 +179,12 @@ def _declared(settings_type: type[Any]) -> Iterator[SettingInfo]:
 
 
 def load(settings_type: type[S], values: Mapping[str, object]) -> S:
-    """Build a settings object from dotted names; missing names keep their defaults.
+    """Construct a settings object from values by dotted name; missing names keep their defaults.
 
     Raises:
-        InvalidSetting: an unknown name, a wrong type, or a value out of bounds; the message names
-            the setting, the value and the rule. Where a rule between two settings does not hold, it
-            names the one in `values`.
+        InvalidSetting: an unknown name, a wrong type, or a value out of bounds. The message names
+            the setting, the value and the rule. For a rule between two settings, it names the one
+            that is in `values`.
     """
     known = by_name(settings_type)
     arguments: dict[str, Value] = {}
@@ -198,7 +205,7 @@ def load(settings_type: type[S], values: Mapping[str, object]) -> S:
 
 
 def unknown(name: str, known: Iterable[str]) -> str:
-    """Return the error text for an unknown setting, with the nearest known name."""
+    """Return the error message for an unknown setting, with the most similar known name."""
     import difflib
 
     close = difflib.get_close_matches(name, known, n=1)
@@ -208,10 +215,13 @@ def unknown(name: str, known: Iterable[str]) -> str:
 def parse(
     info: SettingInfo, value: object, refusal: type[InvalidSetting] = InvalidSetting
 ) -> Value:
-    """Read one value, text or typed, and check it against the setting's declaration.
+    """Return a value in the setting's type, after checks against the declaration.
+
+    `value` is text, or already has the type.
 
     Raises:
-        InvalidSetting, as `refusal`: wrong type, out of bounds, or not one of the choices.
+        InvalidSetting: wrong type, out of bounds, or not one of the choices. `refusal` is the class
+            of the error.
     """
     try:
         return _parsed(info, value)
@@ -237,7 +247,7 @@ def _parsed(info: SettingInfo, value: object) -> Value:
 
 
 def check(settings: Any) -> None:
-    """Check a settings object that was made by its constructor as `load` would.
+    """Check a settings object that was constructed directly, by the rules of `load`.
 
     Raises:
         InvalidSetting: wrong type, out of bounds, or not one of the choices.
@@ -247,7 +257,7 @@ def check(settings: Any) -> None:
 
 
 def without_effect(info: SettingInfo, value: object) -> str:
-    """Return a warning if a value is not the default and has no effect, else an empty string.
+    """Return a warning if a setting has no effect and `value` is not its default, else empty text.
 
     Raises:
         InvalidSetting: as `parse`.
@@ -259,7 +269,7 @@ def without_effect(info: SettingInfo, value: object) -> str:
 
 
 def render(value: Value) -> str:
-    """Write a value in the text form that `parse` reads and that Kafka's tools show."""
+    """Return the text form of a value, which `parse` accepts and Kafka's tools show."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -268,7 +278,7 @@ def render(value: Value) -> str:
 
 
 def to_mapping(settings: Any) -> dict[str, str]:
-    """Write a settings object as dotted names and text values; secrets are hidden."""
+    """Return the text values of a settings object by dotted name; secrets are hidden."""
     return {
         info.name: HIDDEN if info.secret else render(getattr(settings, info.attribute))
         for info in describe(type(settings))
@@ -276,7 +286,7 @@ def to_mapping(settings: Any) -> dict[str, str]:
 
 
 def replace(settings: S, changes: Mapping[str, object]) -> S:
-    """Return a copy with the dotted names in `changes` set.
+    """Return a copy of `settings` with the values in `changes`, by dotted name.
 
     Raises:
         InvalidSetting: as `load` does.
@@ -295,10 +305,10 @@ def _number(value: float) -> str:
 
 
 def whole_number(text: str, maximum: int = LONG_MAX) -> int | None:
-    """Return the number that the digits 0 to 9 write; None for other text, or above `maximum`.
+    """Return the number in `text`; None unless it has only digits 0 to 9 and is at most `maximum`.
 
-    Python's `int` also accepts underscores, white space and digits of other scripts, and raises
-    ValueError above 4,300 digits.
+    Unlike Python's `int`, this rejects underscores, white space and digits of other scripts, and
+    never raises an error.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
         return None
@@ -339,7 +349,7 @@ def _parse_str(value: object) -> str:
 
 
 def parse_list(value: object) -> tuple[str, ...]:
-    """Return the words of a list; raise ValueError for another value."""
+    """Return the words of a list, or of a comma-separated text; raises ValueError."""
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):

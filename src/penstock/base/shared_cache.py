@@ -1,4 +1,4 @@
-"""Folders for reproducible files, shared by all processes of a machine."""
+"""Cache folders for files that can be computed again, shared by all processes of a machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def folders(variable: str, package: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders to read from and to write to, the preferred one first.
+    """Return the folders of a cache, the preferred one first.
 
-    They are the one that an environment variable names, or else `__pycache__/name` of a package,
-    then `~/.cache/penstock/name` (XDG_CACHE_HOME), for a package that is read-only.
+    If the environment variable `variable` is set, it names the only folder. Otherwise the first is
+    `__pycache__/name` in `package`. The second, if `package` is read-only, is
+    `~/.cache/penstock/name`, or `penstock/name` in XDG_CACHE_HOME.
     """
     if named := os.environ.get(variable):
         return (Path(named),)
@@ -19,7 +20,7 @@ def folders(variable: str, package: Path, name: str) -> tuple[Path, ...]:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether files can be written to a folder, which is created if it is missing."""
+    """Create a folder if it is missing; return whether files can be written to it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

@@ -1,7 +1,7 @@
 """Single access point to the operating system's clocks and randomness.
 
-Cores take `now_ms` and ids as arguments; shells receive a `System`. Tests and the simulator
-pass their own.
+Cores get times and ids as arguments. Shells get a `Clock` and a `Randomness`. Tests and the
+simulator pass their own implementations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never goes backwards."""
+        """Seconds since an arbitrary time; never decreases."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""URLs for display: without user info, query and fragment, which may hold secrets.
+"""URLs for display: without user info, query and fragment, which may contain secrets.
 
-Error messages, log lines and responses print a URL by `without_credentials`; text from another
-library passes through `without_credentials_in`.
+Error messages, log lines and responses use `without_credentials` for a URL, and
+`without_credentials_in` for a text of another library, which may contain URLs.
 
 Source: RFC 3986, section 3.2.1 (user information).
 """
@@ -15,14 +15,14 @@ _HIDDEN: Final = "…"
 _PARTS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|)([^/?#]*)([^?#]*)(.*)", re.DOTALL)
 _HOST: Final = r"(?:\[[0-9A-Fa-f:.]*(?:%[\w.~-]*)?\]|[^\[\]:,@]*)(?::[0-9]*)?"
 _HOSTS: Final = re.compile(f"{_HOST}(?:,{_HOST})*")
-"""Authority without user info; a PostgreSQL URL may have several hosts."""
+"""Hosts and ports of a URL without user info. A PostgreSQL URL may have several."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`]+")
 
 
 def without_credentials(url: str) -> str:
-    """Return a URL without user info, query and fragment; no text makes it raise.
+    """Return a URL without user info, query and fragment; never raises.
 
-    It returns only the scheme where `user:password@` may contain `/`, `?` or `#` unescaped.
+    If `user:password@` may contain an unescaped `/`, `?` or `#`, only the scheme is returned.
     """
     head = _PARTS.match(url)
     scheme, authority, path, rest = head.groups() if head else ("", "", "", "")

@@ -1,4 +1,4 @@
-"""The broker: connections, dispatch, handlers, groups."""
+"""Broker that serves Kafka's API: connections, request handlers, coordinators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BrokerServer", "BrokerSettings"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use; handlers import from here without the server."""
+    """Import a public name at its first use, so that handlers do not import the server."""
     if name == "BrokerServer":
         from penstock.broker.server import BrokerServer
 

@@ -1,9 +1,12 @@
-"""Authorisation of requests: removes what a caller may not access before the handler runs.
+"""Authorisation of requests: removes elements that the caller may not use before the handler runs.
 
-`wire/kafka/apis.py` lists the checks of each API. A check of the `whole` request rejects it; a
-check of `each` element removes the refused elements and puts their errors into the response, in
-request order; a `listed` check filters the response. Handlers call `context.rights` themselves only
-for rows that say `asked`, where the check depends on the handler's state.
+`wire/kafka/apis.py` lists the permissions that each API requires, each with a scope:
+
+- `whole`: without the permission the whole request is rejected.
+- `each`: elements that the caller may not use are removed from the request. Their errors are
+  added to the response, at the same positions.
+- `listed`: elements that the caller may not see are removed from the response.
+- `asked`: the handler itself calls `context.rights`, because the check depends on its state.
 
 Source: Kafka's `KafkaApis`, `ControllerApis` and `AuthHelper`.
 """
@@ -36,21 +39,28 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "config": ("resources",),
 }  # fmt: skip
-"""Request fields that hold resources: text, or elements that are text or have one of `NAMES`."""
+"""Request fields that name resources, by resource type. A field is a name, or an array of names or
+of structs with one of the fields `NAMES`."""
 
 NAMES: Final = ("name", "topic", "topic_name", "group_id", "transactional_id")
 
 CONFIG_TYPES: Final = {2: "topic", 4: "cluster", 8: "cluster", 16: "cluster", 32: "group"}
-"""Authoriser's resource type by Kafka's config resource type."""
+"""Resource type for the authoriser, by the number of Kafka's config resource type: topic, broker,
+broker logger, client metrics, group."""
 
 TopicName = Callable[[bytes], str | None]
-"""Look up the name of a topic by its id; None if there is none."""
+"""Function that returns the name of a topic by its id; None for an unknown id."""
 Resource = tuple[str, str]
 """Resource type and name."""
 
 
 class Granted(Struct, frozen=True):
-    """Granted part of a request. `refused` are the answers of elements, by index in `field`."""
+    """Permitted part of a request, and the changes that `complete` makes to its response.
+
+    `refused` are the response elements with an error, each with its index in the response's array
+    `field`. `listed` is the check that filters the response. `nothing_left` means that every
+    element of the request was removed.
+    """
 
     request: Any
     field: str = ""
@@ -59,7 +69,7 @@ class Granted(Struct, frozen=True):
     nothing_left: bool = False
 
     def complete(self, answer: Mapping[str, Any], rights: Rights) -> Mapping[str, Any]:
-        """Return the answer with the refused elements added and the invisible ones removed."""
+        """Return `answer` with the errors of removed elements, without what `listed` hides."""
         if self.refused:
             elements: list[Any] = []
             others = iter(answer.get(self.field) or ())
@@ -86,7 +96,11 @@ def _is_seen(element: Any, check: Check, rights: Rights) -> bool:
 
 
 def granted(context: RequestContext, request: Any, topic_name: TopicName) -> Granted | None:
-    """Apply the API's checks; None if all is granted. Raises AuthorisationFailed for the whole."""
+    """Apply the checks of the API; return None if the request is permitted unchanged.
+
+    Raises:
+        AuthorisationFailed: a permission for the whole request is missing.
+    """
     answer = None
     for check in context.api.checks:
         if not check.asked_of(context.version) or _is_free(check, context.rights):
@@ -113,9 +127,9 @@ def _ask_all(context: RequestContext, check: Check, request: Any) -> None:
 def forbidden_topic(
     rights: Rights, operation: str, key: bytes, topics_by_id: Mapping[bytes, ServedTopic] | None
 ) -> str | None:
-    """Return the name of a topic if an operation on it is forbidden, else None.
+    """Return the name of a topic if `operation` on it is forbidden, else None.
 
-    `key` is the topic's id, or its name if `topics_by_id` is None. Unknown ids are not forbidden.
+    `key` is the topic's id, or its name if `topics_by_id` is None. An unknown id returns None.
     """
     if topics_by_id is None:
         name = key.decode(errors="replace")
@@ -127,7 +141,7 @@ def forbidden_topic(
 
 
 def names_of(resource: str, request: Any) -> Iterator[str]:
-    """Return the names of a request's resources of one type."""
+    """Yield the names of the request's resources of type `resource`."""
     for field in _fields_of(resource, request.__class__):
         value = getattr(request, field)
         if isinstance(value, str):
@@ -166,7 +180,10 @@ def _sift(
 
 
 def resource_of(kind: str, element: Any, topic_name: TopicName) -> Resource | None:
-    """Return the type and name of an element's resource; None if it has none to check."""
+    """Return the resource type and name to check for an element of a request.
+
+    None for an unknown topic id, and for an unknown config resource type.
+    """
     if kind == "config":
         found = CONFIG_TYPES.get(element.resource_type)
         if found is None:

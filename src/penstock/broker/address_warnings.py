@@ -7,11 +7,11 @@ from typing import Final
 WARNING_SECONDS: Final = 60.0
 """Time between two warnings of a kind about the same address."""
 WARNED_ADDRESSES_MAX: Final = 1024
-"""Addresses, times kinds of warnings, whose last warning is stored."""
+"""Limit of pairs of address and kind whose last warning is stored."""
 
 
 class AddressWarnings:
-    """Time of the last warning by address and kind, oldest first."""
+    """Time of the last warning for each pair of address and kind, oldest first."""
 
     __slots__ = ("_last",)
 
@@ -19,7 +19,10 @@ class AddressWarnings:
         self._last: dict[tuple[str, str], tuple[float, int]] = {}
 
     def left_out(self, host: str, kind: str, now: float) -> int | None:
-        """Return the number of suppressed warnings, or None if no warning is due at `now`."""
+        """Return the number of warnings suppressed since the last one; None to suppress this one.
+
+        `now` is monotonic seconds. A returned number means that the caller logs its warning.
+        """
         at, count = self._last.get((host, kind), (now - WARNING_SECONDS, 0))
         if now - at < WARNING_SECONDS:
             self._last[host, kind] = (at, count + 1)

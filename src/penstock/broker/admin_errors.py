@@ -28,18 +28,18 @@ class InvalidConfig(InvalidError):
 
 
 class PolicyViolation(InvalidError):
-    """A request exceeds a limit of this cluster."""
+    """Request that exceeds a limit of this cluster."""
 
     code: ClassVar[str] = "policy_violation"
 
 
 class TopicNameCollision(InvalidError):
-    """A name that differs from an existing one in '.' and '_' only."""
+    """Topic name that differs from an existing one in '.' and '_' only."""
 
     code: ClassVar[str] = "invalid_topic_exception"
 
 
 class TopicDeletionDisabled(InvalidError):
-    """`delete.topic.enable` is off."""
+    """Request to delete a topic while `delete.topic.enable` is false."""
 
     code: ClassVar[str] = "topic_deletion_disabled"

@@ -1,9 +1,10 @@
 """Apache Kafka broker settings that have no effect here, with the reason.
 
-Configurations written for Apache Kafka and AlterConfigs requests name them; they are accepted with
-a warning. Settings whose neglect would reduce security or durability are rejected as unknown.
+Configuration files that were written for Apache Kafka, and AlterConfigs requests, may contain these
+settings. The broker accepts them with a warning. A setting without which security or durability
+would be reduced is not in this list, so the broker rejects it as unknown.
 
-Source: Kafka's `KafkaConfig`, `DynamicBrokerConfig` (which of them AlterConfigs may change).
+Source: Kafka's `KafkaConfig`, and `DynamicBrokerConfig` for the settings that AlterConfigs changes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from penstock.base.settings import Kind, NoEffect, SettingInfo, render
 
 
 class Idle(Struct, frozen=True, kw_only=True):
-    """Settings without effect for one reason. A name that ends in a dot is a prefix."""
+    """Settings that have no effect for the same reason. A name that ends in a dot is a prefix."""
 
     names: Sequence[str]
     why: str
     dynamic: bool = False
-    """Whether Apache Kafka lets AlterConfigs change them."""
+    """Whether AlterConfigs may change these settings in Apache Kafka."""
 
     def has(self, name: str) -> bool:
         return any(
@@ -34,7 +35,7 @@ class Idle(Struct, frozen=True, kw_only=True):
 IDLE: Final = (
     Idle(
         names=("sasl.kerberos.",),
-        why="the mechanism GSSAPI is not offered",
+        why="the SASL mechanism GSSAPI (Kerberos) is not supported",
         dynamic=True,
     ),
     Idle(
@@ -47,7 +48,7 @@ IDLE: Final = (
     ),
     Idle(
         names=("num.replica.alter.log.dirs.threads",),
-        why="a broker has one directory of logs",
+        why="a broker has one log directory",
     ),
     Idle(
         names=("metric.reporters",),
@@ -64,29 +65,29 @@ IDLE: Final = (
             "initial.broker.registration.timeout.ms", "inter.broker.protocol.version", "metadata.",
             "process.roles", "zookeeper.",
         ),
-        why="metadata is kept in the control plane, and no broker is a controller",
+        why="metadata is stored in the control plane, and no broker is a controller",
     ),
     Idle(
         names=(
             "group.coordinator.", "offsets.commit.required.acks", "offsets.load.buffer.size",
             "offsets.topic.", "share.coordinator.", "transaction.state.log.",
         ),
-        why="groups and transactions are kept in the control plane, not in topics",
+        why="groups and transactions are stored in the control plane, not in topics",
     ),
     Idle(
         names=(
             "replica.fetch.", "replica.high.watermark.checkpoint.interval.ms", "replica.socket.",
         ),
-        why="leaders send to replicas, which do not fetch",
+        why="leaders send records to followers, so followers do not fetch",
     ),
     Idle(
         names=("log.message.downconversion.enable",),
-        why="records have one format",
+        why="all records have the same message format",
         dynamic=True,
     ),
     Idle(
         names=("log.cleaner.io.buffer.load.factor",),
-        why="compaction sizes its tables itself",
+        why="compaction computes the size of its tables",
         dynamic=True,
     ),
     Idle(
@@ -95,20 +96,20 @@ IDLE: Final = (
             "log.flush.start.offset.checkpoint.interval.ms", "log.initial.task.delay.ms",
             "log.message.format.version",
         ),
-        why="the journal and its checkpoints replace it",
+        why="the journal and its checkpoints replace this mechanism",
     ),
     Idle(
         names=(
             "remote.log.metadata.", "remote.log.storage.manager.", "rlmm.config.", "rsm.config.",
         ),
-        why="the archive is the store of diskless.storage.url",
+        why="archived segments are stored in the object store of diskless.storage.url",
     ),
 )  # fmt: skip
 _ANY: Final = Kind("text", render)
 
 
 def idle_setting(name: str) -> SettingInfo | None:
-    """Return the declaration of an Apache Kafka setting without effect here; else None."""
+    """Return the declaration of an Apache Kafka setting without effect; None for other names."""
     group = _group(name)
     if group is None:
         return None
@@ -132,7 +133,7 @@ def idle_setting(name: str) -> SettingInfo | None:
 
 
 def may_be_altered(name: str) -> bool:
-    """Return whether AlterConfigs accepts such a setting."""
+    """Return whether `name` is a setting without effect that AlterConfigs accepts."""
     group = _group(name)
     return group is not None and group.dynamic
 

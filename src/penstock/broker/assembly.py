@@ -77,7 +77,10 @@ class Assembly:
         owner: ConnectionOwner,
         on_set_back: Callable[[PenstockError], None],
     ) -> None:
-        """`owner` owns authenticated connections; `on_set_back`: see `DatabaseWatch`."""
+        """`owner` handles authenticated connections.
+
+        `on_set_back` is called if the database was replaced by an older copy (`DatabaseWatch`).
+        """
         self.settings = settings
         self.node_id = settings.node_id
         self.control = control
@@ -122,7 +125,7 @@ class Assembly:
             control=self.control, store=self.store, commits=self.commits, on_set_back=on_set_back
         )
         replicas = self.replicas = self._make_replicas()
-        """Replication; None without a replication listener."""
+        """Replicated partitions of this broker; None without a replication listener."""
         self.partitions = PartitionRegistry(
             node_id=self.node_id,
             store=self.store,
@@ -192,7 +195,8 @@ class Assembly:
         )
         self.peers = Peers(self._peer_address, self.identity.as_client)
         self.marker_peers = Peers(self._peer_address, self.identity.as_client)
-        """Separate connections, because requests to coordinators may wait for markers."""
+        """Connections for transaction markers. They are separate from `peers`, because a request to
+        a coordinator there may wait for markers."""
         self.transactions = TransactionCoordinator(
             settings=self.settings,
             control=self.control,

@@ -12,7 +12,10 @@ from penstock.replication.placement import Replicas
 
 
 def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[int] = ()) -> int:
-    """Return a valid replication factor; raises InvalidReplicationFactor without enough brokers."""
+    """Return `replication_factor` if `brokers` are enough for it; raises InvalidReplicationFactor.
+
+    `excluded` are the ids of brokers that are not in `brokers`; the error message lists them.
+    """
     if replication_factor < 1:
         raise InvalidReplicationFactor(
             f"replication factor {replication_factor}: must be at least 1, or -1 for the default"
@@ -20,10 +23,10 @@ def check_factor(replication_factor: int, brokers: Sized, excluded: Collection[i
     if replication_factor > len(brokers):
         names = ", ".join(map(str, sorted(excluded)))
         why = f"({EXCLUDED_BROKERS}, or broker.roles without {PERSISTENCE})"
-        beside = f" beside {names}, which get no new replicas {why}" if names else ""
+        beside = f"; broker(s) {names} are excluded {why}" if names else ""
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor}: only {len(brokers)} broker(s) are registered"
-            + beside
+            f"replication factor {replication_factor}: only {len(brokers)} broker(s) can get"
+            f" replicas{beside}"
         )
     return replication_factor
 
@@ -59,11 +62,14 @@ def check_assignment(
 def check_roles(
     placed: Sequence[Replicas], image: MetadataImage, holding: Collection[int] = ()
 ) -> None:
-    """Reject new replicas on brokers without the role; raises InvalidReplicaAssignment."""
+    """Reject replicas on brokers without the role `persistence`; raises InvalidReplicaAssignment.
+
+    Brokers in `holding` already have a replica of the partition and are not checked.
+    """
     named = {broker for replicas in placed for broker in replicas}.difference(holding)
     for broker in image.brokers:
         if broker.broker_id in named and PERSISTENCE not in broker.roles:
             raise InvalidReplicaAssignment(
-                f"broker {broker.broker_id} gets no replicas: its broker.roles is"
-                f" {','.join(broker.roles)}, without {PERSISTENCE}"
+                f"broker {broker.broker_id} cannot get replicas: its broker.roles ="
+                f" {','.join(broker.roles)} does not include {PERSISTENCE}"
             )

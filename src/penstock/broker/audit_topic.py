@@ -1,17 +1,18 @@
-"""Audit log sink that writes lines as records of a topic: key principal, value the line.
+"""Audit log sink that writes lines to a topic: a record's key is the principal, its value the line.
 
     offered ─▶ waiting ─▶ sending, one batch ─▶ appended ─▶ the next batch
        │ full: dropped       ▲   │ retriable: the same batch again, by the same producer
        ▼                     └───┤ other errors: by a new producer
     counted                      ▼ at stop, after `STOP_SECONDS`: dropped
 
-Lines are written after the event that they describe, so a broker that is killed loses the waiting
-lines. Each line is written exactly once, unless the topic permanently rejects a batch after
-appending it. The broker's own writes are not audited, except for its login.
+Lines are written after the events that they describe, so a broker that is killed loses the waiting
+lines. Each written line is one record. Duplicates are possible only if a batch was appended
+although the append failed with a permanent error, because a new producer then appends it again. The
+sink's own appends are not audited, except for its login.
 
-The topic is created with the first line, and again after a deletion: one partition,
-`default.replication.factor` replicas, internal, so that only brokers write to it. An existing topic
-is used as it is; each broker writes to one of its partitions.
+The sink creates the topic before the first line, and again after a deletion. The topic has one
+partition and `default.replication.factor` replicas, and only brokers may write to it (`internal`).
+An existing topic is used unchanged; each broker writes to one of its partitions.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ CLIENT_ID: Final = "penstock-audit"
 BATCH_LINES_MAX: Final = 1000
 BATCH_BYTES_MAX: Final = 1 << 20
 APPEND_TIMEOUT_MS: Final = 30_000
-"""Timeout of one append before a pause."""
+"""Timeout of one append, after which the sink pauses and retries."""
 STOP_SECONDS: Final = 5.0
-"""Longest time that a stopping broker writes waiting lines."""
+"""Time limit for a stopping broker to write waiting lines."""
 _RECORD_BYTES: Final = 64
 """Upper bound of a record's bytes besides key and value."""
 _BACKOFF: Final = Backoff(first_ms=100, ceiling_ms=30_000, steady=0.5)
@@ -56,12 +57,12 @@ Place = Callable[[], Awaitable[tuple[int, int]]]
 
 
 class AuditTopic:
-    """A `LineSink` of one broker. Belongs to the event-loop thread."""
+    """Audit log sink (`LineSink`) of one broker. Belongs to the event-loop thread."""
 
     name = "topic"
 
     def __init__(self, topic: str, *, lines_max: int) -> None:
-        """Buffer up to `lines_max` lines for a topic until `start`."""
+        """Queue up to `lines_max` lines for a topic; `start` begins to write them."""
         self._topic = topic
         self._lines_max = lines_max
         self._waiting: deque[Line] = deque()
@@ -182,7 +183,7 @@ class AuditTopic:
 
 
 def encoded(lines: Sequence[Line], producer: ProducerIdentity, sequence: int) -> list[EncodedBatch]:
-    """Encode lines as records, deterministically."""
+    """Encode lines as record batches; equal arguments return equal bytes."""
     import pyarrow as pa
 
     from penstock.records.columnar import encode_batches

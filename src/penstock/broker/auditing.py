@@ -1,7 +1,8 @@
 """Audit log of Kafka requests: records every rejected request and every request that changes state.
 
-The table of API keys defines changes: create, delete, alter, alter configs. A line contains the
-names in the request and the errors of its answer, but no values, which may be secrets.
+A request changes state if the table of API keys requires create, delete, alter or alter_configs for
+it. A line contains the names in the request and the errors in its response. It contains no values,
+because values may be secrets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def _is_change(check: Check) -> bool:
-    """Return whether a check marks a change. Metadata's check for create does not."""
+    """Return whether an API with this check changes state.
+
+    Metadata, the only API with the scope `asked` for create, is not audited as a change.
+    """
     if check.operation == "create":
         return check.scope != "asked"
     return check.operation in ("delete", "alter", "alter_configs")
@@ -34,7 +38,8 @@ NAMES: Final = (
     "name", "topic", "topic_id", "group_id", "transactional_id", "resource_name", "entity_type",
     "entity_name", "principal",
 )  # fmt: skip
-"""Request fields that are names. An element with several, such as an ACL, is named by all."""
+"""Request fields that are names. An element with several of them, such as an ACL, is audited under
+all of its names, joined by spaces."""
 
 
 class RequestAudit:
@@ -48,7 +53,10 @@ class RequestAudit:
         self._record(_event(context, "denial", "denied", names, str(refused[0]), kind))
 
     def changed(self, context: RequestContext, request: Any, answer: Any) -> None:
-        """Record a request of `CHANGES` that was answered and not refused entirely."""
+        """Record an answered request of `CHANGES`.
+
+        Nothing is recorded if all of its errors are denials, which `refused` records.
+        """
         if getattr(request, "validate_only", False):
             return
         errors = sorted(set(_errors(answer)))
@@ -58,7 +66,10 @@ class RequestAudit:
         self._record(_event(context, "change", outcome, named(request), ", ".join(errors)))
 
     def failed(self, context: RequestContext, request: Any, error: Exception) -> None:
-        """Record a request of `CHANGES` that failed; `refused` records authorisation failures."""
+        """Record a request of `CHANGES` that failed with `error`.
+
+        Nothing is recorded for AuthorisationFailed, which `refused` records.
+        """
         if isinstance(error, AuthorisationFailed) or getattr(request, "validate_only", False):
             return
         code = getattr(error, "code", "unknown_server_error")

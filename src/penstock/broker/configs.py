@@ -1,7 +1,10 @@
-"""Configurations by level: topic over broker over cluster over file over default.
+"""Configurations of topics and brokers, merged from several levels.
 
-A topic's value comes from the first level that sets it. DescribeConfigs returns the chain as
-synonyms; `TOPIC_SYNONYMS` maps topic names to broker names (`log.` prefixes) and their units.
+The levels are, in order of precedence: the topic's own configurations, dynamic configurations of
+the broker, dynamic configurations of all brokers, the configuration file, and defaults. The first
+level that sets a configuration decides. DescribeConfigs returns the values of all levels as
+synonyms. `TOPIC_SYNONYMS` maps each topic configuration to the broker's (`retention.bytes` to
+`log.retention.bytes`).
 
 Source: Kafka's `ConfigHelper`, `ServerTopicConfigSynonyms`, `ConfigAdminManager`; KIP-226, KIP-339,
 KIP-569.
@@ -42,7 +45,7 @@ from penstock.storage.config import LogConfig
 
 
 class ConfigSource(IntEnum):
-    """Source of a value, numbered as in DescribeConfigs."""
+    """Level that a value comes from, numbered as in DescribeConfigs."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -101,7 +104,11 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class Levels(Struct, frozen=True, kw_only=True):
-    """Levels below the topic. `file` holds settings objects, the broker's own first."""
+    """Levels below a topic's own configurations.
+
+    `file` holds the settings objects of the configuration file, `BrokerSettings` first. `cluster`
+    and `broker` hold dynamic values by name, of all brokers and of this broker.
+    """
 
     file: tuple[Any, ...]
     cluster: Mapping[str, str]
@@ -120,12 +127,14 @@ def _synonyms() -> dict[str, tuple[tuple[str, int], ...]]:
 
 
 TOPIC_SYNONYMS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = _synonyms()
-"""Broker names and unit factors by the topic's name, in order of precedence."""
+"""Broker configurations by topic configuration, in order of precedence. Each has the factor that
+converts its value to the unit of the topic configuration."""
 
 DYNAMIC_BROKER_NAMES: Final = frozenset(
     {EXCLUDED_BROKERS, *(info.name for info in describe(TopicDefaults))}
 )
-"""Broker configurations that AlterConfigs may change: defaults of new topics, read per image."""
+"""Broker configurations that AlterConfigs may change: the defaults of topics, and the brokers that
+get no new replicas."""
 
 _SECRET_WORDS: Final = ("password", "secret")
 
@@ -180,7 +189,7 @@ def _declared(levels: Levels) -> Iterator[SettingInfo]:
 def describe_cluster_defaults(
     levels: Levels, names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Return the dynamic values of all brokers, described by the empty broker name."""
+    """Return the dynamic configurations of all brokers, which the empty broker name selects."""
     selected = None if names is None else set(names)
     return [
         _broker_entry(
@@ -197,7 +206,7 @@ def _broker_info(name: str) -> SettingInfo | None:
 
 
 def _inherited(levels: Levels) -> Iterator[tuple[str, str]]:
-    """Return a topic's values from the broker, in the topic's names and units."""
+    """Yield the values that topics inherit from the broker, with the topic's names and units."""
     for name, chain in TOPIC_SYNONYMS.items():
         for broker_name, factor in chain:
             value = next((s.value for s in _broker_synonyms(levels, broker_name)), None)
@@ -207,12 +216,12 @@ def _inherited(levels: Levels) -> Iterator[tuple[str, str]]:
 
 
 def _scaled(value: str, factor: int) -> str:
-    """Convert a time to the unit of the topic's name; negative values are unlimited in any unit."""
+    """Return `value` times `factor`; a negative value means unlimited in every unit."""
     return value if factor == 1 or value.startswith("-") else str(int(value) * factor)
 
 
 def _broker_synonyms(levels: Levels, name: str) -> Iterator[ConfigSynonym]:
-    """Return the values of a broker setting, highest precedence first."""
+    """Yield the values of a broker setting on all levels, highest precedence first."""
     for values, source in (
         (levels.broker, ConfigSource.DYNAMIC_BROKER),
         (levels.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -291,8 +300,8 @@ def check_topic_configs(
     """Return a topic's configurations if all are known and within their bounds.
 
     Raises:
-        InvalidConfig: an unknown name, a value out of its bounds, or one whose missing effect
-            would mislead the caller. The message has topic, configuration, rule and value.
+        InvalidConfig: a name is unknown, or a value is missing, of the wrong type or out of
+            bounds. The message names the topic, the configuration, the rule and the value.
     """
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
@@ -307,7 +316,12 @@ def check_topic_configs(
 
 
 def check_broker_configs(configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return dynamic broker configurations if valid; raises BadRequest, InvalidConfig."""
+    """Return `configs` if all are valid dynamic broker configurations.
+
+    Raises:
+        BadRequest: a setting cannot be changed while the broker runs.
+        InvalidConfig: a name is unknown, or a value is missing or invalid.
+    """
     infos = by_name(BrokerSettings)
     given: dict[str, str] = {}
     for name, value in configs.items():
@@ -361,7 +375,11 @@ def apply_topic_changes(
 def apply_broker_changes(
     levels: Levels, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """Return a broker's or the cluster's dynamic configurations; see `apply_topic_changes`."""
+    """Return dynamic configurations of a broker or of all brokers after `changes`.
+
+    Raises:
+        BadRequest, InvalidConfig: as `apply_changes`.
+    """
     below = {
         change.name: next((s.value for s in _broker_synonyms(levels, change.name)), "")
         for change in changes
@@ -375,7 +393,14 @@ def apply_changes(
     current: Mapping[str, str],
     changes: Sequence[Change],
 ) -> dict[str, str | None]:
-    """Return configurations after `changes`; unset lists grow from their values in `below`."""
+    """Return the configurations `current` after `changes`.
+
+    APPEND and SUBTRACT start from the value in `below`, the next level, if `current` has none.
+
+    Raises:
+        BadRequest: a configuration is given twice, or a change lacks its value.
+        InvalidConfig: APPEND or SUBTRACT is used on a configuration that is not a list.
+    """
     check_unique(change.name for change in changes)
     result: dict[str, str | None] = dict(current)
     for change in changes:
@@ -396,7 +421,7 @@ def apply_changes(
 def _changed_list(info: SettingInfo | None, change: Change, old: str) -> str:
     if info is None or info.type_name != "list":
         raise InvalidConfig(
-            f"configuration {change.name}: {change.operation.name} works on lists only"
+            f"configuration {change.name}: {change.operation.name} is allowed for lists only"
         )
     words = [word for word in old.split(",") if word]
     given = [word.strip() for word in (change.value or "").split(",") if word.strip()]

@@ -1,15 +1,21 @@
 """Client connection: parses frames and writes responses in order and within bounds.
 
-Receiving. All connections of a loop share one scratch buffer, because the loop fills it and passes
-it on in one step. Complete frames are handled in it; a Produce frame is copied first, since storage
-may retain views of it. An incomplete frame gets its own buffer, into which the rest is received.
+Receiving. All connections of an event loop share one scratch buffer, because the loop fills it and
+passes it on in one step. Handlers read complete frames in this buffer. A Produce frame is copied
+first, since storage may retain views of it. An incomplete frame gets its own buffer, which also
+receives the rest of the frame.
 
-Order. Responses leave in the order of the requests. Later requests of the connection wait unread
-while an `async` handler runs; Produce and Fetch run concurrently, up to `queued.max.requests`.
+Order. Responses leave in the order of the requests. While an `async` handler runs, later requests
+of the connection are not read. Produce and Fetch run concurrently, up to `queued.max.requests`.
 
-Back-pressure. Reading pauses while too many requests are in flight, the client does not read its
-responses, an `async` handler runs, quotas throttle the client, or all connections together hold too
-much received memory. The scratch buffer bounds what was received but not yet handled.
+Back-pressure. Reading from a connection pauses for each of these reasons:
+
+- too many of its requests are in flight, or an `async` handler runs;
+- the client does not read its responses;
+- quotas throttle the client;
+- the received frames of all connections use too much memory.
+
+A paused connection holds at most one scratch buffer of received bytes that are not handled yet.
 """
 
 from __future__ import annotations
@@ -35,17 +41,16 @@ if TYPE_CHECKING:
     from penstock.wire.kafka.apis import Api
 
 SMALL_FRAME_BYTES: Final = 64 << 10
-"""Largest frame that is copied from the shared buffer; a larger one that arrives in parts is
-received into its own buffer."""
+"""Largest frame that gets newly allocated memory; larger ones get a buffer of the receive pool."""
 RECEIVE_BYTES_MAX: Final = 256 << 10
-"""Bytes of a large frame received in one step. Between two steps the total limit is checked, and
-above 4 MiB other connections are served."""
+"""Largest part of an incomplete frame that is received in one step. After each step the memory
+limit of all connections is checked. Frames above 4 MiB let other connections run between steps."""
 JOIN_BYTES: Final = 128 << 10
 """Largest response that is joined into one write; larger ones are written in pieces."""
 WRITE_HIGH_WATER_BYTES: Final = 1 << 20
 """Unsent response bytes of a connection above which its requests are not read."""
 FRAME_GRACE_SECONDS: Final = 5.0
-"""Time limit for a frame to arrive, plus its size divided by the rate below."""
+"""Time limit for a frame to arrive, to which its size divided by the rate below is added."""
 FRAME_BYTES_PER_SECOND_MIN: Final = 64 << 10
 
 logger = logging.getLogger(__name__)
@@ -53,14 +58,14 @@ logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct(">i")
 _PRODUCE_KEY = b"\0\0"
 WAITING_APIS: Final = frozenset({BY_NAME["JoinGroup"].key, BY_NAME["SyncGroup"].key})
-"""Requests that wait for other members of their group."""
+"""API keys of requests whose handlers wait for other members of the group."""
 
 Buffer = bytes | bytearray | memoryview
 Buffers = Sequence[Buffer]
 
 
 class Expiring(Protocol):
-    """Request that waits until its records are replicated or stored."""
+    """Request that waits until its records are replicated or stored, at most until `deadline`."""
 
     deadline: float
 
@@ -68,11 +73,12 @@ class Expiring(Protocol):
 
 
 class RequestContext:
-    """Request from its frame to its response.
+    """State of one request, from the arrival of its frame to its response.
 
-    `started` is monotonic seconds. `abandon` is called if the peer disconnects before the response.
-    `rights` are the caller's permissions, `granted` the changes to the response for refused
-    elements (`access.Granted`), `refused` the errors to audit.
+    `started` is the arrival in monotonic seconds. `abandon` is called if the client disconnects
+    before the response. `rights` are the caller's permissions. `granted` are the changes to the
+    response for elements that the caller may not use (`access.Granted`). `refused` are the
+    authorisation errors to audit.
     """
 
     __slots__ = (
@@ -104,7 +110,7 @@ class RequestContext:
         self.abandon: Callable[[], None] | None = None
 
     def reply(self, buffers: Buffers) -> None:
-        """Respond with a whole frame in pieces, after all earlier responses have left."""
+        """Send a whole response frame, given in pieces, after all earlier responses."""
         self.answer = buffers
         self.connection.answered(self)
 
@@ -113,19 +119,19 @@ class RequestContext:
         return self.connection.client_host
 
     def authorise(self, operation: str, resource_type: str, name: str) -> None:
-        """Raise AuthorisationFailed, and record it for the audit, if an operation is forbidden."""
+        """Raise AuthorisationFailed if the caller may not do this; the audit log records it."""
         if not self.rights.allows(operation, resource_type, name):
             raise self.refusal(operation, resource_type, name)
 
     def refusal(self, operation: str, resource_type: str, name: str) -> AuthorisationFailed:
-        """Return the error of a forbidden operation, and record it for the audit."""
+        """Return the error for a forbidden operation; the audit log records it."""
         error = refusal(operation, resource_type, name, self.connection.principal)
         self.refused.append(error)
         return error
 
 
 class ConnectionOwner(Protocol):
-    """Interface that a connection uses of its server."""
+    """Interface through which a connection calls its server or its authentication service."""
 
     scratch: memoryview
     pool: ReceivePool
@@ -154,14 +160,14 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.principal = ANONYMOUS
         self.authentication: Authentication | None = None
-        """State of the authentication, if the listener requires one."""
+        """State of the SASL authentication; None on a connection without SASL."""
         self.client_host = ""
         self.client_port = 0
         self.software = ("unknown", "unknown")
         """Name and version of the client's software, from its ApiVersions request."""
         self.last_request = 0.0
         self.fetch_errors: Mapping[tuple[bytes, int], tuple[int, int, int]] = {}
-        """Errors already reported to fetches without a session (`fetch.sessions.Reported`)."""
+        """Errors in the last Fetch response without a session (`fetch.sessions.Reported`)."""
         self._transport: Any = None
         self._pending: deque[RequestContext] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -193,16 +199,16 @@ class Connection(asyncio.BufferedProtocol):
             transport.close()
 
     def enter(self, owner: ConnectionOwner) -> None:
-        """Change the owner of the connection from the next request on."""
+        """Pass the next and all later requests of this connection to `owner`."""
         self._owner = owner
 
     def peer_certificate(self) -> bytes | None:
-        """Return the peer's verified TLS certificate (DER)."""
+        """Return the client's verified TLS certificate in DER form; None without one."""
         encrypted = self._transport.get_extra_info("ssl_object")
         return None if encrypted is None else encrypted.getpeercert(binary_form=True)
 
     def size_buffers(self, send_bytes: int, receive_bytes: int) -> None:
-        """Set the sizes of the kernel's buffers; negative sizes leave them unchanged."""
+        """Set the sizes of the socket's kernel buffers; a negative size changes nothing."""
         opened = self._transport.get_extra_info("socket")
         for option, size in ((socket.SO_SNDBUF, send_bytes), (socket.SO_RCVBUF, receive_bytes)):
             if opened is not None and size >= 0:
@@ -360,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def mute(self, seconds: float) -> None:
-        """Stop reading for this many seconds; the latest end of several mutes applies."""
+        """Stop reading for `seconds`. Of several mutes, the one that ends last applies."""
         if self._closing or seconds <= 0:
             return
         loop = asyncio.get_running_loop()
@@ -420,7 +426,7 @@ class Connection(asyncio.BufferedProtocol):
             self._drain()
 
     def waits_for(self, task: asyncio.Task[None]) -> None:
-        """Delay later requests until an `async` handler has ended."""
+        """Read no later requests until `task`, which runs an `async` handler, has ended."""
         self._task = task
         self._held = True
         task.add_done_callback(self._task_done)
@@ -431,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def answered(self, request: RequestContext) -> None:
-        """Write a response that is ready, and those queued behind it."""
+        """Write the response of `request`, and later ready ones, if no earlier one is missing."""
         pending = self._pending
         if pending and pending[0] is request:
             self._drain()
@@ -478,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._closing
 
     def overdue(self, now: float, idle_seconds: float) -> str | None:
-        """Return the reason to close the connection for its slowness, or None."""
+        """Return the reason to close the connection because it is slow or idle; else None."""
         partial = self._frame is not None or self._head_filled
         if partial and self._reading and now > self._frame_deadline:
             return "a frame took too long to arrive"
@@ -488,7 +494,7 @@ class Connection(asyncio.BufferedProtocol):
         return None
 
     def close(self, reason: str) -> None:
-        """Close after pending writes have left; read nothing more."""
+        """Read nothing more, drop pending requests, and close after pending writes have left."""
         if self._closing:
             return
         self._closing = True
@@ -501,7 +507,10 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def cancel_handler(self, *, waiting_only: bool = False) -> None:
-        """Cancel the `async` handler, with `waiting_only` only if it waits for clients."""
+        """Cancel the running `async` handler.
+
+        With `waiting_only`, cancel it only if it waits for other members of a group.
+        """
         if self._task is None:
             return
         if not waiting_only or (self._pending and self._pending[-1].api.key in WAITING_APIS):

@@ -1,9 +1,10 @@
-"""Resigns leadership of partitions whose quorum this broker cannot reach. No I/O.
+"""Core that resigns leadership of partitions whose acknowledgement quorum this broker cannot reach.
 
-A leader that reaches fewer replicas than must acknowledge rejects writes, and keeps leadership
-while it is registered. After `patience_seconds` it therefore hands leadership to the next live
-replica of the list, cyclically; a replica without a quorum does the same. It does not resign where
-too few live replicas would remain without this broker.
+A leader without a quorum of reachable replicas rejects writes, but keeps leadership while its
+broker is registered. It therefore resigns after `patience_seconds`. Its successor is the next live
+replica in the partition's list of replicas, after the last one the first. A successor without a
+quorum resigns in the same way. A leader does not resign if the live replicas without it are fewer
+than a quorum.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class CutOff:
-    """Partitions with lost quorums. `patience_seconds` is the wait before a resignation."""
+    """Partitions whose quorum this broker cannot reach, and when it was first missing.
+
+    `patience_seconds` is the time without a quorum before a resignation.
+    """
 
     def __init__(self, node_id: int, patience_seconds: float) -> None:
         self._node_id = node_id
@@ -37,7 +41,10 @@ class CutOff:
         live: Container[int],
         row_of: Callable[[ReplicatedLog], PartitionRow | None],
     ) -> dict[ReplicatedLog, Resignation]:
-        """Return due resignations, one call's worth. `now` is monotonic seconds."""
+        """Return the resignations that are due, as many as one call of the control plane takes.
+
+        `now` is monotonic seconds; `live` are the ids of live brokers.
+        """
         before, self._since = self._since, {}
         found: dict[ReplicatedLog, Resignation] = {}
         for log in logs:
@@ -53,7 +60,7 @@ class CutOff:
         return found
 
     def _successor(self, log: ReplicatedLog, row: PartitionRow, live: Container[int]) -> int | None:
-        """Return the broker that should lead instead; None to keep leading."""
+        """Return the broker that should lead instead of this one; None to keep leading."""
         leading, own = log.leading, self._node_id
         if row.leader != own or leading is None or leading.core.phase is Phase.STOPPED:
             return None

@@ -1,12 +1,13 @@
-"""Diskless topics, and the broker that a client is sent to for their partitions.
+"""Diskless topics: their configurations, and the brokers that clients see as leaders.
 
-A topic is diskless if its own `diskless.enable` is set, at creation or later (`migration`).
-`log.diskless.enable` only sets the value of new topics.
+A topic is diskless if its own `diskless.enable` is true, from its creation or later (`migration`).
+The broker setting `log.diskless.enable` is only the default for new topics.
 
 Every broker serves every diskless partition, so metadata may name any of them as leader. A client
-with `diskless_az=<rack>` in its client id is sent to a broker of its rack. Rendezvous hashing
-(`replication/placement.py`) sends a partition to the same broker of a rack, which caches its newest
-objects. A consumer with `client.rack` gets the broker of its rack as preferred read replica.
+with `diskless_az=<rack>` in its client id gets leaders in that rack. Rendezvous hashing
+(`replication/placement.py`) chooses the same broker of a rack for all requests to a partition, so
+that this broker caches the partition's newest objects. A consumer with `client.rack` gets the
+broker of its rack as preferred read replica.
 
 Source: Inkless (`diskless_az`, `InklessTopicMetadataTransformer`); KIP-392.
 """
@@ -45,27 +46,31 @@ def configs_of_new(
 
 
 def check_local(name: str, configs: Mapping[str, str]) -> None:
-    """Reject a new diskless topic without an object store; raises InvalidConfig."""
+    """Reject diskless topics, because this cluster has no object store; raises InvalidConfig."""
     if configs.get(DISKLESS_CONFIG) == "true":
         raise InvalidConfig(
             f"topic {name!r}: {DISKLESS_CONFIG} = true needs an object store that all brokers"
-            " share, and diskless.storage.url is not set"
+            " share, but diskless.storage.url is not set"
         )
 
 
 def kept(changed: Mapping[str, str | None], current: Mapping[str, str]) -> dict[str, str | None]:
-    """Return a new configuration that retains the topic's `diskless.enable` if it names none."""
+    """Return `changed`, with the current `diskless.enable` if `changed` does not contain it."""
     if DISKLESS_CONFIG in current and DISKLESS_CONFIG not in changed:
         return {**changed, DISKLESS_CONFIG: current[DISKLESS_CONFIG]}
     return dict(changed)
 
 
 def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig) -> dict[str, str]:
-    """Return the configurations of a changed topic; raises InvalidConfig."""
+    """Return the configurations to store for a changed topic.
+
+    Raises:
+        InvalidConfig: the change would delete the `diskless.enable` of a diskless topic.
+    """
     if is_diskless(topic) and DISKLESS_CONFIG not in configs:
         raise InvalidConfig(
-            f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted; set it to"
-            " false, and its records are copied to brokers"
+            f"topic {topic.name!r} is diskless: {DISKLESS_CONFIG} cannot be deleted. Set it to"
+            " false to copy the topic's records to brokers"
         )
     if DISKLESS_CONFIG in configs:
         return {**configs, DISKLESS_CONFIG: "true" if effective.diskless_enable else "false"}
@@ -76,7 +81,7 @@ def check_change(topic: Topic, configs: Mapping[str, str], effective: LogConfig)
 
 
 def rack_of(client_id: str | None, image: MetadataImage) -> str:
-    """Return the rack that a client id names if a broker has it; else an empty string."""
+    """Return the rack in a client id (`diskless_az=<rack>`); empty if no broker is in it."""
     if client_id is None or "diskless_az=" not in client_id:
         return ""
     found = RACK_IN_CLIENT_ID.search(client_id)
@@ -85,12 +90,12 @@ def rack_of(client_id: str | None, image: MetadataImage) -> str:
 
 
 class Placement:
-    """Leaders of diskless partitions for clients of one rack, by one image."""
+    """Choice of the leaders of diskless partitions for clients of one rack."""
 
     __slots__ = ("_brokers", "_hashes", "_racks")
 
     def __init__(self, brokers: Sequence[Broker], rack: str) -> None:
-        """Place partitions for a client's `rack`; empty for any."""
+        """Choose among those `brokers` that are in `rack`, or among all if none is."""
         near = [broker for broker in brokers if rack and broker.rack == rack]
         self._brokers = [broker.broker_id for broker in near or brokers]
         racks: dict[str, list[int]] = {}
@@ -110,7 +115,7 @@ class Placement:
         return (leader, *others)
 
     def partitions(self, topic: Topic) -> tuple[Partition, ...]:
-        """Return the partitions of a diskless topic for a client, all in sync."""
+        """Return a diskless topic's partitions as metadata shows them: all replicas in sync."""
         shown = []
         for index, partition in enumerate(topic.partitions):
             replicas = self.replicas(topic.topic_id, index)
@@ -133,7 +138,10 @@ class Placement:
 
 
 def preferred(image: MetadataImage, rack: str, node_id: int, key: tuple[UUID, int]) -> int:
-    """Return the broker from which a rack's consumer should read; -1 for this broker."""
+    """Return the broker from which a consumer in `rack` should read; -1 for this broker.
+
+    `key` is the topic id and the partition. `node_id` is this broker.
+    """
     own = image.broker(node_id)
     if own is not None and own.rack == rack:
         return -1

@@ -1,42 +1,43 @@
-"""Dispatcher that routes request frames to handlers, and encodes their answers and errors.
+"""Dispatcher that passes requests to their handlers, and encodes the responses and errors.
 
 The contract of a handler
 -------------------------
-`broker/handlers/table.py` has the table of handlers, and constructs the class of a module at the
-first request of one of its APIs. A handler is a method of such a class:
+`broker/handlers/table.py` has the table of handlers. Each module of `handlers/` has a class, which
+is constructed at the first request of one of its APIs. A handler is a method of this class:
 
     def handler(self, context: RequestContext, request: Any) -> Answer
     async def handler(self, context: RequestContext, request: Any) -> Answer
 
 - `context` (`broker/connection.py`) has `api`, `version`, `client_id`, `client_host`, `connection`.
-- `request` is kio's dataclass of that API and version, read by the guarded decoder. Fields
-  that the version lacks are absent: `getattr(request, "name", default)`. Durations are
-  `timedelta` (`wire.kafka.primitives.milliseconds` turns them into an int), a zero UUID is None.
-- `Answer` is a plain mapping by kio's field names of the *response*, nested likewise:
+- `request` is kio's dataclass for that API and version, read by `wire/kafka/decoder.py`. Fields
+  that the version lacks are absent: `getattr(request, "name", default)`. Durations are `timedelta`
+  (`wire.kafka.primitives.milliseconds` converts them to an int). A zero UUID is None.
+- `Answer` is a mapping of kio's field names of the *response*, nested like the response:
   `{"throttle_time": 0, "topics": [{"name": "a", "error_code": 3, "partitions": []}]}`.
-  It need not know the version: fields that the version lacks are ignored, fields left out take
-  the schema's default (`error_code` and `throttle_time`: 0, nullable ones: null). Durations and
+  One mapping serves all versions: fields that the version lacks are ignored, missing fields take
+  the schema's default (`error_code` and `throttle_time`: 0, nullable fields: null). Durations and
   times are ints in ms, error codes ints or kio's ErrorCode, UUIDs are `UUID`, 16 bytes or None.
-  A handler may also return `bytes`: the response body, already encoded for this version; or a list
-  of buffers with records, which together are the body and begin with the throttle time.
+  A handler may also return `bytes`, the response body encoded for this version. A response with
+  records is a list of buffers, which together are the body and begin with the throttle time.
 - `broker/access.py` applies the `whole`, `each` and `listed` checks of the table of API keys before
-  the handler runs; `request` contains what is granted. For `asked` rows the handler calls
-  `context.rights`.
-- Errors: raise a `PenstockError` to fail the whole request; the dispatcher answers in the
-  response's own shape, with the error at its top level or, where it has none, on every topic,
-  partition, group or resource that the request names (`broker/error_answers.py`). Errors of one
-  element are part of the answer: `error_of(exception)` in `broker/errors.py` gives
-  `(number, message)`. Other exceptions are logged and become UNKNOWN_SERVER_ERROR.
-- A plain function must not block. An `async` handler delays later requests of its connection, as
-  in Kafka, and may wait. It finishes even if the connection is lost (`context.connection.closing`),
-  and is cancelled `shutdown.timeout.ms` after the broker begins to stop. Handlers of `SIDE_BY_SIDE`
-  delay nothing, so that a lost connection is noticed; they end by themselves when the broker stops.
+  the handler runs, so `request` contains only permitted elements. For checks with the scope
+  `asked` the handler calls `context.rights`.
+- Errors: a `PenstockError` fails the whole request. The response then has the error at its top
+  level. A response without a top-level error code has it on every topic, partition, group or
+  resource of the request (`broker/error_answers.py`). The answer itself contains errors of single
+  elements: `error_of(exception)` in `broker/errors.py` returns their `(number, message)`. Other
+  exceptions are logged and become UNKNOWN_SERVER_ERROR.
+- A plain function must not block. An `async` handler may wait. It delays later requests of its
+  connection, as in Kafka. It finishes even if the connection is lost (`context.connection.closing`)
+  and is cancelled `shutdown.timeout.ms` after the broker begins to stop. Handlers of the APIs in
+  `SIDE_BY_SIDE` do not delay later requests, so that their connection keeps reading and detects
+  a disconnection. They end without a cancellation when the broker stops.
 
-Produce and Fetch (`HOT`) have codecs of their own, and their handlers another signature:
+Produce and Fetch (`HOT`) have codecs of their own, and their handlers have a different signature:
 
     def handler(self, context, frame: memoryview, offset: int, lease: Lease | None) -> None
 
-They call `context.reply(buffers)` with the whole frame, now or later, or set
+They call `context.reply(buffers)` with the whole response frame, during the call or later, or set
 `context.no_answer` (acks=0). `frame` is only valid during the call unless they retain `lease`.
 """
 
@@ -92,7 +93,7 @@ class Dispatcher:
         partitions: PartitionRegistry,
         audit: Audit = NO_AUDIT,
     ) -> None:
-        """Route to the handlers of a table; `authoriser` checks each request first."""
+        """Pass requests to the handlers in `table` after `authoriser` has checked them."""
         self._table = table
         self._rights = authoriser.rights
         self._asks = authoriser.refuses
@@ -117,7 +118,11 @@ class Dispatcher:
     def request(
         self, connection: Connection, frame: memoryview, lease: Lease | None
     ) -> RequestContext:
-        """Handle one frame without its length; raises MalformedRequest for unreadable headers."""
+        """Handle one frame, given without its length.
+
+        Raises:
+            MalformedRequest: the request header is invalid, or its API key is unknown.
+        """
         header = read_request_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
@@ -240,7 +245,7 @@ class Dispatcher:
         return throttled(context.version, answer, throttle_ms) if is_metadata else answer
 
     def fail(self, context: RequestContext, request: Any, error: Exception) -> None:
-        """Respond with an error in the shape of the API's response, or close the connection."""
+        """Respond with `error` in the format of the API; if that fails, close the connection."""
         if not isinstance(error, PenstockError):
             logger.error(
                 "%s v%d from %s failed",
@@ -270,7 +275,11 @@ class Dispatcher:
         return None if found is None else found.topic.name
 
     def _refuse_version(self, context: RequestContext, frame: memoryview, offset: int) -> None:
-        """Respond in a version that the client can read: KIP-511, or the nearest supported one."""
+        """Reject a request of an unsupported version, in a version that the client can read.
+
+        That is version 0 for ApiVersions (KIP-511), else the supported version nearest to the
+        requested one. Old versions of Produce are rejected in their own format.
+        """
         api, asked = context.api, context.version
         error = UnsupportedVersion(
             f"{api.name} version {asked} is not supported, only {api.served_from} to {api.maximum}"

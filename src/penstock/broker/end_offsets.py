@@ -1,4 +1,4 @@
-"""End offsets of partitions for consumers; those of other leaders by concurrent ListOffsets."""
+"""End offsets of partitions, from this broker or by ListOffsets requests to other leaders."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS: Final = 3.0
-"""Timeout of ListOffsets to other leaders; unanswered end offsets are unknown."""
+"""Timeout of ListOffsets requests to other leaders. Without a response the offset is unknown."""
 
 RECENT_SECONDS: Final = 15.0
-"""Age up to which `recent` returns earlier answers of other leaders, failures included."""
+"""Age up to which `recent` reuses the responses of other leaders, and missing responses."""
 
 
 class EndOffsets:
-    """Look-up of end offsets, here and at other brokers. Belongs to the event loop."""
+    """Look-up of end offsets at this broker and other leaders. Belongs to the event loop."""
 
     def __init__(
         self, node_id: int, cluster: ClusterMetadata, partitions: PartitionRegistry, peers: Peers
@@ -44,7 +44,7 @@ class EndOffsets:
     async def recent(
         self, topic_partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Return end offsets; those of other leaders are up to `RECENT_SECONDS` old."""
+        """Return the known end offsets; those from other leaders may be `RECENT_SECONDS` old."""
         requested = frozenset(topic_partitions)
         elsewhere = frozenset(self._elsewhere(requested))
         now = asyncio.get_running_loop().time()
@@ -58,7 +58,7 @@ class EndOffsets:
         }
 
     async def of(self, topic_partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return end offsets, without those that no leader reports in time."""
+        """Return the end offsets, without those that no leader returns in `ASK_SECONDS`."""
         requested = frozenset(topic_partitions)
         found = self._here(requested)
         led: dict[int, list[TopicPartition]] = {}
@@ -75,7 +75,7 @@ class EndOffsets:
         return {topic_partition: end for topic_partition, end in ends if end is not None}
 
     def _elsewhere(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the leaders of the partitions whose end offsets only other brokers have."""
+        """Return the leader of each partition whose end offset this broker does not have."""
         leaders = [
             (topic_partition, self._leader(topic_partition))
             for topic_partition in topic_partitions

@@ -1,8 +1,8 @@
-"""Error responses in the shape of any API's response, built from the schemas.
+"""Error responses of all APIs, built from the response schemas.
 
-A struct with an `error_code` gets the error and empty arrays; an array whose elements carry error
-codes gets one element for each element of the corresponding request array, with the fields that
-both share by name.
+A response struct with an `error_code` gets the error and empty arrays. In a struct without one, the
+arrays whose elements have error codes are filled. Such an array gets an element with the error for
+each element of the corresponding request array. Fields with the same name are copied from there.
 
 Source: the `getErrorResponse` methods of Kafka's `org.apache.kafka.common.requests`.
 """
@@ -19,20 +19,20 @@ from penstock.wire.kafka.schema import MISSING, Field, Struct, load_struct
 
 _NUMBERS: Final = frozenset({"int32", "int64"})
 _EVERYWHERE: Final = ("ElectLeaders",)
-"""APIs whose elements also carry the error of the whole, because Kafka's clients ignore the top
-one."""
+"""APIs whose response elements get the error in addition to the top level, because Kafka's clients
+ignore the top-level error."""
 _USERS: Final = {"deletions", "upsertions"}
 _CODES: Final = ("error_code", "partition_error_code")
 _TEXT_NAMES: Final = ("name", "key", "topic", "group_id", "transactional_id")
-"""Response fields that receive the text of a request element that is a text."""
+"""Response fields that receive a request element if the element is a string."""
 _PARTITION_NAMES: Final = ("partition_index", "partition", "index", "partition_id")
 _NAMES_OF: Final = {**dict.fromkeys(_PARTITION_NAMES, _PARTITION_NAMES), "user": ("name",)}
-"""Request names of a response field, where they differ."""
+"""Names of the corresponding request fields, by response field, if the names differ."""
 _ZERO: Final[dict[str, Any]] = {"string": "", "bytes": b"", "records": b"", "uuid": None}
 
 
 def error_answer(api: Api, version: int, request: Any, number: int, message: str) -> dict[str, Any]:
-    """Return the response to a failed request; `request` is None if it was unreadable."""
+    """Return the response to a failed request. `request` is None if it could not be decoded."""
     schema = load_struct(api.name, version, "response")
     return _fill(schema, request, number, message, everywhere=api.name in _EVERYWHERE)
 
@@ -40,14 +40,14 @@ def error_answer(api: Api, version: int, request: Any, number: int, message: str
 def element_answers(
     api: Api, version: int, elements: Sequence[Any], number: int, message: str
 ) -> tuple[str, list[dict[str, Any]]]:
-    """Return the name of the response's array of errors, and the answers of failed elements."""
+    """Return the name of the response array with error codes, and its elements for `elements`."""
     schema = load_struct(api.name, version, "response")
     for field in schema.fields:
         if field.array and field.struct is not None and _carries_error(field.struct):
             return field.name, [
                 _fill(field.struct, element, number, message) for element in elements
             ]
-    raise BugError(f"the response of {api.name} version {version} has no errors of elements")
+    raise BugError(f"the response of {api.name} version {version} has no array with error codes")
 
 
 def _fill(

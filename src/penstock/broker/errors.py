@@ -22,7 +22,7 @@ class UnknownTopicOrPartition(RetriableError):
 
 
 class InternalTopic(InvalidError):
-    """A client tried to change a topic that only brokers write (Kafka's `Topic.isInternal`)."""
+    """Request of a client to change a topic that only brokers write (Kafka's `isInternal`)."""
 
     code: ClassVar[str] = "invalid_topic_exception"
 
@@ -35,7 +35,10 @@ class UnknownTopicId(RetriableError):
 
 
 class NotLeader(FencedError):
-    """Another broker leads this partition; `leader` is its id and leader epoch, if known."""
+    """Request to a broker that does not lead the partition.
+
+    `leader` is the id of the leader and its leader epoch, if known.
+    """
 
     code: ClassVar[str] = "not_leader_or_follower"
 
@@ -53,19 +56,19 @@ class UnknownLeaderEpoch(RetriableError):
 
 
 class ElectionNotNeeded(InvalidError):
-    """The partition already has the leader that an election would choose."""
+    """Election of a replica that already leads the partition."""
 
     code: ClassVar[str] = "election_not_needed"
 
 
 class PreferredLeaderNotAvailable(RetriableError):
-    """The first replica is not in sync, or not reachable."""
+    """Election of a preferred leader that is not in sync or not reachable."""
 
     code: ClassVar[str] = "preferred_leader_not_available"
 
 
 class EligibleLeadersNotAvailable(RetriableError):
-    """No replica can lead the partition without losing acknowledged records."""
+    """Election in a partition without a replica that could lead it."""
 
     code: ClassVar[str] = "eligible_leaders_not_available"
 
@@ -79,19 +82,22 @@ class InvalidRequiredAcks(InvalidError):
 
 
 class InvalidGroupId(InvalidError):
-    """A group without a name, or a member without one."""
+    """Request with an empty group id or member id."""
 
     code: ClassVar[str] = "invalid_group_id"
 
 
 class ShuttingDown(RetriableError):
-    """The broker is stopping; the client must retry on another broker."""
+    """Request that a stopping broker rejects; the client must retry on another broker."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 def error_number(name: str) -> int:
-    """Return Kafka's number of an error by its lower-case name, as in `PenstockError.code`."""
+    """Return Kafka's number of an error, by its lower-case name as in `PenstockError.code`.
+
+    The number of an unknown name is `UNKNOWN_SERVER_ERROR`.
+    """
     codes = error_codes()
     try:
         return int(codes[name])
@@ -107,13 +113,13 @@ def error_name(number: int) -> str:
 
 
 def error_of(error: BaseException) -> tuple[int, str]:
-    """Return the error code and message that a client gets for an exception."""
+    """Return the error number and message that a client gets for an exception."""
     if isinstance(error, PenstockError):
         return error_number(error.code), str(error)
     return UNKNOWN_SERVER_ERROR, "the broker failed to handle this request; its log has the cause"
 
 
 def error_fields(error: BaseException) -> dict[str, Any]:
-    """Return the fields of an error that most responses share."""
+    """Return the response fields `error_code` and `error_message` for an exception."""
     number, message = error_of(error)
     return {"error_code": number, "error_message": message}

@@ -1,6 +1,7 @@
 """Configurations of single groups, which override the broker's settings for all groups.
 
-They are stored as text by group id, whether or not the group exists, and are part of the image.
+They are stored as text by group id, whether or not the group exists, and are part of the metadata
+image.
 
 Source: Kafka's `GroupConfig`, `ShareGroupAutoOffsetResetStrategy`; KIP-848, KIP-932, KIP-1106
 (durations), KIP-1240.
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 GROUP_KIND: Final = "group"
-"""Kind of groups' configs among those of entities."""
+"""Entity type under which the metadata image has the configurations of groups."""
 
 READ_COMMITTED: Final = "read_committed"
 DURATION: Final = re.compile(
@@ -49,7 +50,7 @@ DURATION: Final = re.compile(
     r"(?:([0-9]{1,10}(?:\.[0-9]{1,9})?)S)?)?(?<!P)"
 )
 KNOWN_MAX: Final = 10_000
-"""Groups whose parsed configs are cached."""
+"""Limit of groups whose parsed configurations are cached."""
 
 LOCK: Final = "share.record.lock.duration.ms"
 _BROKER: Final = by_name(BrokerSettings)
@@ -65,13 +66,13 @@ class GroupConfigs:
     consumer_heartbeat_interval_ms: int = _of_broker("consumer.heartbeat.interval.ms")
     consumer_assignment_interval_ms: int = _of_broker("consumer.assignment.interval.ms")
     share_auto_offset_reset: str = setting(
-        "latest", "Start of a share group in a partition that it has not read: earliest, latest,"
-        " or by_duration:<ISO 8601>, the records of that duration before now.",
+        "latest", "Position at which a share group starts to read a partition: earliest, latest,"
+        " or by_duration:<ISO 8601 duration>, which starts at the records of that time before now.",
         pattern=f"earliest|latest|{DURATION.pattern}",
     )  # fmt: skip
     share_isolation_level: str = setting(
-        "read_uncommitted", "Whether a share group reads records of transactions that are open, or"
-        " were aborted.", choices=("read_uncommitted", READ_COMMITTED),
+        "read_uncommitted", "Isolation level of a share group. read_committed excludes the records"
+        " of open and aborted transactions.", choices=("read_uncommitted", READ_COMMITTED),
     )  # fmt: skip
     share_session_timeout_ms: int = _of_broker("share.session.timeout.ms")
     share_heartbeat_interval_ms: int = _of_broker("share.heartbeat.interval.ms")
@@ -82,12 +83,13 @@ class GroupConfigs:
         True, "Let members of a share group renew the locks of records that they hold."
     )
     errors_deadletterqueue_topic_name: str = setting(
-        "", "Dead letter topic to which records that a share group archives without acceptance are"
-        " copied first; empty: no copy."
+        "", "Dead letter topic of a share group. A record that is rejected or undeliverable is"
+        " written to it before it is archived. Empty: no dead letters."
     )  # fmt: skip
     errors_deadletterqueue_copy_record_enable: bool = setting(
         True,
-        "Copy key, value and headers to the dead letter topic, not only the record's position.",
+        "Copy the key, value and headers of a record to its dead letter. If false, a dead letter"
+        " has only the headers that identify the record.",
     )
 
 
@@ -95,7 +97,11 @@ _KNOWN: Final = by_name(GroupConfigs)
 
 
 def group_configs(settings: BrokerSettings, configs: Mapping[str, str]) -> GroupConfigs:
-    """Return a group's own configs over the broker's settings; raises InvalidSetting."""
+    """Return a group's configurations: its own `configs`, else the broker's `settings`.
+
+    Raises:
+        InvalidSetting: a configuration in `configs` is unknown or invalid.
+    """
     return load(GroupConfigs, {**_below(settings), **configs})
 
 
@@ -113,7 +119,7 @@ def _below(settings: BrokerSettings) -> dict[str, object]:
 
 
 class ConfigsOfGroups:
-    """Configurations in effect for groups, by the newest image. Belongs to one event loop."""
+    """Cache of the configurations in effect for groups. Belongs to one event loop."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -121,7 +127,11 @@ class ConfigsOfGroups:
         self._known: dict[str, GroupConfigs] = {}
 
     def of(self, configs: EntityConfigs, group_id: str) -> GroupConfigs:
-        """Return the configs of a group; stored values that cannot be read count as not set."""
+        """Return the configurations in effect for a group.
+
+        `configs` are the stored configurations of the metadata image. If a value of the group is
+        invalid, the broker's settings apply instead of all its values.
+        """
         if configs is not self._image:
             self._image, self._known = configs, {}
         found = self._known.get(group_id)
@@ -182,7 +192,7 @@ def _entry(info: SettingInfo, settings: BrokerSettings, configs: Mapping[str, st
 def check_group_configs(
     settings: BrokerSettings, group_id: str, configs: Mapping[str, str | None]
 ) -> dict[str, str]:
-    """Return a group's configs if all are known and within bounds; raises InvalidConfig."""
+    """Return `configs` if they are valid for the group; raises InvalidConfig."""
     missing = sorted(name for name, value in configs.items() if value is None)
     if missing:
         raise InvalidConfig(f"group {group_id!r}: no value given for {', '.join(missing)}")
@@ -206,7 +216,7 @@ def check_group_configs(
 
 
 def check_heartbeats(effective: GroupConfigs) -> None:
-    """Raise InvalidSetting if members would expire between two heartbeats."""
+    """Raise InvalidSetting unless the heartbeat interval is less than the session timeout."""
     interval = effective.consumer_heartbeat_interval_ms
     timeout = effective.consumer_session_timeout_ms
     if interval >= timeout:
@@ -218,7 +228,7 @@ def check_heartbeats(effective: GroupConfigs) -> None:
 
 
 def check_letter_topic(settings: BrokerSettings, name: str) -> None:
-    """Raise InvalidSetting if a topic of this name cannot be a group's dead letter topic."""
+    """Raise InvalidSetting unless `name` may be a dead letter topic, or is empty."""
     if not name:
         return
     prefix = settings.errors_deadletterqueue_topic_name_prefix
@@ -229,13 +239,13 @@ def check_letter_topic(settings: BrokerSettings, name: str) -> None:
     try:
         validate_topic_name(name)
     except InvalidTopicName as error:
-        raise InvalidSetting(config, name, f"must be a topic's name: {error}") from None
+        raise InvalidSetting(config, name, f"must be a valid topic name: {error}") from None
 
 
 def _bounds(
     settings: BrokerSettings, effective: GroupConfigs
 ) -> Iterable[tuple[str, int, int, int]]:
-    """Return the configs that broker settings bound: name, value, minimum and maximum."""
+    """Return the configurations with bounds in broker settings: name, value, minimum, maximum."""
     return (
         (
             "consumer.session.timeout.ms",
@@ -279,5 +289,9 @@ def _bounds(
 def apply_group_changes(
     settings: BrokerSettings, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str | None]:
-    """Return a group's configs after `changes`; raises BadRequest, InvalidConfig."""
+    """Return the group configurations `current` after `changes`.
+
+    Raises:
+        BadRequest, InvalidConfig: as `apply_changes`.
+    """
     return apply_changes(_KNOWN, to_mapping(group_configs(settings, {})), current, changes)

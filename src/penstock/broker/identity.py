@@ -1,4 +1,4 @@
-"""Identity of this broker, and addresses of brokers, for its clients."""
+"""Identity of this broker, and the addresses of brokers that clients get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Identity:
-    """Broker id, and the advertised addresses of each listener; complete once it listens."""
+    """Broker id and advertised addresses of this broker; complete once its listeners are bound."""
 
     __slots__ = ("admin_port", "as_client", "endpoints", "listener", "node_id")
 
@@ -26,7 +26,7 @@ class Identity:
         self.node_id = node_id
         self.as_client = as_client
         self.endpoints: dict[str, tuple[str, int]] = {}
-        """Host and port by listener name."""
+        """Advertised host and port by listener name."""
         self.admin_port: int | None = None
         """Bound port of the admin interface; None without one."""
         self.listener = ""
@@ -52,12 +52,12 @@ def replication_address(broker: Broker) -> tuple[str, int] | None:
 
 
 def address_of(broker: Broker, listener: str) -> dict[str, Any]:
-    """Return the address of a broker for clients of a listener, as a response contains it."""
+    """Return the response fields `host` and `port` of a broker, for clients of a listener."""
     host, port = broker.endpoint(listener)
     return {"host": host, "port": port}
 
 
 def own_address(identity: Identity) -> str:
-    """Return the address by which this broker connects to itself."""
+    """Return the `host:port` by which this broker connects to itself."""
     host, port = identity.endpoints[identity.listener]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,9 +1,9 @@
-"""In-sync replicas of the partitions that this broker leads. No I/O.
+"""Core that computes the in-sync replicas of the partitions that this broker leads.
 
 A replica is in sync if its broker is registered and it had the leader's whole log at some time
-within `replica.lag.time.max.ms`. It counts as caught up at the time of a check once it durably has
-everything that the log had at that check, so a replica that is always slightly behind stays in
-sync, even if checks are farther apart. Idle partitions are not examined.
+within the last `replica.lag.time.max.ms`. Each check records the end offset of the log. A replica
+that later has all records up to this offset was caught up at the time of that check. A replica that
+is always slightly behind thus stays in sync. Partitions without changes are not checked.
 
 Source: `Replica.updateFetchStateOrThrow` and `isCaughtUp` of Kafka.
 """
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 
 class _Seen:
-    """Partition at the last check: the log's end, and when each replica had all of it."""
+    """State of a partition at its last check.
+
+    `end` is the log's end offset then, `caught_up_ms` the last time at which each replica had the
+    whole log.
+    """
 
     __slots__ = ("caught_up_ms", "end", "epoch", "looked_ms")
 
@@ -36,7 +40,7 @@ class _Seen:
 
 
 class InSync:
-    """In-sync state of led partitions. `lag_ms` is the longest lag of an in-sync replica."""
+    """Computation of in-sync replicas; `lag_ms` is `replica.lag.time.max.ms`."""
 
     def __init__(self, lag_ms: int) -> None:
         self._lag_ms = lag_ms
@@ -52,7 +56,10 @@ class InSync:
         live: Container[int],
         row_of: Callable[[ReplicatedLog], PartitionRow | None],
     ) -> list[InSyncReplicas]:
-        """Return changed in-sync replicas of `touched` and waiting partitions."""
+        """Return the partitions whose in-sync replicas have changed, with the new ones.
+
+        Partitions in `touched` are checked, and those with a lagging replica at the last check.
+        """
         changes: list[InSyncReplicas] = []
         behind, self._behind = self._behind, {}
         for log in {**behind, **dict.fromkeys(touched)}:
@@ -67,7 +74,7 @@ class InSync:
             seen = self._seen.get(log)
             if seen is None or seen.epoch != core.epoch:
                 seen = self._seen[log] = _Seen(core.epoch, core.end, now_ms, row.isr)
-            elif log not in behind:  # nothing changed before the last check
+            elif log not in behind:  # all replicas had the whole log until the last check
                 seen.looked_ms = self._looked_ms
                 seen.caught_up_ms = dict.fromkeys(row.isr, self._looked_ms)
             found, waits = self._found(core, seen, now_ms, live)

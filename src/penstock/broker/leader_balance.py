@@ -1,8 +1,9 @@
 """Gradual return of leadership to the preferred replicas of partitions.
 
-The first replica of a partition is the preferred leader. A broker returns a partition that it leads
-once the preferred replica has the whole log, if other brokers lead more than
-`leader.imbalance.per.broker.percentage` of the partitions that prefer that replica's broker.
+The first replica of a partition is its preferred leader. A leader hands a partition back to the
+preferred leader under two conditions. The preferred leader has the whole log. And its broker leads
+too few of the partitions that prefer it, which means that other brokers lead more than
+`leader.imbalance.per.broker.percentage` percent of them.
 
 Source: `ReplicationControlManager.maybeBalancePartitionLeaders` of Apache Kafka, and its settings.
 """
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from penstock.replication.service import ReplicatedLog
 
 BATCH_MAX: Final = 10
-"""Partitions that one broker returns at a time; each is briefly without a leader."""
+"""Largest number of partitions that a broker hands back at a time; each briefly has no leader."""
 BATCH_SECONDS: Final = 1.0
 """Pause between two batches."""
 
 
 class LeaderBalance:
-    """Schedule and choice of the partitions that a broker returns."""
+    """Choice of the partitions that this broker hands back, at intervals."""
 
     def __init__(self, settings: BrokerSettings, now: float) -> None:
         self._enabled = settings.auto_leader_rebalance_enable
@@ -41,7 +42,10 @@ class LeaderBalance:
         image: MetadataImage | None,
         led: Iterable[tuple[ReplicatedLog, Partition | None]],
     ) -> Mapping[ReplicatedLog, int]:
-        """Return the partitions to return at `now`, with the brokers that are to lead them."""
+        """Return the partitions to hand back at `now`, each with its preferred leader.
+
+        Empty before the next check. `now` is monotonic seconds.
+        """
         if not self._enabled or image is None or now < self._next:
             return {}
         self._next = now + self._interval
@@ -63,7 +67,10 @@ def _can_go_back(log: ReplicatedLog, row: Partition) -> bool:
 
 
 def imbalanced(image: MetadataImage, percentage: int) -> frozenset[int]:
-    """Return the brokers of which other brokers lead too many preferred partitions."""
+    """Return the brokers that lead too few of the partitions that prefer them.
+
+    Other brokers lead more than `percentage` percent of these partitions.
+    """
     preferred: Counter[int] = Counter()
     elsewhere: Counter[int] = Counter()
     for topic in image.topics.values():

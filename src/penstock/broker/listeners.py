@@ -1,7 +1,8 @@
 """Listeners in Kafka's notation: `NAME://host:port`, IPv6 hosts in brackets.
 
-`listener.security.protocol.map` maps listener names to protocols. Clients receive the addresses of
-the listener to which they connected, from `advertised.listeners` if it contains that name.
+`listener.security.protocol.map` maps listener names to protocols. Clients receive the brokers'
+addresses for the listener to which they connected. `advertised.listeners` overrides the address of
+a listener.
 
 Source: KIP-103 (several listeners), KIP-291; Kafka's `SocketServerConfigs`.
 """
@@ -28,12 +29,15 @@ Address = tuple[str, int]
 REPLICATION: Final = "REPLICATION"
 """Listener name under which a broker's replication address is registered."""
 ADMIN: Final = "ADMIN"
-"""Listener name of the admin interface, in its settings `listener.name.admin.…`."""
+"""Listener name of the admin interface, as in the settings `listener.name.admin.…`."""
 ADMIN_LISTENER: Final = "admin.listener"
 
 
 class Listener(Struct, frozen=True, kw_only=True):
-    """Address of a listener; port 0 picks a free port, an empty host binds every interface."""
+    """Address and protocol of a listener.
+
+    Port 0 means a free port that the system chooses. An empty host means all network interfaces.
+    """
 
     name: str
     host: str
@@ -55,7 +59,7 @@ class Listener(Struct, frozen=True, kw_only=True):
 
 
 def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[Listener]:
-    """Parse listener addresses with their protocols; raises InvalidSetting."""
+    """Return the listeners at `texts`, with protocols from NAME:PROTOCOL; raises InvalidSetting."""
     known = _parse_protocols(protocols)
     found = []
     for text in texts:
@@ -64,7 +68,7 @@ def parse_listeners(texts: Iterable[str], protocols: Iterable[str]) -> list[List
         if protocol not in SERVED:
             fault = f"has protocol {protocol}" if protocol else f"has no entry in {PROTOCOLS}"
             raise InvalidSetting(
-                LISTENERS, listener.name, f"{fault}; protocols are {', '.join(SERVED)}"
+                LISTENERS, listener.name, f"{fault}; supported are {', '.join(SERVED)}"
             )
         found.append(replace(listener, protocol=protocol))
     return found
@@ -78,7 +82,13 @@ def admin_listener(text: str, protocol: str) -> Listener:
 
 
 def between_brokers(listeners: Sequence[Listener], name: str, protocol: str) -> Listener:
-    """Return the inter-broker listener by name or protocol; raises InvalidSetting."""
+    """Return the listener between brokers: the one with `name`, else the first with `protocol`.
+
+    Without both it is the first listener.
+
+    Raises:
+        InvalidSetting: no listener has this name or protocol.
+    """
     found = [
         listener
         for listener in listeners
@@ -96,7 +106,8 @@ def advertised(
 ) -> dict[str, Address]:
     """Return the advertised addresses by listener name; raises InvalidSetting.
 
-    Port 0 is advertised as the bound port, a wildcard host as localhost.
+    `texts` override the addresses of `listeners`. Port 0 is advertised as the bound port, a
+    wildcard host as localhost.
     """
     addresses: dict[str, Address] = {}
     for listener in listeners:

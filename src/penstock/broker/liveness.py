@@ -1,19 +1,22 @@
 """Liveness of a broker: renews its registration every `broker.heartbeat.interval.ms`.
 
-| the renewal                     | then                                                         |
-|---------------------------------|--------------------------------------------------------------|
-| succeeds                        | brokers silent for `broker.session.timeout.ms` are expired   |
-| fails for the session's length  | others may own its groups: it rejects group requests         |
-| finds the broker expired        | it registers again, in a higher epoch                        |
-| finds a newer incarnation       | another process has its id: this process stops               |
+| result of the renewal                  | action of this broker                                  |
+|----------------------------------------|--------------------------------------------------------|
+| success                                | expires brokers without a renewal for a session        |
+| failures for a whole session           | rejects group and transaction requests, because other  |
+|                                        | brokers may coordinate them now                        |
+| the registration has expired           | registers again, with a higher epoch                   |
+| another process has registered this id | stops this process                                     |
 
-The control plane's fences decide, by its own clock: writes name the membership or incarnation that
-makes them. Early rejection only spares clients the wait. Any broker expires the others.
+A session is `broker.session.timeout.ms`. The rejection of requests is not needed for correctness:
+coordinators' writes carry the cluster epoch or incarnation, and the control plane rejects old ones.
+It only returns the error earlier.
 
-After the control plane was unavailable or slow, no broker expires others until one session has
-passed, because the others could not renew either. A gap of up to half a session between renewals is
-allowed, for one renewal and its retries. A broker is silent if its renewal is a session older than
-that of the broker that checks, so a stalled control plane makes none silent.
+If the control plane was unavailable or slow, other brokers could not renew either. A broker then
+expires others only after one session of its own renewals. Gaps of up to half a session between
+renewals are allowed, for one renewal and its retries. A broker is expired if its last renewal is a
+session older than the last renewal of the checking broker. A stalled control plane thus expires no
+broker.
 
 Source: Kafka's broker heartbeats (KIP-631) and their settings.
 """
@@ -41,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Session:
-    """State of a registration, in seconds of a monotonic clock."""
+    """Times of a registration's renewals, in seconds of a monotonic clock."""
 
     def __init__(self, timeout_seconds: float, now: float) -> None:
         self._timeout = timeout_seconds
@@ -49,7 +52,7 @@ class Session:
         self._unbroken_since = now
 
     def renewed(self, asked: float, now: float) -> None:
-        """Record that the renewal requested at `asked` has succeeded at `now`."""
+        """Record that the renewal sent at `asked` has succeeded at `now`."""
         if now - self._renewed > self._timeout / 2:
             self._unbroken_since = now
         self._renewed = max(self._renewed, asked)
@@ -58,15 +61,15 @@ class Session:
         return now - self._renewed >= self._timeout
 
     def may_expire_others(self, now: float) -> bool:
-        """Return whether silent brokers have had time for a renewal."""
+        """Return whether this broker has renewed without a gap for a whole session."""
         return not self.over(now) and now - self._unbroken_since >= self._timeout
 
 
 class Liveness:
-    """Heartbeat of a registration by the loop's timers, one at a time.
+    """Periodic renewal of this broker's registration, one at a time.
 
-    `register` registers the broker's own incarnation; it is called again after an expiry.
-    `on_superseded` is called once, and must end the process, since another has its id.
+    `register` registers this broker again after its registration has expired. `on_superseded` is
+    called once if another process has registered with the same id; it must end this process.
     """
 
     def __init__(

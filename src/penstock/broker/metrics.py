@@ -39,7 +39,7 @@ class RequestMetrics(Metrics, prefix="penstock_"):
     fetch_sessions = gauge("fetch_sessions", "Incremental fetch sessions.")
     latency = histograms(
         "kafka_request_duration_seconds",
-        "Time from a request's frame to its response, including long polls and syncs.",
+        "Time from the arrival of a request to its response, including long polls and syncs.",
         "api",
     )
     errors: dict[tuple[str, str], int] = counters(
@@ -68,7 +68,7 @@ class RequestMetrics(Metrics, prefix="penstock_"):
 
 
 class LogMetrics(Metrics, prefix="kafka_"):
-    """Metrics that kafka_exporter would report for this broker."""
+    """Metrics of topics and brokers, under the names that kafka_exporter uses."""
 
     brokers = gauge("brokers", "Brokers in the cluster.")
     topic_partitions: dict[str, int] = gauges("topic_partitions", "Partitions of a topic.", "topic")

@@ -1,17 +1,18 @@
 """Reassignment of the replicas of partitions that this broker leads.
 
-| a leader finds                             | then                                              |
-|--------------------------------------------|---------------------------------------------------|
-| adding replicas                            | they copy the log                                 |
-| not all of them have all committed records | it waits                                          |
-| they have, and the leader stays            | it claims an epoch with the target replicas       |
-| the leader goes, target not all replicas   | a staying replica becomes leader and does the rest|
-| the leader goes, target are all replicas   | it claims an epoch with the target and itself     |
+| state of the reassignment                          | action of the leader                       |
+|----------------------------------------------------|--------------------------------------------|
+| replicas must be added                             | sends them the log                         |
+| an added replica lacks committed records           | waits                                      |
+| the added replicas have all committed records:     |                                            |
+| - the leader is one of the target replicas         | claims an epoch with the target replicas   |
+| - another current replica is a target replica      | hands leadership to it; it continues       |
+| - no current replica is a target replica           | claims an epoch with the target and itself |
 
-Before a claim the leader stops appending until all its appends are committed and the adding
-replicas have them (`Leadership.hand_over`, to itself). A reassignment without adding replicas is
-carried out by any claim. A leader that gets no epoch in time retains its replicas and retries.
-Safety depends on `replication/epoch.py` and the control plane's compare-and-set only.
+Before a claim the leader stops appending until all its appends are committed and the added replicas
+have them (`Leadership.hand_over`, to itself). A reassignment that adds no replicas is completed by
+the next claim of any kind. A leader that gets no new epoch in time keeps its replicas and retries.
+Safety depends only on `replication/epoch.py` and the control plane's compare-and-set.
 
 Source: KIP-455; `docs/decisions/0027-replicas-learn-before-they-count.md`.
 """
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Moves:
-    """Reassignments in progress. Belongs to the event loop."""
+    """Reassignments in progress of partitions on this broker. Belongs to the event loop."""
 
     def __init__(
         self, replication: Replication, row_of: Callable[[PartitionKey], PartitionRow | None]
@@ -38,15 +39,15 @@ class Moves:
         self._ordered: dict[ReplicatedLog, None] = {}
         """Partitions with a reassignment."""
         self._begun: dict[PartitionKey, int] = {}
-        """Reassignments that this broker's next claims carry out."""
+        """Ids of the reassignments that this broker's next claims complete."""
 
     def look_at(self, log: ReplicatedLog, row: PartitionRow) -> None:
-        """Register a partition of a new image."""
+        """Add a partition of a new metadata image if it has a reassignment."""
         if row.move:
             self._ordered[log] = None
 
     def go_on(self) -> None:
-        """Continue all reassignments; called periodically."""
+        """Take the next step of every reassignment; called periodically."""
         for log in list(self._ordered):
             row = self._row_of(log.key)
             gone = self._replication.logs.get(log.key) is not log
@@ -77,7 +78,10 @@ class Moves:
     def placement(
         self, key: PartitionKey, row: PartitionRow, before: tuple[int, ...]
     ) -> tuple[tuple[int, ...], int]:
-        """Return the replicas of the next epoch, and the reassignment that it carries out."""
+        """Return the replicas of the next epoch, and the id of the reassignment that it completes.
+
+        The id is 0 if the epoch completes none. `before` are the replicas of the previous epoch.
+        """
         own, begun = self._replication.broker_id, self._begun.pop(key, 0)
         stays = own in row.target
         if row.move and (begun == row.move or (stays and {*row.target} <= {*before})):

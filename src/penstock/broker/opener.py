@@ -1,8 +1,8 @@
-"""Decompresses batches of produce requests in a thread, fairly between clients.
+"""Thread that decompresses and validates batches of produce requests, fairly between clients.
 
-A small batch may decompress to many megabytes, so it must not block the event loop. The thread
-takes one request of each client in turn, and sends large ones to a process (`opening.py`). Each
-connection has at most one request here.
+A small batch may decompress to many megabytes, which would block the event loop. The thread takes
+one request of each client in turn, and sends large requests to a process (`opening.py`). A
+connection has at most one request in the queues.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ class Opener:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._queues: dict[Hashable, deque[_Waiting[Any]]] = {}
-        """Queues by client, the next in turn first."""
+        """Queues of waiting requests by client. The first client is the next in turn."""
         self._busy = False
         self._process = OpeningProcess()
 
     async def opened(
         self, client: Hashable, batches: Sequence[Sealed], now_ms: int
     ) -> list[Opened]:
-        """Open the batches of a request (`open_batches`) in this client's turn."""
+        """Decompress and validate a request's batches (`open_batches`) in this client's turn."""
         return await self.run(client, lambda: self._process.opened(batches, now_ms))
 
     async def run(self, client: Hashable, job: Callable[[], T]) -> T:
-        """Return the result of `job`, run in this client's turn even after a cancellation."""
+        """Run `job` on the thread in this client's turn, and return its result.
+
+        If the caller is cancelled, a waiting job is dropped, and a running one ends normally.
+        """
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queues.setdefault(client, deque()).append(_Waiting(job, result))
         self._next()
@@ -79,7 +82,7 @@ class Opener:
         self._next()
 
     def close(self) -> None:
-        """Start no more jobs, and cancel waiting ones."""
+        """Cancel waiting jobs, and end the process and the thread."""
         for queue in self._queues.values():
             for waiting in queue:
                 waiting.result.cancel()

@@ -1,12 +1,13 @@
-"""Decompresses batches of a produce request, large ones in a separate process.
+"""Decompression and validation of a produce request's batches, large ones in a separate process.
 
-Decompressing many megabytes repeatedly holds the interpreter's lock, for which the event loop would
-wait. Requests of more than `OPENED_NEARBY_BYTES_MAX` go to a process with lower priority, which
-starts on demand, ends after some idle minutes and is restarted if it dies.
+While a thread decompresses many megabytes it repeatedly holds the interpreter's lock, and the event
+loop waits. Requests of more than `OPENED_NEARBY_BYTES_MAX` therefore go to a process with lower
+priority. It starts on demand, ends after `IDLE_SECONDS` without a request, and is restarted if it
+dies.
 
 A request to the process is a message with the settings of all batches, then a message per batch.
-The response is a message with the error of each batch, or whether it was recompressed, then a
-message per recompressed batch.
+The first message of the response has the error of each batch, or whether it was recompressed. Then
+follows a message per recompressed batch.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from penstock.storage.config import LogConfig
 logger = logging.getLogger(__name__)
 
 OPENED_NEARBY_BYTES_MAX: Final = 8 << 20
-"""Bytes of a request's batches that the broker's own process opens, compressed or not."""
+"""Limit of a request's bytes, before and after decompression, above which the process is used."""
 
 IDLE_SECONDS: Final = 300.0
 """Time without a request after which the process ends."""
 
 _NICE: Final = 10
 _MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(256 << 10)}
-"""Return large blocks to the system when they are freed (glibc retains them otherwise)."""
+"""Environment that makes glibc return large blocks to the system as soon as they are freed."""
 _TRIES: Final = 2
-"""The process may have ended while idle, just when a request was sent."""
+"""Attempts to send a request to the process, which may just have ended because it was idle."""
 
 
 class Sealed(NamedTuple):
@@ -47,11 +48,15 @@ class Sealed(NamedTuple):
 
 
 Opened = memoryview | Exception
-"""Batch to append, or the error that rejects it."""
+"""Batch that is ready to be appended, or the error that rejects it."""
 
 
 def open_batches(batches: Sequence[Sealed], now_ms: int, allowance: Allowance) -> list[Opened]:
-    """Open the batches of a request; return each batch to append, or its error."""
+    """Decompress and validate the batches of a request.
+
+    Return for each the batch to append, recompressed if its configuration requires it, or its
+    error. `allowance` limits the decompressed bytes.
+    """
     return [_open(batch, now_ms, allowance) for batch in batches]
 
 
@@ -78,7 +83,10 @@ class OpeningProcess:
         return None if self._process is None else self._process.pid
 
     def opened(self, batches: Sequence[Sealed], now_ms: int) -> list[Opened]:
-        """Open the batches of a request (`open_batches`), small ones in this process."""
+        """Call `open_batches`, for large requests in the separate process.
+
+        If that process fails, they are handled in the broker's own process.
+        """
         if sum(len(batch.records) for batch in batches) < OPENED_NEARBY_BYTES_MAX:
             allowance = Allowance(OPENED_NEARBY_BYTES_MAX)
             found = open_batches(batches, now_ms, allowance)
@@ -121,7 +129,7 @@ class OpeningProcess:
         ]  # fmt: skip
 
     def end(self) -> None:
-        """End the process, if any, and wait for its end."""
+        """Kill the process if it runs, and wait for its end."""
         process, self._process = self._process, None
         if process is not None:
             self._connection.close()
@@ -129,7 +137,7 @@ class OpeningProcess:
             process.wait()
 
     def close(self) -> None:
-        """Kill the process and start no other. Callable from other threads."""
+        """Kill the process; a request in progress then fails. Callable from any thread."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -137,14 +145,14 @@ class OpeningProcess:
 
 
 def serve(idle_seconds: float) -> None:
-    """Open batches of requests from standard input until it ends or is idle."""
+    """Serve requests from standard input until its end, or `idle_seconds` without a request."""
     connection = Connection(0)
     while connection.poll(idle_seconds):
         try:
             _serve(connection)
         except EOFError:
             return
-        gc.collect()  # errors keep what their batches unpacked to
+        gc.collect()  # errors refer to the decompressed data of their batches
 
 
 def _serve(connection: Connection) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.security import Rights
 
 NOT_ASKED: Final = -(2**31)
-"""Value of the field if the client did not request it."""
+"""Value of the bit field in a response if the client did not request it."""
 
 
 def operations_of(rights: Rights, resource_type: str, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Client for the broker's own appends, which take the same path as client records."""
+"""Client with which the broker appends its own records, on the same path as other clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.records.columnar import EncodedBatch
 
 FIRST_EPOCH: Final = 0
-"""Producer epoch of a producer id that is used once."""
+"""Producer epoch of every new producer of the broker, because each gets a new producer id."""
 
 
 class OwnAppender:
@@ -44,11 +44,11 @@ class OwnAppender:
         partition: int,
         batches: Sequence[EncodedBatch],
     ) -> None:
-        """Append batches until acknowledged.
+        """Append batches, and return when they are acknowledged (`acks=all`).
 
         Raises:
-            PenstockError: they may be appended or not. After a `RetriableError` they may be
-                appended again without duplicates.
+            PenstockError: the batches may or may not have been appended. After a `RetriableError`
+                the same producer may append them again without duplicates.
         """
         from penstock.client.producer_partitions import Pieces, ProducerPartition
 

@@ -1,10 +1,11 @@
 """Registry of the partitions that this broker serves: opens, closes and finds them.
 
-Local partitions that it leads are logs of the store; diskless ones are all served through
-`DisklessService`, if there is an object store. Metadata changes arrive as deltas
-(`ClusterMetadata`); unchanged partitions retain the objects that serve them.
+A local partition is served by its leader, from a log of the store. A diskless partition is served
+by every broker that has an object store, through `DisklessService`. Changes of the metadata arrive
+as deltas (`ClusterMetadata`). Unchanged partitions keep the objects that serve them.
 
-Logs are created before an image takes effect and deleted afterwards, a few per turn of the loop.
+Logs are created before a metadata image takes effect and deleted afterwards, a few in each turn of
+the event loop.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore, PartitionLog
 
 LOGS_CHANGED_PER_TURN: Final = 8
-"""Partition logs created or deleted in one turn of the loop: milliseconds of system calls."""
+"""Limit of logs created or deleted in one turn of the event loop, which take milliseconds."""
 
 logger = logging.getLogger(__name__)
 
 
 class ServedTopic:
-    """Topic with the partitions served here, else None; `followed` are follower replicas."""
+    """Topic with its partitions on this broker, by index.
+
+    `partitions` are those that this broker serves to clients, `followed` those of which it is a
+    follower. All others are None.
+    """
 
     __slots__ = ("diskless", "encoded_name", "followed", "partitions", "topic")
 
@@ -57,7 +62,7 @@ class ServedTopic:
 
 
 class PartitionRegistry:
-    """Topics and the partitions served here. Belongs to the event-loop thread."""
+    """Topics, and the partitions that this broker serves. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -73,9 +78,9 @@ class PartitionRegistry:
         self.topics_by_name: dict[bytes, ServedTopic] = {}
         self.topics_by_id: dict[bytes, ServedTopic] = {}
         self.generation = 0
+        """Number that grows when partitions that were looked up before may have been replaced."""
         self.may_be_gone: Callable[[], bool] = lambda: False
-        """Whether others may have expired this broker, and lead its partitions."""
-        """Generation of look-ups, incremented when a found partition may have been replaced."""
+        """Function: whether other brokers may have expired this one and lead its partitions."""
         self._node_id = node_id
         self._store = store
         self._commits = commits
@@ -83,8 +88,8 @@ class PartitionRegistry:
         self._replicas = replicas
         self._tiers = tiers
         self._filled: dict[TopicPartition, bool] = {}
-        """Logs that are filled for a diskless topic that gets replicas, and whether all is there.
-        They outlive images in which it is diskless."""
+        """Logs that are filled because their diskless topic becomes local; true once complete.
+        Images in which the topic is still diskless do not delete them."""
 
     # -- look-ups ----------------------------------------------------------------------------
 
@@ -96,7 +101,7 @@ class PartitionRegistry:
         return self.partition_of(served, index)
 
     def partition_of(self, served: ServedTopic, index: int) -> Partition:
-        """Return one partition of a topic; raises as `partition`."""
+        """Return partition `index` of a topic; raises the errors of `partition`."""
         name, partitions = served.topic.name, served.partitions
         if not 0 <= index < len(partitions):
             raise UnknownTopicOrPartition(
@@ -108,8 +113,9 @@ class PartitionRegistry:
         if served.diskless:
             raise NoObjectStore(f"topic {name!r} is diskless, but this broker has no object store")
         row = served.topic.partitions[index]
+        leader = f"its leader is {row.leader}" if row.leader >= 0 else "it has no leader"
         raise NotLeader(
-            f"broker {row.leader}, not {self._node_id}, leads {name}-{index}",
+            f"broker {self._node_id} does not lead partition {name}-{index}; {leader}",
             leader=(row.leader, serving_epoch(served.topic, row)) if row.leader >= 0 else None,
         )
 
@@ -122,14 +128,19 @@ class PartitionRegistry:
         return copy if isinstance(copy, LocalPartition) else None
 
     def with_log(self, topic: str, index: int) -> LocalPartition:
-        """Return a partition that this broker leads and stores in a log; raises as `partition`."""
+        """Return a local partition that this broker leads.
+
+        Raises:
+            NotLeader: another broker leads it, or it is diskless.
+            UnknownTopicOrPartition, NoObjectStore: as `partition`.
+        """
         partition = self.partition(topic, index)
         if not isinstance(partition, LocalPartition):
-            raise NotLeader(f"topic {topic!r} is diskless: {topic}-{index} has no log here")
+            raise NotLeader(f"topic {topic!r} is diskless: {topic}-{index} has no log on brokers")
         return partition
 
     def high_watermark(self, topic: str, index: int) -> int | None:
-        """Return a partition's high watermark; None if this broker does not have it."""
+        """Return a partition's high watermark; None if this broker does not know it."""
         served = self.topics.get(topic)
         if served is None or not 0 <= index < len(served.partitions):
             return None
@@ -139,7 +150,13 @@ class PartitionRegistry:
     # -- logs of topics that get replicas ----------------------------------------------------
 
     async def begin_logs(self, topic: Topic, indexes: Sequence[int]) -> list[PartitionLog]:
-        """Create empty logs for diskless partitions, replacing old ones; raises StorageError."""
+        """Create empty logs for partitions of a diskless topic that becomes local.
+
+        Existing logs of these partitions are deleted.
+
+        Raises:
+            StorageError: a log cannot be created or deleted.
+        """
         topic_partitions = [TopicPartition(topic.name, index) for index in indexes]
         for count, where in enumerate(topic_partitions, 1):
             self._store.delete(where)
@@ -147,18 +164,18 @@ class PartitionRegistry:
             if count % LOGS_CHANGED_PER_TURN == 0:
                 await _next_turn()
         logs = []
-        for count, where in enumerate(topic_partitions, 1):  # behind one checkpoint
+        for count, where in enumerate(topic_partitions, 1):  # after one checkpoint for all
             logs.append(self._store.create(where, topic_id=topic.topic_id, leader_epoch=-1))
             if count % LOGS_CHANGED_PER_TURN == 0:
                 await _next_turn()
         return logs
 
     def finish_log(self, where: TopicPartition) -> None:
-        """Record that a log is complete, so that it becomes the partition's replica."""
+        """Record that a log of `begin_logs` is complete and may become a replica."""
         self._filled[where] = True
 
     async def drop_logs(self, topic_partitions: Sequence[TopicPartition]) -> None:
-        """Delete these logs, except those that an image has taken over."""
+        """Delete logs of `begin_logs`, except those that have become replicas."""
         left = [where for where in topic_partitions if self._filled.pop(where, None) is not None]
         for count, where in enumerate(left, 1):
             self._delete(where)
@@ -168,7 +185,7 @@ class PartitionRegistry:
     # -- a new image -------------------------------------------------------------------------
 
     async def prepare(self, delta: ImageDelta) -> None:
-        """Create logs of new partitions; failures are retried and logged in `apply`."""
+        """Create the logs of new partitions. `apply` tries failed ones again and logs the error."""
         count = 0
         if self.diskless is not None:
             await self.diskless.prepare(delta.image, delta.changed)
@@ -234,13 +251,13 @@ class PartitionRegistry:
             )
 
     def _kept(self, topic: Topic) -> ServedTopic | None:
-        """Return the served local topic if its partitions may be retained."""
+        """Return the served topic whose partitions may be reused: same id, not diskless."""
         known = self.topics.get(topic.name)
         same = known is not None and known.topic.topic_id == topic.topic_id
         return known if same and known is not None and not known.diskless else None
 
     def _rows_to_open(self, topic: Topic, kept: ServedTopic | None) -> list[PartitionRow]:
-        """Return the partitions of a local topic to open on this broker."""
+        """Return the partitions of a local topic that are new or changed on this broker."""
         if is_diskless(topic):
             return []
         rows = [row for row in topic.partitions if self._is_here(row)]
@@ -288,7 +305,7 @@ class PartitionRegistry:
         return row.leader == self._node_id
 
     def _is_removed(self, row: PartitionRow) -> bool:
-        """Return whether this broker is no replica any more, so that its copy is sealed."""
+        """Return whether this broker is no longer a replica, so that its log is deleted."""
         return row.has_epochs and self._replicas is not None and not self._is_here(row)
 
     def _replica(self, replicated: ReplicatedLog) -> ReplicatedPartition:

@@ -1,4 +1,4 @@
-"""Client connections to other brokers, one pipelined connection each, without retries."""
+"""Client connections to other brokers: one pipelined connection to each, without retries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.client.security import NO_SECURITY, ClientSecurity
 
 CLIENT_ID: Final = b"penstock-broker"
 TIMEOUT_MS: Final = 10_000
-"""Timeout of another broker's response, which includes its disk and its replicas."""
+"""Timeout of a response, including the time in which the other broker syncs and replicates."""
 CONNECT_TIMEOUT_MS: Final = 3_000
 
 Address = tuple[str, int]
@@ -72,20 +72,20 @@ class _Peer:
 
 
 class Peers:
-    """Other brokers, by id; belongs to the event loop."""
+    """Connections to other brokers, by broker id. Belongs to the event loop."""
 
     def __init__(
         self,
         address_of: Callable[[int], Address | None],
         security: Callable[[], ClientSecurity] = lambda: NO_SECURITY,
     ) -> None:
-        """`security` returns the client security of a new connection."""
+        """Connect on demand to the address and with the security that the functions return."""
         self._address_of = address_of
         self._security = security
         self._peers: dict[int, _Peer] = {}
 
     async def call(self, broker_id: int, name: str, body: Mapping[str, Any]) -> Any:
-        """Call another broker once; raises PenstockError."""
+        """Send one request to a broker and return its response; raises PenstockError."""
         address = self._address_of(broker_id)
         if address is None:
             raise Disconnected(f"broker {broker_id} is not registered")
@@ -110,7 +110,7 @@ class Peers:
 
 
 class PeerBatches(Generic[T]):
-    """Items for each broker, sent in batches; belongs to the event loop."""
+    """Queue of items for each broker, sent one batch at a time. Belongs to the event loop."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Producer ids, allocated from the control plane in blocks.
 
-No id is returned twice; blocks are lost with the process. The next block is reserved before the
-current one is used up, so that producers can start while the control plane is unavailable (KIP-98).
+No id is returned twice. The remaining ids of a block are lost when the process ends. The next block
+is reserved before the current one is used up, so that producers can start while the control plane
+is unavailable (KIP-98).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _RETRY_SECONDS: Final = 1.0
 
 
 class ProducerIds:
-    """Blocks of producer ids that this broker allocates next. Belongs to the event loop."""
+    """Allocator of producer ids from reserved blocks. Belongs to the event loop."""
 
     __slots__ = ("_ahead", "_block", "_control", "_reserving", "_taking")
 

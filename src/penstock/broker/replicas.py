@@ -1,18 +1,21 @@
-"""Replicated partitions of this broker: copies, claims and in-sync replicas.
+"""Replicated partitions of this broker: its replicas, claims of leadership, and in-sync replicas.
 
-The broker takes part in every partition whose replicas include it in the image, or will
-(`moves.py`), and connects to the registered brokers. It claims a partition that the image says it
-leads, after a start for instance; and one without a live leader if it is the first of the remaining
-replicas. A broker is gone when its session has expired, or when its connection is lost and its
-address refuses connections: a killed process is replaced at once, a silent machine after its
-session. Claims are safe at any time: epochs decide (`replication/`), and a leader that the image no
-longer names stops.
+The broker takes part in every partition whose replicas include it in the metadata image, or will
+include it after a reassignment (`moves.py`). It connects to all registered brokers.
+
+The broker claims a partition if the image names it as leader, for example after a start. It also
+claims a partition whose leader is gone if it is the first of the live replicas, in-sync ones before
+others. A broker is gone when its registration has expired, or when its connection is lost and its
+address refuses connections. A killed process is thus replaced at once, an unreachable machine after
+its session. Claims are safe at any time, because epochs fence older leaders (`replication/`). A
+leader that the image no longer names stops leading.
 
 A leader that reaches too few replicas for longer than a session resigns (`cut_off.py`). A stopping
-broker first hands over its leaderships (`hand_over_all`), and claims nothing more.
+broker first hands over its leaderships (`hand_over_all`) and claims no more partitions.
 
-In-sync replicas are for clients; durability does not depend on them. Brokers that are gone, and
-replicas without the leader's whole log for `replica.lag.time.max.ms`, are not in sync.
+In-sync replicas are information for clients; durability does not depend on them. A replica is not
+in sync if its broker is not registered, or if it has not had the leader's whole log for
+`replica.lag.time.max.ms`.
 """
 
 from __future__ import annotations
@@ -60,13 +63,13 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS: Final = 1.0
 SAID_AGAIN_PER_LOOK: Final = 5
 HAND_OVER_BATCH: Final = 1000
-"""Most partitions that a stopping broker hands over at a time."""
+"""Largest number of partitions that a stopping broker hands over at a time."""
 _HANDED_LOOK_SECONDS: Final = 0.01
 _ASK_SECONDS: Final = 0.2
 
 
 class Replicas:
-    """Participant in replicated partitions. Belongs to the event loop."""
+    """Service for the replicated partitions of this broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -82,8 +85,8 @@ class Replicas:
     ) -> None:
         """`advanced` receives the partitions whose high watermark has advanced.
 
-        `load_image` is called after a change by this broker. `apply_leaders` receives leaders that
-        replicas have connected to and that the image lacks.
+        `load_image` is called after this broker has changed the metadata. `apply_leaders` receives
+        leaders that have connected to this broker's replicas with newer epochs than the image has.
         """
         self._settings = settings
         self._node_id = settings.node_id
@@ -121,7 +124,11 @@ class Replicas:
         """Bound replication address, once the broker listens."""
 
     async def listen(self, incarnation: UUID, secret: PeerSecret, transport: LinkTransport) -> None:
-        """Accept other brokers that share the secret; raises OSError."""
+        """Accept connections of brokers that know the secret, and start periodic checks.
+
+        Raises:
+            OSError: the replication address cannot be bound.
+        """
         self._incarnation = incarnation
         links = Links(
             broker_id=self._node_id,
@@ -140,7 +147,7 @@ class Replicas:
         self._looking = asyncio.get_running_loop().create_task(self._look_on())
 
     def registered(self, epoch: int) -> None:
-        """Begin the broker epoch of a registration, which rises with each start."""
+        """Use `epoch`, the broker epoch of a new registration, which rises with each one."""
         self.replication.begin(epoch)
 
     async def close(self) -> None:
@@ -152,14 +159,14 @@ class Replicas:
             await self.replication.close()
 
     def open(self, row: PartitionRow, log: PartitionLog) -> ReplicatedLog:
-        """Take part in a partition with a log of this broker."""
+        """Take part in a partition, with `log` as this broker's replica."""
         key = PartitionKey(log.topic_id.bytes, row.index)
         return self.replication.open(key, log, opened=row.leader_epoch)
 
     # -- the image
 
     def follow(self, delta: ImageDelta) -> None:
-        """Connect to registered brokers, and claim partitions without a leader."""
+        """Apply a metadata image: connect to its brokers, and claim partitions without a leader."""
         image, before = delta.image, self._image
         self._image = image
         logs = self.replication.logs
@@ -205,18 +212,18 @@ class Replicas:
         return known or self._gone.get(broker.broker_id) != broker.incarnation
 
     def lives(self, broker_id: int) -> bool:
-        """Return whether a broker is registered, and not known to be gone."""
+        """Return whether a broker is registered and does not refuse connections."""
         broker = None if self._image is None else self._image.broker(broker_id)
         return broker is not None and self._seems_alive(broker)
 
     def unreachable(self) -> frozenset[int]:
-        """Return the registered brokers that just lost their connection, or refuse one."""
+        """Return the registered brokers whose connection was just lost, or that refuse one."""
         brokers = self._image.brokers if self._gone and self._image is not None else ()
         gone = [broker.broker_id for broker in brokers if not self._seems_alive(broker)]
         return self.replication.links.lost.union(gone)
 
     def alone(self) -> bool:
-        """Return whether others may replace this broker: no connection, session expired."""
+        """Return whether this broker has no connection and its session has expired."""
         replication, image = self.replication, self._image
         if replication.links.ready or image is None or not replication.may_be_gone():
             return False
@@ -245,7 +252,7 @@ class Replicas:
         return first == own and not log.claims and not log.copy.broken
 
     def _pass_on(self) -> None:
-        """After a disk failure, have others claim the partitions that this broker leads."""
+        """Request other replicas to claim this broker's partitions, after a disk failure."""
         own, self._passed = self._node_id, self._passed + 1
         ready = self.replication.links.ready
         topics = () if self._image is None else self._image.topics.values()
@@ -268,7 +275,7 @@ class Replicas:
     # -- handing over
 
     async def hand_over_all(self, seconds: float) -> None:
-        """Hand over leaderships before a shutdown, at most `seconds`, and claim nothing more."""
+        """Hand over all leaderships before a shutdown, for at most `seconds`, and claim no more."""
         self._leaving = True
         until = self._clock.monotonic() + seconds
         successors = {
@@ -288,7 +295,7 @@ class Replicas:
             logger.warning("no replica took over %d partitions before shutdown", kept)
 
     async def hand_over(self, successors: Mapping[ReplicatedLog, int], seconds: float) -> None:
-        """Hand over leaderships; return when the image shows it, or after `seconds`."""
+        """Hand partitions to successors; return once the image shows it, or after `seconds`."""
         for log, successor in successors.items():
             self.replication.hand_over(log, successor, limit_ms=int(seconds * 1000))
         await self._leaders_changed({log.key: self._node_id for log in successors}, seconds)
@@ -296,12 +303,15 @@ class Replicas:
     async def elect(
         self, successors: Mapping[PartitionKey, int], seconds: float
     ) -> set[PartitionKey]:
-        """Elect these replicas; return the partitions that they lead in time."""
+        """Request the leaders to hand over to these replicas.
+
+        Return the partitions that the replicas lead within `seconds`.
+        """
         until = self._clock.monotonic() + seconds
         left = dict(successors)
         while left and self._clock.monotonic() < until:
             before = {}
-            for key, broker_id in left.items():  # again: a successor may be catching up
+            for key, broker_id in left.items():  # repeated: a successor may be catching up
                 row = self._row(key)
                 if row is not None:
                     before[key] = row.leader
@@ -313,7 +323,7 @@ class Replicas:
         return {key for key, chosen in successors.items() if self._leader(key) == chosen}
 
     async def _leaders_changed(self, before: Mapping[PartitionKey, int], seconds: float) -> None:
-        """Wait until the leaders in the image differ from `before`, at most `seconds`."""
+        """Wait until the image has other leaders than `before`, at most `seconds`."""
         until = self._clock.monotonic() + seconds
         waiting = list(before)
         while waiting and self._clock.monotonic() < until:
@@ -370,7 +380,7 @@ class Replicas:
         )
 
     async def open_epochs(self, openings: Sequence[tuple[Led, SealAndOpen]]) -> Sequence[bool]:
-        """Seal and open epochs; return false for each whose reservation was superseded."""
+        """Seal old epochs and open new ones; return for each whether the database accepted it."""
         asked = [self._opening(log, effect) for log, effect in openings]
         refused = await self._control.open_epochs(
             asked, broker_id=self._node_id, incarnation=self._incarnation
@@ -380,8 +390,8 @@ class Replicas:
                 "the control plane rejected opening an epoch of partition %s: %s", key, error
             )
         if all([self._is_first(log, effect) for log, effect in openings]):
-            # In the background: the image has these leaders since the creation, and clients of
-            # other brokers may use them before this broker has loaded it.
+            # In the background, because no client waits for it: the image has named these leaders
+            # since the partitions were created.
             task = asyncio.get_running_loop().create_task(self._refresh())
             self._refreshing.add(task)
             task.add_done_callback(self._refreshing.discard)
@@ -399,7 +409,7 @@ class Replicas:
             await self._load_image()
 
     async def reserved(self, keys: Sequence[PartitionKey]) -> Mapping[PartitionKey, Reserved]:
-        """Return the reserved and opened epochs, without deleted partitions."""
+        """Return the highest reserved and opened epochs; deleted partitions are missing."""
         asked = {(UUID(bytes=key.topic_id), key.partition): key for key in keys}
         found = await self._control.highest_reserved(list(asked))
         return {
@@ -407,7 +417,7 @@ class Replicas:
         }
 
     async def older(self, asked: Sequence[tuple[PartitionKey, int]]) -> Sequence[Chain]:
-        """Return the newest epochs of each partition below the given one, up to a page."""
+        """Return for each partition its epochs below the given one, at most the newest page."""
         chains = []
         for key, below in asked:  # few: replicas that missed more epochs than a claim returns
             where = UUID(bytes=key.topic_id), key.partition
@@ -436,12 +446,12 @@ class Replicas:
     # -- unclean elections
 
     def _stuck(self, log: ReplicatedLog) -> None:
-        """Elect uncleanly after a long claim, if the topic allows it."""
+        """Start an unclean election after a claim has taken long, if the topic allows it."""
         if log.log.config.unclean_leader_election_enable:
             self._elect_remaining(log)
 
     def _elect_remaining(self, log: ReplicatedLog) -> None:
-        """Continue with the replicas that have answered, if the others are not registered."""
+        """Complete a claim without the missing replicas, if their brokers are not registered."""
         leading, image = log.leading, self._image
         if leading is None or image is None:
             return
@@ -461,7 +471,10 @@ class Replicas:
     async def elect_uncleanly(
         self, keys: Sequence[PartitionKey], seconds: float
     ) -> set[PartitionKey]:
-        """Elect the remaining replicas despite lost records; return partitions led in time."""
+        """Request elections of the remaining replicas, which may lose acknowledged records.
+
+        Return the partitions that have a new leader epoch within `seconds`.
+        """
         until = self._clock.monotonic() + seconds
         left = {key: row.leader_epoch for key in keys if (row := self._row(key)) is not None}
         led: set[PartitionKey] = set()
@@ -477,7 +490,7 @@ class Replicas:
     def _request_unclean_election(
         self, key: PartitionKey, epoch: int, brokers: Iterable[int]
     ) -> None:
-        """Request an unclean election from brokers that cannot complete a claim."""
+        """Request an unclean election from each of `brokers` whose claim cannot complete."""
         asked = encode_row(key, ElectUncleanly(epoch))
         for broker_id in brokers:
             if broker_id != self._node_id:
@@ -518,7 +531,7 @@ class Replicas:
         await self._load_image()
 
     def _hear_leaders(self) -> None:
-        """Report leaders that the control plane has not announced, by their streams."""
+        """Pass on leaders that have connected with newer epochs than the image has."""
         joined = list(self.replication.joined)
         self.replication.joined.clear()
         found: dict[tuple[UUID, int], tuple[int, int]] = {}

@@ -1,13 +1,14 @@
-"""Record of the control plane's database that this broker has seen: the file `database.seen`.
+"""Record of the control plane's database that this broker uses, in the file `database.seen`.
 
-Before it registers, the broker checks that the database is the known one (`control/epochs/seen.py`)
-and stores that a registration has begun; afterwards it stores the new epoch. A database that was
-set back is rejected before any log is opened or deleted, and ends a running broker.
+The record reveals a database that was set back, which means replaced by an older copy. Before it
+registers, the broker checks that the database is the recorded one (`control/epochs/seen.py`) and
+records that a registration has begun. Afterwards it records its new broker epoch. The broker
+rejects a database that was set back before any log is opened or deleted. A running broker stops.
 
-A directory with fewer registrations than the database is an older copy, or another process had this
-broker's id: its replicas may lack acknowledged records. That is noted in the journal before the
-registration is stored, so each replica stays in limbo until it has its leader's whole log, across
-restarts.
+If the record has an older registration than the database, the log directory is an older copy, or
+another process has used this broker's id. The replicas here may then lack acknowledged records. The
+broker notes this in the journal before it records the registration. Each replica therefore stays in
+limbo until it has its leader's whole log, even after restarts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KEEP_SECONDS: Final = 5.0
 
 
 class DatabaseWatch:
-    """Watch of the control plane's database. Belongs to the event loop."""
+    """Check that the control plane's database was not set back. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class DatabaseWatch:
         commits: GroupCommits,
         on_set_back: Callable[[PenstockError], None],
     ) -> None:
-        """`on_set_back` is called when the database of a running broker was replaced."""
+        """`on_set_back` is called when a registered broker finds that the database was set back."""
         self._control = control
         self._store = store
         self._commits = commits
@@ -66,11 +67,11 @@ class DatabaseWatch:
     # -- the registration
 
     async def before_registering(self) -> None:
-        """Check the database, and store that a registration has begun.
+        """Check the database, and record that a registration has begun.
 
         Raises:
             DatabaseSetBack: the database is another one, or an older copy.
-            CorruptFile: the stored state is damaged.
+            CorruptFile: the file `database.seen` is damaged.
         """
         if self._seen is None:
             self._seen = self._read()
@@ -80,11 +81,12 @@ class DatabaseWatch:
             await self._keep(self._seen._replace(begun=self._seen.begun + 1))
 
     async def registered(self, own: Broker) -> None:
-        """Store that this process is registered.
+        """Record the registration `own` of this process.
 
         Raises:
-            DatabaseSetBack: the database is an older copy; every later start fails as well.
-            StorageError: possible losses cannot be noted.
+            DatabaseSetBack: the database is an older copy. This is recorded too, so that every
+                later start fails.
+            StorageError: the possible loss of records cannot be noted in the journal.
         """
         seen = self._seen
         image = await self._control.image()
@@ -97,9 +99,9 @@ class DatabaseWatch:
             raise
         if seen is not None and is_older(seen, own):
             logger.error(
-                "%s is an older copy of broker %d's directory, or another process had its id:"
-                " its registration is %d, the database has %d; each replica takes part fully once"
-                " it has all of its leader's log",
+                "%s is an older copy of broker %d's directory, or another process had its id: the"
+                " directory has registration %d, the database %d. Each replica stays in limbo"
+                " until it has its leader's whole log",
                 self._store.directory, own.broker_id, seen.broker_epoch, own.epoch,
             )  # fmt: skip
             await self._note_losses()
@@ -115,7 +117,7 @@ class DatabaseWatch:
     # -- images
 
     async def check(self, image: MetadataImage) -> None:
-        """Check that an image is of the known database; raises DatabaseSetBack."""
+        """Check that a metadata image is of the recorded database; raises DatabaseSetBack."""
         seen = self._seen
         if seen is None:
             return
@@ -208,8 +210,8 @@ class DatabaseWatch:
             return None
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptFile(
-                f"{self._path} is damaged and does not name this broker's database: {error}. Remove"
-                " the file only if the database is its newest copy"
+                f"{self._path} is damaged, so this broker cannot check its database: {error}."
+                " Remove the file only if the database is its newest copy"
             ) from None
         self._kept = seen
         return seen

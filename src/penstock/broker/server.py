@@ -1,9 +1,10 @@
 """Broker server: listeners, connections, timers, start and graceful stop.
 
 `start()` starts the control plane, attaches the store, binds the listeners, registers the broker,
-loads the image and then accepts connections. `stop()` hands over leaderships within
-`shutdown.timeout.ms`, stops accepting, finishes open requests within `shutdown.timeout.ms` (long
-polls at once), and closes the store with its clean marker and the control plane.
+loads the metadata image and then accepts connections. `stop()` hands over leaderships within
+`shutdown.timeout.ms`, and stops accepting connections. It then finishes open requests within
+another `shutdown.timeout.ms` (long polls immediately), marks the store as cleanly closed, and
+closes the control plane.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 SCRATCH_BYTES: Final = 256 << 10
-"""Receive buffer that all connections of a loop share for small frames."""
+"""Size of the receive buffer that all connections share for complete frames."""
 TICK_SECONDS: Final = 1.0
 """Interval of checks of connections, produce timeouts and the store's housekeeping."""
 FINISH_LOOK_SECONDS: Final = 0.005
-"""Interval at which a stopping broker checks whether the last requests are answered."""
+"""Interval at which a stopping broker checks whether all requests are answered."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class BrokerServer:
         security: Security | None = None,
         front_secret: bytes = b"",
     ) -> None:
-        """`audit_topic` is a sink of `audit`; `front_secret`: see `security.forwarding`."""
+        """`audit_topic` is a sink of `audit`. `front_secret` is for `security/forwarding.py`."""
         self.assembly = assembly = Assembly(
             settings,
             control=control,
@@ -110,12 +111,12 @@ class BrokerServer:
         self._admin: AdminServer | None = None
         self._liveness: Liveness | None = None
         self.superseded = asyncio.Event()
-        """Set when this process must end: another one has registered with this broker's id, or the
-        database was set back."""
+        """Set when this process must end: another process has registered with the same broker id,
+        or the database was replaced by an older copy."""
         self.ended_by: PenstockError | None = None
-        """Error that ends the process, unless another process superseded it."""
+        """Error that ends the process; None if another process has the same broker id."""
         self._entities: object = None
-        """Entity configs of the image whose ACLs apply."""
+        """Entity configurations of the metadata image whose ACLs are in effect."""
         self._noticing: asyncio.Task[None] | None = None
         self._noticed = False
         self._ending = False
@@ -192,11 +193,12 @@ class BrokerServer:
         return None if self._admin is None else self._admin.address
 
     async def start(self) -> None:
-        """Bind, register, load the image, accept.
+        """Bind the listeners, register the broker, load the image, and accept connections.
 
         Raises:
-            DatabaseSetBack: the database is not the one that this broker has seen.
-            StoreMismatch: the object store is not the control plane's; nothing is registered.
+            DatabaseSetBack: the database is another one than this broker used, or an older copy.
+            StoreMismatch: the object store belongs to another control plane. The broker is not
+                registered.
             OSError: a listener's address cannot be bound.
         """
         self._loop = loop = asyncio.get_running_loop()
@@ -298,7 +300,7 @@ class BrokerServer:
         await self.assembly.readiness.stop()
 
     async def stop(self) -> None:
-        """Finish open requests, close the store cleanly, close the control plane. Idempotent."""
+        """Hand over leaderships, finish open requests, and close all services. Idempotent."""
         if self._ending:
             return
         self._ending = True
@@ -340,7 +342,7 @@ class BrokerServer:
         self.audit.close()
 
     async def _hand_over(self) -> None:
-        """Hand over leaderships and write waiting audit events while everything still runs."""
+        """Hand over leaderships and write waiting audit events while all services still run."""
         if self.replicas is not None:
             await self.replicas.hand_over_all(self.settings.shutdown_timeout_ms / 1000)
         if self._audit_topic is not None:
@@ -403,7 +405,7 @@ class BrokerServer:
     # Connections
 
     def connected(self, connection: Connection) -> bool:
-        """Return whether a new connection is accepted."""
+        """Register a new connection; return whether it is accepted."""
         connection.size_buffers(
             self.settings.socket_send_buffer_bytes, self.settings.socket_receive_buffer_bytes
         )
@@ -444,7 +446,7 @@ class BrokerServer:
             self._per_host.pop(connection.client_host, None)
 
     def rejected(self, connection: Connection, error: Exception) -> None:
-        """Count and log invalid bytes of a connection that is about to be closed."""
+        """Count and log the error for which a connection is about to be closed."""
         kind = type(error).__name__
         self.metrics.rejection(kind)
         self._warn(connection, kind, str(error))
@@ -465,7 +467,11 @@ class BrokerServer:
             logger.exception("the store's housekeeping failed")
 
     def _end_overdue(self, now: float) -> None:
-        """Close overdue connections; not after a blocked loop, with received data still unread."""
+        """Close slow and idle connections, and answer Produce requests that have timed out.
+
+        The caller skips this after the event loop was blocked, because data that has arrived in the
+        meantime may still be unread.
+        """
         idle_ms = self.settings.connections_max_idle_ms
         idle_seconds = idle_ms / 1000 if idle_ms >= 0 else -1.0
         self.security_service.end_overdue(now)
@@ -484,7 +490,7 @@ class BrokerServer:
         self.superseded.set()
 
     def _image_noticed(self) -> None:
-        """Load changed metadata after a notification, one load at a time."""
+        """Load changed metadata after a notification of the control plane, one load at a time."""
         self._noticed = True
         if self._loop is not None and self._noticing is None and not self.stopping.is_set():
             self._noticing = self._loop.create_task(self._look())

@@ -24,7 +24,10 @@ EXCLUDED_BROKERS: Final = "placement.excluded.brokers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(TopicDefaults):
-    """Settings of a broker. Changes require a restart, except of dynamic configurations."""
+    """Settings of a broker.
+
+    Changes require a restart, except of the dynamic configurations (`configs.py`).
+    """
 
     node_id: int = setting(1, "Identity of this broker in the cluster.", 0, INT_MAX)
     broker_rack: str = setting(
@@ -35,24 +38,24 @@ class BrokerSettings(TopicDefaults):
         " ingestion: it leads partitions of diskless topics and coordinates groups.",
     )  # fmt: skip
     broker_session_timeout_ms: int = setting(
-        9_000, "Time without a renewed registration after which a broker is fenced and others take"
-        " over its groups.", 100, INT_MAX,
+        9_000, "Time without a renewal of its registration after which a broker is fenced and other"
+        " brokers coordinate its groups.", 100, INT_MAX,
     )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(
         2_000, "Interval at which a broker renews its registration.", 10, INT_MAX
     )
     auto_leader_rebalance_enable: bool = setting(
-        True, "Return leadership to preferred replicas gradually."
+        True, "Hand leadership back to the preferred leaders, a few partitions at a time."
     )
     leader_imbalance_check_interval_seconds: int = setting(
         300,
-        "Interval of the checks for partitions to return to their preferred leaders.",
+        "Interval at which a broker checks which partitions to hand back to preferred leaders.",
         1,
         INT_MAX,
     )
     leader_imbalance_per_broker_percentage: int = setting(
-        10, "Percentage of the partitions that prefer a broker, led by others, above which they are"
-        " returned to it.", 0, 100,
+        10, "Percentage of the partitions with a broker as preferred leader. If other brokers lead"
+        " more than this percentage, they hand partitions back to it.", 0, 100,
     )  # fmt: skip
     listeners: tuple[str, ...] = setting(
         ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on, as NAME://host:port; port 0"
@@ -63,8 +66,8 @@ class BrokerSettings(TopicDefaults):
         "Protocol of each listener, as NAME:PROTOCOL: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
     )
     advertised_listeners: tuple[str, ...] = setting(
-        (), "Addresses that clients of each listener use, as NAME://host:port. A listener that is"
-        " not named is advertised with its address in listeners.",
+        (), "Addresses that clients of each listener use, as NAME://host:port. A listener without"
+        " an entry here is advertised with its address in listeners.",
     )  # fmt: skip
     admin_listener: str = setting(
         "127.0.0.1:9644", "host:port of the admin HTTP interface; empty turns it off, port 0 picks"
@@ -87,14 +90,15 @@ class BrokerSettings(TopicDefaults):
         " describe on the cluster.",
     )  # fmt: skip
     admin_hosts: tuple[str, ...] = setting(
-        (), "Host names that the admin interface accepts in requests that change something, besides"
-        " IP addresses, localhost, this machine's name and the hosts of advertised.listeners.",
+        (), "Further host names that are accepted in admin requests that change state. Always"
+        " accepted are IP addresses, localhost, this machine's name and advertised.listeners.",
     )  # fmt: skip
     extents_direct_files_enable: str = setting(
-        "auto", "Give readers of a topic the files and objects that hold its records, so that Spark"
-        " reads them without the broker. Direct access to files and objects covers all topics."
-        " true: always. false: never. auto: only without an authoriser; with one, objects in S3"
-        " get signed URLs for the topic's bytes alone.", choices=("auto", "true", "false"),
+        "auto", "Name to readers the files and objects with the records of a topic, so that Spark"
+        " reads them without the broker. Access to these files and objects is not limited to one"
+        " topic. true: always. false: never. auto: only without an authoriser; with an authoriser,"
+        " readers get signed URLs of objects in S3, which are limited to the bytes of the topic.",
+        choices=("auto", "true", "false"),
     )  # fmt: skip
     extents_url_lifetime_ms: int = setting(
         900_000, "Lifetime of the signed URLs of extents, a multiple of 1000. A URL grants access"
@@ -105,16 +109,17 @@ class BrokerSettings(TopicDefaults):
         65_536, "Largest request body that the admin HTTP interface accepts.", 0, INT_MAX
     )
     admin_max_connections: int = setting(
-        128, "Concurrent requests of the admin HTTP interface; more get status 503. One remote"
-        " address may use three quarters of them; health probes are not counted.", 1, INT_MAX,
+        128, "Maximum number of concurrent requests of the admin HTTP interface. Further ones get"
+        " status 503. One remote address may use three quarters of the maximum. Health probes are"
+        " not counted.", 1, INT_MAX,
     )  # fmt: skip
     replication_listener: str = setting(
-        "", "host:port on which this broker accepts replication from other brokers; empty disables"
-        " replicated partitions here, port 0 picks a free port.",
+        "", "host:port on which this broker accepts connections of other brokers for replication."
+        " Empty: this broker has no replicated partitions. Port 0 picks a free port.",
     )  # fmt: skip
     replica_lag_time_max_ms: int = setting(
-        30_000, "Time without the leader's whole log after which a replica is not in sync.",
-        1, INT_MAX,
+        30_000, "Time after which a replica is not in sync if it has not had the leader's whole log"
+        " in the meantime.", 1, INT_MAX,
     )  # fmt: skip
     authorizer_class_name: str = setting(
         "", "Authoriser of requests. Empty: all requests are allowed. acls, or Kafka's name"
@@ -127,49 +132,50 @@ class BrokerSettings(TopicDefaults):
         False, "With an authoriser: allow every operation on resources that no ACL names."
     )
     max_connections: int = setting(
-        10_000, "Open Kafka connections; more are closed immediately.", 1, INT_MAX
-    )
+        10_000, "Maximum number of open Kafka connections. Further ones are closed at once.",
+        1, INT_MAX,
+    )  # fmt: skip
     max_connections_per_ip: int = setting(
-        INT_MAX, "Open Kafka connections from one address.", 1, INT_MAX
+        INT_MAX, "Maximum number of open Kafka connections from one address.", 1, INT_MAX
     )
     connections_max_idle_ms: int = setting(
         600_000, "Idle time after which a connection is closed; -1 disables the limit.", -1,
         LONG_MAX,
     )  # fmt: skip
     socket_request_max_bytes: int = setting(
-        100 << 20, "Largest request frame; a longer one closes the connection before it is read.",
+        100 << 20, "Largest request frame. A connection with a larger one is closed, unread.",
         1, INT_MAX,
     )  # fmt: skip
     socket_send_buffer_bytes: int = setting(
-        -1, "SO_SNDBUF of Kafka connections; -1 leaves it to the system.", -1, INT_MAX
+        -1, "SO_SNDBUF of Kafka connections; -1 is the default of the system.", -1, INT_MAX
     )
     socket_receive_buffer_bytes: int = setting(
-        -1, "SO_RCVBUF of Kafka connections; -1 leaves it to the system.", -1, INT_MAX
+        -1, "SO_RCVBUF of Kafka connections; -1 is the default of the system.", -1, INT_MAX
     )
     socket_listen_backlog_size: int = setting(
-        1024, "Queue of connections that are not accepted yet.", 1, INT_MAX
+        1024, "Maximum number of connections that wait to be accepted.", 1, INT_MAX
     )
     queued_max_requests: int = setting(
-        500, "Requests of one connection in flight; above, reading from it pauses.", 1,
-        INT_MAX,
+        500, "Maximum number of requests in flight on one connection, at which reading from it"
+        " pauses.", 1, INT_MAX,
     )  # fmt: skip
     queued_max_request_bytes: int = setting(
-        512 << 20, "Bytes of requests in flight of all connections; above, reading pauses.", 1,
-        LONG_MAX,
+        512 << 20, "Size of the requests in flight on all connections, above which reading pauses.",
+        1, LONG_MAX,
     )  # fmt: skip
     quota_window_num: int = setting(
         11, "Number of windows over which quota rates are measured.", 1, 10_000
     )
     quota_window_size_seconds: int = setting(1, "Length of a quota window in seconds.", 1, 3_600)
     controller_quota_window_num: int = setting(
-        11, "Number of windows whose share of a controller_mutation_rate may be used at once for"
-        " creating and deleting partitions.", 1, 10_000,
+        11, "Number of windows whose quota (controller_mutation_rate) may be used up at once by"
+        " creating or deleting partitions.", 1, 10_000,
     )  # fmt: skip
     controller_quota_window_size_seconds: int = setting(
         1, "Length of a controller quota window in seconds.", 1, 3_600
     )
     telemetry_max_bytes: int = setting(
-        1 << 20, "Largest push of a client's own metrics (KIP-714).", 1, INT_MAX
+        1 << 20, "Largest request in which a client pushes its metrics (KIP-714).", 1, INT_MAX
     )
     request_timeout_ms: int = setting(
         30_000, "Time limit of an administrative request.", 1, INT_MAX,
@@ -184,11 +190,11 @@ class BrokerSettings(TopicDefaults):
         55 << 20, "Largest fetch response, even if the consumer requests more.", 1024, INT_MAX
     )
     fetch_sessions_max: int = setting(
-        1000, "Incremental fetch sessions; above, the least recently used one is evicted.", 0,
-        INT_MAX, name="max.incremental.fetch.session.cache.slots",
+        1000, "Maximum number of incremental fetch sessions. A further one may replace the least"
+        " recently used one.", 0, INT_MAX, name="max.incremental.fetch.session.cache.slots",
     )  # fmt: skip
     max_request_partition_size_limit: int = setting(
-        2000, "Partitions in one page of DescribeTopicPartitions.", 1, INT_MAX
+        2000, "Maximum number of partitions in one page of DescribeTopicPartitions.", 1, INT_MAX
     )
     auto_create_topics_enable: bool = setting(
         True, "Create a missing topic when a metadata request names it and allows its creation."
@@ -223,8 +229,9 @@ class BrokerSettings(TopicDefaults):
     group_max_size: int = setting(10_000, "Maximum size of a classic group.", 1, INT_MAX)
     groups_max: int = setting(100_000, "Maximum number of consumer groups.", 1, INT_MAX)
     group_share_delivery_count_limit: int = setting(
-        5, "Deliveries of a record to a share group before it is archived as undeliverable.", 2, 25
-    )
+        5, "Maximum number of deliveries of a record in a share group. A record that is then still"
+        " not accepted is archived as undeliverable.", 2, 25,
+    )  # fmt: skip
     errors_deadletterqueue_auto_create_topics_enable: bool = setting(
         False, "Create the dead letter topic that a share group names, if it does not exist."
     )
@@ -236,23 +243,23 @@ class BrokerSettings(TopicDefaults):
         INT_MAX,
     )  # fmt: skip
     group_share_min_session_timeout_ms: int = setting(
-        45_000, "Shortest session timeout that a share group may be set to.", 1, INT_MAX
+        45_000, "Shortest session timeout that a share group may configure.", 1, INT_MAX
     )
     group_share_max_session_timeout_ms: int = setting(
-        60_000, "Longest session timeout that a share group may be set to.", 1, INT_MAX
+        60_000, "Longest session timeout that a share group may configure.", 1, INT_MAX
     )
     group_share_heartbeat_interval_ms: int = setting(
         5_000, "Heartbeat interval of members of a share group.", 1, INT_MAX
     )
     group_share_min_heartbeat_interval_ms: int = setting(
-        5_000, "Shortest heartbeat interval that a share group may be set to.", 1, INT_MAX
+        5_000, "Shortest heartbeat interval that a share group may configure.", 1, INT_MAX
     )
     group_share_max_heartbeat_interval_ms: int = setting(
-        15_000, "Longest heartbeat interval that a share group may be set to.", 1, INT_MAX
+        15_000, "Longest heartbeat interval that a share group may configure.", 1, INT_MAX
     )
     group_share_assignment_interval_ms: int = setting(
-        1_000, "Minimum time between two assignments of a share group; members that join in between"
-        " share one.", 0, INT_MAX,
+        1_000, "Minimum time between two assignments of a share group. All members that join within"
+        " this time get partitions in the second one.", 0, INT_MAX,
     )  # fmt: skip
     group_share_max_size: int = setting(200, "Maximum size of a share group.", 1, 1000)
     group_share_record_lock_duration_ms: int = setting(
@@ -260,18 +267,18 @@ class BrokerSettings(TopicDefaults):
         1000, 3_600_000,
     )  # fmt: skip
     group_share_min_record_lock_duration_ms: int = setting(
-        15_000, "Shortest lock that a share group may be set to.", 1000, 30_000
+        15_000, "Shortest lock duration that a share group may configure.", 1000, 30_000
     )
     group_share_max_record_lock_duration_ms: int = setting(
-        60_000, "Longest lock that a share group may be set to.", 30_000, 3_600_000
+        60_000, "Longest lock duration that a share group may configure.", 30_000, 3_600_000
     )
     group_share_partition_max_record_locks: int = setting(
-        2_000, "Records of one partition that a share group has acquired or released at a time.",
-        100, 10_000,
+        2_000, "Maximum number of records of one partition that are acquired, or released for"
+        " another delivery, at a time in a share group.", 100, 10_000,
     )  # fmt: skip
     group_share_max_share_sessions: int = setting(
-        2_000, "Share sessions: members of share groups that fetch from this broker.", 1,
-        INT_MAX,
+        2_000, "Maximum number of share sessions. Each member of a share group that fetches from"
+        " this broker has one.", 1, INT_MAX,
     )  # fmt: skip
     group_consumer_session_timeout_ms: int = setting(
         45_000, "Time without a heartbeat after which a member of a consumer group is removed.", 1,
@@ -293,8 +300,8 @@ class BrokerSettings(TopicDefaults):
         15_000, "Longest heartbeat interval of members of a consumer group.", 1, INT_MAX
     )
     group_consumer_assignment_interval_ms: int = setting(
-        1_000, "Minimum time between two assignments of a consumer group; members that join in"
-        " between share one.", 0, INT_MAX,
+        1_000, "Minimum time between two assignments of a consumer group. All members that join"
+        " within this time get partitions in the second one.", 0, INT_MAX,
     )  # fmt: skip
     group_consumer_min_assignment_interval_ms: int = setting(
         0, "Shortest assignment interval of a consumer group.", 0, INT_MAX
@@ -303,25 +310,25 @@ class BrokerSettings(TopicDefaults):
         15_000, "Longest assignment interval of a consumer group.", 0, INT_MAX
     )
     group_consumer_max_size: int = setting(
-        INT_MAX, "Maximum size of a consumer group of the new protocol.", 1, INT_MAX
+        INT_MAX, "Maximum size of a consumer group of the KIP-848 protocol.", 1, INT_MAX
     )
     group_consumer_assignors: tuple[str, ...] = setting(
         ("uniform", "range"), "Server-side assignors; the first is the default.",
         choices=("uniform", "range"),
     )  # fmt: skip
     group_consumer_migration_policy: str = setting(
-        "bidirectional", "Allowed conversions of groups with members: upgrade, to consumer groups;"
-        " downgrade, to classic groups.",
+        "bidirectional", "Conversions of groups that have members. upgrade: classic groups may"
+        " become consumer groups. downgrade: consumer groups may become classic groups.",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )  # fmt: skip
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000, "Interval at which regular expressions of consumer groups are matched with the"
-        " topics again, besides when topics are created or deleted.", 10_000, INT_MAX,
+        " topics again. This also happens when topics are created or deleted.", 10_000, INT_MAX,
     )  # fmt: skip
     transaction_partition_verification_enable: bool = setting(
-        True, "Verify with the coordinator that a transaction has a partition before appending its"
-        " first batch, if clients add partitions themselves. Partitions that brokers add are"
-        " always verified.",
+        True, "Before the first batch of a transaction is appended to a partition, verify with the"
+        " coordinator that the transaction includes the partition. The setting applies to clients"
+        " that add partitions themselves. Partitions that brokers add are always verified.",
     )  # fmt: skip
     transactional_ids_max: int = setting(
         100_000, "Maximum number of transactional ids.", 1, INT_MAX
@@ -360,17 +367,17 @@ class BrokerSettings(TopicDefaults):
         " not change.",
     )  # fmt: skip
     sink_staging_directory: str = setting(
-        "", "Directory of the blobs that Spark's workers stage for an exactly-once sink; if empty,"
-        " the directory staging below log.dirs.",
+        "", "Directory for the blobs that Spark's workers stage for exactly-once sinks. Empty: the"
+        " directory staging in log.dirs.",
     )  # fmt: skip
     sink_staging_max_bytes: int = setting(
-        64 << 30, "Bytes of all staged blobs above which more are rejected.", 0, LONG_MAX
+        64 << 30, "Maximum size of all staged blobs. Further ones are rejected.", 0, LONG_MAX
     )
     sink_staging_principal_max_bytes: int = setting(
-        16 << 30, "Bytes that one principal may have staged by upload.", 0, LONG_MAX
+        16 << 30, "Maximum size of the staged blobs that one principal has uploaded.", 0, LONG_MAX
     )
     sink_staging_free_bytes: int = setting(
-        1 << 30, "Bytes of the disk that staged blobs leave free for the log.", 0, LONG_MAX
+        1 << 30, "Free space of the disk below which staged blobs are rejected.", 0, LONG_MAX
     )
     sink_staging_blob_max_bytes: int = setting(
         1 << 30, "Largest staged blob in bytes.", 1, LONG_MAX
@@ -430,7 +437,7 @@ def super_users_of(settings: BrokerSettings) -> list[str]:
 
 
 def check_consumer_groups(settings: BrokerSettings) -> None:
-    """Raise InvalidSetting unless times of consumer groups are within their bounds."""
+    """Raise InvalidSetting unless the settings of consumer groups are consistent."""
     times = {
         "session.timeout.ms": (
             settings.group_consumer_min_session_timeout_ms,

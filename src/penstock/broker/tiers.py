@@ -1,6 +1,6 @@
 """Checks of the tiered storage configurations of a topic.
 
-| requested                                        | rule                                          |
+| configuration                                    | rule                                          |
 |--------------------------------------------------|-----------------------------------------------|
 | `remote.storage.enable`                          | requires the brokers'                         |
 |                                                  | `remote.log.storage.system.enable`, excludes  |
@@ -35,7 +35,11 @@ def check_tiers(
     *,
     enabled: bool,
 ) -> None:
-    """Check a topic's new configurations, `effective` if applied; raises InvalidConfig."""
+    """Check the tiered storage configurations of a new or changed topic; raises InvalidConfig.
+
+    `current` are its stored configurations, `effective` is the configuration in effect after the
+    change. `enabled`: the brokers have tiered storage.
+    """
     reason = _refusal(current, effective, enabled=enabled)
     if reason:
         raise InvalidConfig(f"topic {name!r}: {reason}")
@@ -47,8 +51,8 @@ def _refusal(current: Mapping[str, str], config: LogConfig, *, enabled: bool) ->
         if was and not config.remote_log_delete_on_disable:
             return (
                 f"{REMOTE_CONFIG} cannot be set to false while the archive has segments of the"
-                " topic: also set remote.log.delete.on.disable = true to delete them, or set"
-                " remote.log.copy.disable = true instead to keep them readable"
+                " topic. To delete them, also set remote.log.delete.on.disable = true. To keep them"
+                " readable, set remote.log.copy.disable = true instead"
             )
         return ""
     if not enabled and not was:
@@ -74,11 +78,11 @@ def _local_refusal(config: LogConfig) -> str:
         if whole >= 0 and (local < 0 or local > whole):
             return (
                 f"local.retention.{unit} = {local} must not exceed retention.{unit} = {whole};"
-                f" {AS_WHOLE} is the same"
+                f" {AS_WHOLE} means the same value"
             )
         if config.remote_log_copy_disable and local != whole:
             return (
-                f"remote.log.copy.disable = true needs local.retention.{unit} = {AS_WHOLE}, or"
-                f" that of the topic, {whole}, not {local}"
+                f"remote.log.copy.disable = true needs local.retention.{unit} = {AS_WHOLE} or the"
+                f" same value as retention.{unit} = {whole}, not {local}"
             )
     return ""

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, Topic
 
 CONCURRENT_CHANGES_MAX: Final = 256
-"""Changes of one request in the control plane's queue at a time."""
+"""Largest number of topics that one request stores in the control plane at a time."""
 LED_SECONDS: Final = 3.0
-"""Longest wait for the leaders of new partitions; the topic is created anyway."""
+"""Longest wait for the leaders of new partitions. The topic exists even if they are late."""
 
 
 class TopicAdmin:
-    """Creator of topics, with an object store (`diskless`) and an archive (`tiered`)."""
+    """Creator of topics. `diskless`: the brokers have an object store; `tiered`: an archive."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class TopicAdmin:
         )
 
     def plan(self, specs: Sequence[TopicSpec]) -> list[TopicPlan | PenstockError]:
-        """Return a plan or an error for each topic, checked against the others of the request."""
+        """Return a plan or an error for each topic; `specs` are all topics of one request."""
         image, levels = self._cluster.image, self.levels()
         unified: dict[str, str] = {}
         results: list[TopicPlan | PenstockError] = []

@@ -22,7 +22,7 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 class TopicConfigs:
-    """Configuration source for the store (`config_of`), bound to the broker with `bind`."""
+    """Source of topic configurations for the log store; before `bind`, of the defaults only."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
@@ -37,7 +37,7 @@ class TopicConfigs:
         self._image_of = image_of
 
     def config_of(self, topic: str) -> LogConfig:
-        """Return the configuration of a topic, whether or not it exists."""
+        """Return the configuration in effect for a topic; for an unknown topic the defaults."""
         image = self._image_of()
         if image is not self._image:
             self._image = image

@@ -1,8 +1,9 @@
 """Broker defaults for topics, under Kafka's broker-side names (`log.*` and a few more).
 
-Each configuration has a name per level (`retention.bytes` and `log.retention.bytes`), and times
-have a chain of names (`log.retention.ms`, `.minutes`, `.hours`), which `configs.py` resolves.
-`UNSET` is Kafka's null: the next name of the chain applies.
+A configuration has different names for topics and for brokers (`retention.bytes` and
+`log.retention.bytes`). Some times have several broker names with different units
+(`log.retention.ms`, `.minutes`, `.hours`). The first one that is set applies (`configs.py`).
+`UNSET` means that a setting is not set, as null in Kafka.
 
 Source: Kafka's `ServerLogConfigs`, `CleanerConfig` and `ServerTopicConfigSynonyms`.
 """
@@ -16,10 +17,10 @@ from penstock.base.settings import INT_MAX, describe, like
 from penstock.storage.config import LogConfig
 
 UNSET: Final = -(2**31)
-"""Integer setting that was not given; outside all bounds."""
+"""Value of an integer setting that is not set. It is outside the bounds of all settings."""
 _TOPIC: Final = {info.name: info for info in describe(LogConfig)}
 _FOR_EVER: Final = _TOPIC["retention.ms"].doc
-_JITTER: Final = "Random part subtracted from the roll age."
+_JITTER: Final = "Maximum of the random time by which a segment is closed early."
 
 
 def _of(name: str, **changes: Any) -> Any:
@@ -28,7 +29,10 @@ def _of(name: str, **changes: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """Broker defaults of topics; of several for one setting, the first that is set applies."""
+    """Broker defaults of topic configurations.
+
+    Of several fields for the same configuration, the first one that is set applies.
+    """
 
     compression_gzip_level: int = _of("compression.gzip.level")
     compression_lz4_level: int = _of("compression.lz4.level")
@@ -39,22 +43,22 @@ class TopicDefaults:
     unclean_leader_election_enable: bool = _of("unclean.leader.election.enable")
     log_cleanup_policy: tuple[str, ...] = _of("cleanup.policy")
     log_retention_ms: int = _of(
-        "retention.ms", default=UNSET, doc=f"{_FOR_EVER} Wins over minutes and hours."
+        "retention.ms", default=UNSET, doc=f"{_FOR_EVER} Overrides minutes and hours."
     )
     log_retention_minutes: int = _of(
-        "retention.ms", default=UNSET, doc=f"{_FOR_EVER} Wins over hours.", maximum=INT_MAX
+        "retention.ms", default=UNSET, doc=f"{_FOR_EVER} Overrides hours.", maximum=INT_MAX
     )
     log_retention_hours: int = _of("retention.ms", default=168, maximum=INT_MAX)
     log_retention_bytes: int = _of("retention.bytes")
     log_segment_bytes: int = _of("segment.bytes")
     log_roll_ms: int = _of(
-        "segment.ms", default=UNSET, doc="Age at which a segment is closed. Wins over hours."
+        "segment.ms", default=UNSET, doc="Age at which a segment is closed. Overrides hours."
     )
     log_roll_hours: int = _of(
         "segment.ms", default=168, doc="Age at which a segment is closed.", maximum=INT_MAX
     )
     log_roll_jitter_ms: int = _of(
-        "segment.jitter.ms", default=UNSET, doc=f"{_JITTER} Wins over hours."
+        "segment.jitter.ms", default=UNSET, doc=f"{_JITTER} Overrides hours."
     )
     log_roll_jitter_hours: int = _of("segment.jitter.ms", doc=_JITTER, maximum=INT_MAX)
     log_index_interval_bytes: int = _of("index.interval.bytes")

@@ -1,4 +1,4 @@
-"""Pure planning of new topics and partitions; handlers store plans by compare-and-set.
+"""Planning of new topics and partitions, without I/O. Handlers store plans by compare-and-set.
 
 Source: Kafka's `ReplicationControlManager.createTopics` and `createPartitions`.
 """
@@ -33,7 +33,7 @@ RESERVED_NAMES: Final = frozenset({"__cluster_metadata"})
 
 
 class TopicSpec(Struct, frozen=True, kw_only=True):
-    """Topic as a client requests it; -1 means the broker's default."""
+    """Topic that a client requests; a number of -1 means the broker's default."""
 
     name: str
     partition_count: int = -1
@@ -61,12 +61,12 @@ def plan_topic(
     settings: BrokerSettings,
     levels: Levels,
 ) -> TopicPlan:
-    """Plan a new topic; `topic_id` determines its placement.
+    """Return the plan of a new topic; `topic_id` determines the placement of its replicas.
 
     Raises:
         InvalidTopicName, TopicNameCollision, TopicExists: the name cannot be used.
         InvalidPartitions, InvalidReplicationFactor, InvalidReplicaAssignment, PolicyViolation,
-            InvalidConfig, BadRequest: the topic cannot be created like this.
+            InvalidConfig, BadRequest: another part of `spec` is invalid.
     """
     check_new_name(spec.name, image)
     names = [name for name, _ in spec.configs]
@@ -104,16 +104,17 @@ def plan_partitions(
     settings: BrokerSettings,
     levels: Levels,
 ) -> tuple[Replicas, ...]:
-    """Plan the new partitions that grow a topic to `total_count`.
+    """Return the replicas of the partitions that must be added to reach `total_count`.
 
     Raises:
-        InvalidPartitions: `total_count` is no increase, or above the limit.
-        InvalidReplicaAssignment, InvalidReplicationFactor, PolicyViolation: no placement exists.
+        InvalidPartitions: `total_count` is not more than now, or above the limit.
+        InvalidReplicaAssignment, InvalidReplicationFactor: replicas cannot be placed.
+        PolicyViolation: the cluster would have too many partitions.
     """
     current = len(topic.partitions)
     if total_count <= current:
         raise InvalidPartitions(
-            f"topic {topic.name!r} has {current} partition(s), {total_count} is not more"
+            f"topic {topic.name!r} has {current} partition(s): {total_count} is not an increase"
         )
     new = total_count - current
     factor = len(topic.partitions[0].replicas)
@@ -145,7 +146,7 @@ def plan_partitions(
 
 
 def check_new_name(name: str, image: MetadataImage) -> None:
-    """Raise unless a topic of this name may be created."""
+    """Raise BadRequest, InvalidTopicName, TopicExists or TopicNameCollision for a bad name."""
     if name in RESERVED_NAMES:
         raise BadRequest(f"topic {name!r} is internal and cannot be created")
     validate_topic_name(name)
@@ -233,7 +234,11 @@ def _place(
     factor: int,
     leaders: Sequence[int] = (),
 ) -> tuple[Replicas, ...]:
-    """Return replicas on registered brokers; if too few, also on other replicas' brokers."""
+    """Return the replicas of `partitions`, on registered brokers.
+
+    If these are too few, brokers that hold replicas of other partitions but are not registered now
+    are used as well.
+    """
     chosen = [broker for broker in image.brokers if broker.broker_id not in excluded]
     present = {broker.broker_id for broker in chosen}
     away = _away(image, {*present, *excluded}) if factor > len(present) else ()
@@ -270,7 +275,9 @@ def _away(image: MetadataImage, present: Collection[int]) -> tuple[_Away, ...]:
 
 
 def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list[Replicas]:
-    """Return the replicas of a diskless topic that becomes local, on the same brokers if possible.
+    """Return the replicas of a diskless topic that becomes local.
+
+    They are placed on the brokers of the previous replicas if possible.
 
     Raises:
         InvalidReplicationFactor: too few brokers can hold a replica.
@@ -285,8 +292,9 @@ def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list
     if factor > len(brokers):
         raise InvalidReplicationFactor(
             f"topic {topic.name!r} needs {factor} replicas, but only brokers"
-            f" {sorted([broker.broker_id for broker in brokers])} can hold them: those with"
-            " replication.listener and the role persistence, not in placement.excluded.brokers"
+            f" {sorted([broker.broker_id for broker in brokers])} can hold them. A broker needs"
+            " replication.listener and the role persistence, and must not be in"
+            " placement.excluded.brokers"
         )
     return [
         placed_again(
@@ -301,7 +309,7 @@ def plan_replicas(topic: Topic, *, image: MetadataImage, levels: Levels) -> list
 
 
 def check_reachable(name: str, partitions: Sequence[Replicas], image: MetadataImage) -> None:
-    """Reject replicas on brokers without a replication listener, which cannot be filled."""
+    """Reject partitions with several replicas on a broker without a replication listener."""
     chosen = {broker_id for replicas in partitions if len(replicas) > 1 for broker_id in replicas}
     brokers = [broker for broker in image.brokers if broker.broker_id in chosen]
     unset = [str(broker.broker_id) for broker in brokers if replication_address(broker) is None]

@@ -1,7 +1,8 @@
-"""Port for verification of transactional batches by the transaction's coordinator.
+"""Port through which a leader verifies transactional batches with the transaction coordinator.
 
-A leader appends a transaction's first batch only if the coordinator has the partition in it;
-otherwise the transaction would never get its marker there (KIP-890).
+A leader appends the first batch of a transaction only if the coordinator confirms that the
+transaction includes the partition. Without this check the partition might never get a marker for
+the transaction (KIP-890).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from penstock.base.ids import TopicPartition
 
 
 class Verifier(Protocol):
-    """Client of the coordinator of a transactional id, on any broker."""
+    """Client of transaction coordinators, on this or other brokers."""
 
     async def verify(
         self,
@@ -41,5 +42,5 @@ class Verifier(Protocol):
         producer_epoch: int,
         partitions: Sequence[TopicPartition],
     ) -> Sequence[PenstockError | None] | None:
-        """Verify without `add` and without waiting; None if waiting is necessary."""
+        """Return the result of `verify` without `add` if it is known immediately, else None."""
         ...

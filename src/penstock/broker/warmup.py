@@ -1,4 +1,4 @@
-"""Preloads the schemas of common requests after start, one per turn of the loop."""
+"""Preloading of the schemas of common requests after start, one in each turn of the event loop."""
 
 from __future__ import annotations
 

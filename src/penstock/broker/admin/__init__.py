@@ -1,4 +1,4 @@
-"""Admin HTTP interface of the broker: health, metrics, and log contents as JSON."""
+"""Admin HTTP interface of the broker: health, metrics, and the state of topics, groups and logs."""
 
 from penstock.broker.admin.server import AdminServer
 

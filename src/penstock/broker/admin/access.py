@@ -1,10 +1,12 @@
 """Authorisation of the admin interface, checked in one place.
 
-Every route is declared with its `Needs`: the operation on the resource that it requires, in ACL
-terms, and the path parameter with the resource's name. Views that find more resources in a body
-check them by `Caller`. Requests without credentials are from `User:ANONYMOUS`.
+Every route is declared with its `Needs`: the operation and resource type of the required
+permission, as in ACLs, and the path parameter with the resource's name. Handlers check further
+resources, such as those in a request body, by `Caller`. Requests without credentials have the
+principal `User:ANONYMOUS`.
 
-Requests that change something must be meant for this listener (`security/http_origin.py`).
+The Host and Origin headers of requests that change state must name this listener
+(`security/http_origin.py`).
 
 Source: Kafka's `AclOperation`.
 """
@@ -39,10 +41,11 @@ if TYPE_CHECKING:
 
 
 class Needs(Struct, frozen=True, kw_only=True):
-    """Permission that a route requires.
+    """Permission that a route requires: `operation` on a resource.
 
-    It is an operation on the resource in the path's parameter `named`, on the cluster without one,
-    or on any resource of the type with `some`. Without an operation the route is open.
+    The path parameter `named` has the name of the resource. Without `named` the resource is the
+    cluster. With `some`, permission on any one resource of the type suffices. A route without an
+    operation requires no permission.
     """
 
     operation: str = ""
@@ -52,7 +55,7 @@ class Needs(Struct, frozen=True, kw_only=True):
     audited: bool = False
     """Whether the audit log records the route's requests as changes."""
     metrics: bool = False
-    """Whether `admin.metrics.open` opens the route."""
+    """Whether the route requires no permission if `admin.metrics.open` is true."""
 
 
 OPEN: Final = Needs()
@@ -63,7 +66,10 @@ HOSTS: Final = "admin.hosts"
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """Authenticated principal, and how it authenticated. `rights` replace the authoriser if set."""
+    """Identity of a caller: its principal, and the mechanism by which it authenticated.
+
+    If `rights` is set, these are its permissions; otherwise the authoriser decides.
+    """
 
     principal: Principal
     mechanism: str = ""
@@ -71,7 +77,10 @@ class Known(Struct, frozen=True, kw_only=True):
 
 
 def known(request: Request, shown: Shown, *, loopback_trusted: bool) -> Known:
-    """Return the caller's identity; `loopback_trusted` grants all to anonymous local callers."""
+    """Return the identity of a request with the credentials `shown`.
+
+    With `loopback_trusted`, local callers without credentials have all permissions.
+    """
     if shown.mechanism:
         return Known(principal=Principal("User", shown.name), mechanism=shown.mechanism)
     trusted = loopback_trusted and is_loopback(client_address(request))
@@ -134,7 +143,7 @@ class Caller(Struct, frozen=True, kw_only=True):
 
 
 class AdminAccess(Struct, frozen=True, kw_only=True):
-    """Authorisation of one admin listener. `hosts` are its host names."""
+    """Authorisation of one admin listener. Requests that change state must name one of `hosts`."""
 
     authoriser: Authoriser
     authentication: Authentication[Known]
@@ -148,7 +157,7 @@ class AdminAccess(Struct, frozen=True, kw_only=True):
         Raises:
             NotAuthenticated: its credentials are invalid.
             AuthorisationFailed: the caller lacks the permission.
-            NotForHere: the request was not meant for this listener.
+            NotForHere: the request changes state, and its headers name another listener.
             TooManyLogins: too many passwords are waiting for verification.
         """
         if request.method not in READS:

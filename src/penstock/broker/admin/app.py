@@ -2,8 +2,8 @@
 
 Responses except `/metrics` are JSON. An error is `{"error": <Kafka's error name>, "message": <the
 cause>}` with an HTTP status: 400 for invalid requests, 401 for invalid credentials, 403 for missing
-permissions (`access.py`), 404 for unknown resources, 413 and 416 for what is too large or out of
-range, 503 for unavailable dependencies. `/metrics` is rendered on a worker thread.
+permissions (`access.py`), 404 for unknown resources, 413 for too large bodies, 416 for offsets out
+of range, 503 for unavailable dependencies. `/metrics` is rendered on a worker thread.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAINED_BYTES_MAX: Final = 64 << 20
-"""Bytes of a failed upload or manifest that are read and discarded before the response, for
-authorised senders."""
+"""Largest rest of a failed request's body that is read and discarded before the response, if the
+sender is authorised."""
 DRAINED_SECONDS: Final = 10.0
-"""Time limit for that."""
+"""Time limit for reading this rest."""
 _STATUS_OF_CODE: Final = {
     "unknown_topic_or_partition": 404,
     "unknown_topic_id": 404,
@@ -164,13 +164,13 @@ def _viewed(broker: Assembly) -> views.Parts:
 
 
 class Endpoints:
-    """Endpoints of declared routes, which check access, body size and parameters."""
+    """Endpoints of declared routes. Each checks access, body size and parameters."""
 
     def __init__(self, access: AdminAccess) -> None:
         self._access = access
         self.mounted: list[Route] = []
         self.body_limits: dict[tuple[str, str], int] = {}
-        """By method and beginning of the path, of routes with their own limits."""
+        """Body limits of routes that have their own, by method and beginning of the path."""
 
     def add(self, routes: Routes[S, Needs], parts: S) -> None:
         for route in routes.declared:
@@ -219,13 +219,13 @@ async def _answer(route: HttpRoute[S, Needs], parts: S, request: Request) -> Res
 @routes.add("GET /health", OPEN)
 @routes.add("GET /readyz", OPEN)
 async def ready(parts: Parts, request: Request) -> Response:
-    """Return whether the broker serves requests, and every check; 503 if not."""
+    """Return the result of every check; status 503 if the broker cannot serve all requests."""
     return _health(parts, request, await parts.readiness.look())
 
 
 @routes.add("GET /livez", OPEN)
 async def alive(parts: Parts, request: Request) -> Response:
-    """Return whether the broker need not be restarted; 503 if it must."""
+    """Return the checks that only a restart can repair; status 503 if one of them fails."""
     return _health(parts, request, parts.readiness.alive())
 
 
@@ -248,9 +248,9 @@ async def exposition(parts: Parts, request: Request) -> Response:
 
 @routes.add("POST /v1/security/reload", Needs(operation="alter", audited=True))
 async def reload(parts: Parts, request: Request) -> dict[str, Any]:
-    """Reload certificate and user files; return failures as sentences.
+    """Reload the files of certificates and users; return an error message for each failure.
 
-    Previous contents stay in use where a file failed.
+    The previous content of a file that cannot be loaded stays in use.
     """
     failures = await parts.security_service.listener_group.reload()
     return {"node_id": parts.node_id, "failures": failures}
@@ -270,7 +270,7 @@ def _failed(error: PenstockError) -> Response:
 
 
 def status_of(error: PenstockError) -> int:
-    """Return the HTTP status of an error: by its code if listed, else by its kind."""
+    """Return the HTTP status of an error: by its code if the table has it, else by its kind."""
     status = _STATUS_OF_CODE.get(error.code)
     if status is not None:
         return status
@@ -286,11 +286,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 class _BodyLimit:
-    """Middleware that rejects requests with too large bodies, announced or received.
+    """Middleware that rejects requests whose body is too large or of unknown size.
 
-    Routes with their own limits count while they read, and accept bodies of unknown size. Their
-    errors are sent after authorisation, because authorised senders are still sending and read no
-    response before the end of the body.
+    Routes with their own limits also accept bodies of unknown size, because they count the bytes
+    that they read. Their rejections are sent after authorisation: an authorised sender reads no
+    response before it has sent the whole body, so the body is read first.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Work queue of diskless consolidation for remote workers such as Spark jobs.
+"""Consolidation of diskless topics by remote workers such as Spark jobs: the queue of their work.
+
+A worker leases a run, which is a sequence of extents of one partition in write-ahead objects. It
+merges them into one sealed segment, and posts the segment to replace the run.
 
 | request                                                    | response                         |
 |------------------------------------------------------------|----------------------------------|
@@ -9,8 +12,9 @@
 | `POST /v1/diskless/topics/{id}/partitions/{n}/segments`    | confirmation that the segment    |
 |                                                            | has replaced the run             |
 
-`all_ages=true` also leases young and small runs. A late segment is 409, and its object is swept.
-Records never pass through here.
+With `all_ages=true`, young and small runs are leased too. If the run has been replaced meanwhile,
+a posted segment gets status 409 and its object is deleted later. Records are not sent through this
+interface.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
     from penstock.diskless.service import DisklessService
 
 SEGMENT_POST_BYTES_MAX: Final = 64 << 20
-"""Largest body of a posted segment: the extents that it replaces, and its own."""
+"""Largest body with which a segment is posted: the extents that it replaces, and its own."""
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -64,14 +68,14 @@ class _Posted(msgspec.Struct):
 
 
 class BadSegment(InvalidError):
-    """The posted body is not a valid segment, or too large."""
+    """Posted body that is not a valid segment, or too large."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @routes.add("GET /v1/diskless/backlogs", DESCRIBE)
 async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the partitions with extents to consolidate, largest first."""
+    """Return the partitions with extents to merge, those with most bytes first."""
     found = await _service(parts).work_queue.backlogs()
     rows = []
     for backlog in found:
@@ -97,7 +101,7 @@ async def backlogs(parts: Parts, request: Request) -> dict[str, Any]:
     body_bytes_max=lambda _: SEGMENT_POST_BYTES_MAX,
 )
 async def lease(parts: Parts, request: Request) -> dict[str, Any]:
-    """Lease a run of one partition from `start` on, with a key for its segment."""
+    """Lease a run of one partition at or above offset `start`, with a key for its segment."""
     service, key = _service(parts), _key(parts, request)
     query = request.query_params
     start = number("start", query.get("start", "0"), LONG_MAX)

@@ -1,18 +1,21 @@
-"""Extents: positions of an offset range's bytes, so that Spark reads them without the broker.
+"""Extents: byte ranges of files and objects with the records of an offset range.
 
-`GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` returns runs of whole batches in segment
-files, for `[start, min(end, high watermark))`. Defaults are the log start offset and the high
-watermark. With `isolation=read_committed` it ends at the last stable offset, and `aborted` has the
-range's aborted transactions: producer id, first and last offset. A range outside the log is 416.
-`machine_id` shows a reader whether the files are on its own machine. Extents in an object store are
-objects (`diskless.formats.extent_json`), in pages: `next_start` begins the next page, null on the
-last. Readers open the store with their own credentials.
+Spark reads the records there, without the broker.
 
-Access to files or to a store covers all topics. With an authoriser files are therefore omitted, and
-each extent of objects, cut to the requested range, has a `url` instead, signed by the broker for
-these bytes until `urls_expire_ms` (`penstock.objects.signing`). Extents of a store without signed
-URLs are omitted. Readers fetch omitted ranges from the broker. `extents.direct.files.enable`
-includes files and objects regardless, or omits them all.
+`GET /v1/topics/{topic}/partitions/{n}/extents?start=&end=` returns ranges of whole batches in
+segment files, for the offsets `[start, min(end, high watermark))`. Defaults are the log start
+offset and the high watermark. With `isolation=read_committed` the range ends at the last stable
+offset, and `aborted` has its aborted transactions: producer id, first and last offset. A range
+outside the log gets status 416. A reader compares `machine_id` with its own to find whether the
+files are on its machine. Extents in an object store are in `objects`
+(`diskless.formats.extent_json`), in pages: `next_start` is the start of the next page, or null.
+Readers open the store with their own credentials.
+
+Access to these files or to the store is not limited to one topic. With an authoriser, files are
+therefore omitted, and extents of objects are cut to the requested range. Each has a `url` that the
+broker has signed for these bytes until `urls_expire_ms` (`penstock.objects.signing`). Extents in a
+store without signed URLs are omitted. Readers fetch omitted ranges from the broker. The setting
+`extents.direct.files.enable` includes all files and objects, or omits them all.
 """
 
 from __future__ import annotations
@@ -50,13 +53,13 @@ if TYPE_CHECKING:
     from penstock.security import Authoriser
 
 OBJECT_EXTENTS_PER_PAGE: Final = 1_000
-"""Extents in one response; `next_start` begins the next page."""
+"""Largest number of extents in one response; `next_start` is the start of the next page."""
 
 OBJECT_LAYOUTS_PER_PAGE_BYTES: Final = 4 << 20
-"""Bytes of the layouts in one response before base64; a single extent may have more."""
+"""Limit of all extents' layouts in one response before base64; a single one may be larger."""
 
 ABORTED_PER_PAGE: Final = 100_000
-"""Aborted transactions in one response, besides those around its start."""
+"""Largest number of aborted transactions in one response, besides those open at its start."""
 
 MACHINE_ID_FILES: Final = (Path("/etc/machine-id"), Path("/proc/sys/kernel/random/boot_id"))
 
@@ -77,13 +80,13 @@ class Parts(Struct, frozen=True, kw_only=True):
 
     @property
     def names_files(self) -> bool:
-        """Whether responses contain files, and objects without URLs."""
+        """Whether responses contain files, and objects without signed URLs."""
         word = self.settings.extents_direct_files_enable
         return word == "true" or (word == "auto" and not self.authoriser.refuses)
 
     @property
     def signing(self) -> Signing | None:
-        """Signer of the URLs of a response; None without URLs."""
+        """Signer of the URLs of one response; None if the store has no signed URLs."""
         if self.diskless is None or self.diskless.url_signer is None:
             return None
         return self.diskless.url_signer.signing(
@@ -95,14 +98,14 @@ routes: Final = Routes[Parts, Needs]()
 
 
 class BadParameter(InvalidError):
-    """A path or query parameter is not a number in its range."""
+    """Path or query parameter with an invalid value."""
 
     code: ClassVar[str] = "invalid_request"
 
 
 @cache
 def machine_id() -> str:
-    """Return an identifier that the processes of a machine share; empty without one."""
+    """Return an identifier of this machine, equal in all its processes; empty without one."""
     for path in MACHINE_ID_FILES:
         try:
             text = path.read_text(encoding="ascii").strip()
@@ -154,7 +157,7 @@ def isolation(query: Mapping[str, str]) -> int:
 
 
 class Page(NamedTuple):
-    """Part [start, end) of the requested range: its extents and aborted transactions."""
+    """First part of a requested range, up to `end`, with its extents and aborted transactions."""
 
     end: int
     extents: Sequence[Extent] = ()
@@ -162,7 +165,7 @@ class Page(NamedTuple):
 
 
 async def first_page(partition: Partition, start: int, end: int, *, committed: bool) -> Page:
-    """Return the page of a range that begins at `start`; not empty, and up to `end`."""
+    """Return the first page of the range [start, end). It covers at least one offset."""
     extents = _first(await partition.extents(start, end, limit=OBJECT_EXTENTS_PER_PAGE))
     if partition.store_url and extents:
         end = min(end, extents[-1].next_offset)
@@ -188,7 +191,7 @@ def _first(extents: Sequence[Extent]) -> Sequence[Extent]:
     ("start", "end", "isolation"),
 )
 async def partition_extents(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return one page of a range's extents. A store's URL never has credentials."""
+    """Return one page of the extents of an offset range. The store's URL has no credentials."""
     topic = request.path_params["topic"]
     index = number("partition", request.path_params["partition"], INT_MAX)
     place = parts.partitions.topics.get(topic)

@@ -1,12 +1,12 @@
 """Liveness and readiness of the broker, with the causes of failures.
 
-*Alive* is false only if a restart is necessary: the log store has failed permanently. It is
+*Alive* is false only if a restart is necessary, because the log store has failed permanently. It is
 computed from memory, so an unavailable dependency never causes a restart.
 
 *Ready* means that every request can be served. `Readiness` probes the control plane (a round trip),
-the object store in use (a listing) and the disk (a write) concurrently, each within
-`READINESS_PROBE_SECONDS`, and reuses results for `READINESS_KEPT_SECONDS`. An unavailable
-dependency has one pending probe, not one per scrape.
+the object store (a listing) and the disk (a write) concurrently, each within
+`READINESS_PROBE_SECONDS`. It reuses results for `READINESS_KEPT_SECONDS`. A dependency never has
+more than one pending probe.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ FAILING: Final = "failing"
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """Condition of health; `cause` is empty if it holds."""
+    """Check of one condition of health.
+
+    `cause` is the reason of a failure, or empty. `vital`: a failure requires a restart.
+    """
 
     name: str
     cause: str = ""
@@ -56,7 +59,7 @@ class Check(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """State of all checks at one time."""
+    """Results of checks at one time."""
 
     checks: tuple[Check, ...]
 
@@ -69,7 +72,10 @@ class Health(Struct, frozen=True, kw_only=True):
         return "; ".join(f"{check.name}: {check.cause}" for check in self.checks if check.cause)
 
     def as_json(self, node_id: int, *, causes: bool = True) -> dict[str, Any]:
-        """Return a health response; without `causes` a failed check has `FAILING`."""
+        """Return a response body; without `causes`, failures have `FAILING` instead of the cause.
+
+        Callers without permission get no causes.
+        """
         return {
             "node_id": node_id,
             "status": "ok" if self.good else FAILING,
@@ -85,7 +91,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Readiness:
-    """Probes of a broker's dependencies; belongs to the event loop."""
+    """Checks of a broker and probes of its dependencies. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -117,7 +123,7 @@ class Readiness:
         self._looking: asyncio.Task[None] | None = None
 
     async def look(self) -> Health:
-        """Return all checks; those of dependencies may be up to `READINESS_KEPT_SECONDS` old."""
+        """Return all checks; probes of dependencies may be `READINESS_KEPT_SECONDS` old."""
         if self._clock.monotonic() - self._found_at >= READINESS_KEPT_SECONDS:
             if self._looking is None or self._looking.done():
                 self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -125,7 +131,7 @@ class Readiness:
         return Health(checks=(*self._known(), *self._found))
 
     def alive(self) -> Health:
-        """Return the checks that a restart would repair, from memory."""
+        """Return the checks whose failure requires a restart, without probes."""
         return Health(checks=tuple(check for check in self._known() if check.vital))
 
     async def stop(self) -> None:
@@ -184,7 +190,7 @@ class Readiness:
         if not missing:
             return ""
         shown = ", ".join(missing[:5])
-        return f"{len(missing)} partition(s) without a log, the first: {shown}"
+        return f"{len(missing)} partition(s) have no log; the first are {shown}"
 
 
 class _Probe:
@@ -212,7 +218,7 @@ class _Probe:
 
 
 def check_disk(directory: str, free_bytes_min: int) -> None:
-    """Raise OSError unless the data directory is writable and has free space. Blocks."""
+    """Raise OSError unless `directory` is writable and has enough free space. Blocks."""
     try:
         with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
             file.write(b"\0")
@@ -222,6 +228,6 @@ def check_disk(directory: str, free_bytes_min: int) -> None:
     free_bytes = place.f_bavail * place.f_frsize
     if free_bytes < free_bytes_min:
         raise OSError(
-            f"data directory {directory} has {free_bytes} bytes free, at least {free_bytes_min}"
-            " are needed"
+            f"data directory {directory} has {free_bytes} bytes free, but needs at least"
+            f" {free_bytes_min}"
         )

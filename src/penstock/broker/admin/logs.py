@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from penstock.storage import LogStore
 
 ROWS_MAX: Final = 1_000
-"""Partitions of each kind, and files, in one response; the others are counted."""
+"""Largest number of partitions of each kind, and of files, in one response with their total."""
 TIERED_ROWS_MAX: Final = 10_000
-"""Tiered partitions in one response; the others are counted."""
+"""Largest number of tiered partitions in one response, which also has their total."""
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,10 @@ routes: Final = Routes[Parts, Needs]()
 
 @routes.add("GET /v1/damage", DESCRIBE)
 async def damage(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return unrepaired ranges, the first of each partition, and files set aside at start."""
+    """Return unrepaired damage of logs, and the files that were set aside at start.
+
+    Of each partition only the first damaged range is returned.
+    """
     found = parts.store.damages
     kept = await asyncio.to_thread(lambda: parts.store.set_aside)
     return {
@@ -52,7 +55,10 @@ async def damage(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/compaction", DESCRIBE)
 async def compaction(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return dirty ratios, clean offsets and failures of the last check, dirtiest logs first."""
+    """Return the dirty ratio, clean offset and failure of each log at its last check.
+
+    Logs with the highest dirty ratio come first.
+    """
     ratios, failed = parts.store.dirty_ratios, parts.store.uncleanable
     dirtiest = sorted(ratios.items(), key=lambda item: -item[1])[:ROWS_MAX]
     return {
@@ -79,8 +85,8 @@ async def compaction(parts: Parts, request: Request) -> dict[str, Any]:
 async def tiers(parts: Parts, request: Request) -> dict[str, Any]:
     """Return local and archived ranges, and copy failures, of tiered partitions on this broker.
 
-    `topic` selects one topic; null is unknown. Followers report theirs too, because local files
-    differ; only the leader has the copy lag.
+    `topic` selects one topic. Values that are not known are null. Followers report their partitions
+    too, because their local files differ. Only the leader knows the copy lag.
     """
     service, selected = parts.tiers, request.query_params.get("topic")
     hosted = [] if service is None else list(service.hosted.items())

@@ -1,7 +1,8 @@
-"""Metrics of consumer groups, under kafka_exporter's names, for its dashboards.
+"""Metrics of consumer groups, under the names that kafka_exporter uses, for existing dashboards.
 
-Committed offsets are read from the control plane at scrape time, for up to `GROUPS_MAX` groups.
-While it is unavailable, a scrape reports that groups are missing, and everything else.
+Committed offsets are read from the control plane at scrape time, for up to `GROUPS_MAX` groups. If
+it is unavailable, a scrape has `penstock_group_metrics_missing` = 1 and all metrics but those of
+groups.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GROUPS_MAX: Final = 1_000
-"""Groups whose offsets one scrape reads."""
+"""Largest number of groups whose offsets one scrape reads."""
 
 GROUPS_SECONDS: Final = 5.0
-"""Time limit of a scrape for all groups; Prometheus' own default is ten seconds."""
+"""Time limit of a scrape to read all groups. Prometheus' limit for a scrape is ten seconds."""
 
 
 class GroupMetrics(Metrics):
@@ -48,8 +49,8 @@ class GroupMetrics(Metrics):
     )
     lags: dict[tuple[str, str, str], int] = gauges(
         "kafka_consumergroup_lag",
-        "Records between a group's committed offset and the high watermark; for partitions of other"
-        " leaders, the one that they reported up to 15 seconds ago.",
+        "Records between a group's committed offset and the high watermark. High watermarks of"
+        " partitions that other brokers lead may be up to 15 seconds old.",
         "consumergroup",
         "topic",
         "partition",
@@ -63,7 +64,10 @@ class Parts(Struct, frozen=True, kw_only=True):
 
 
 async def group_samples(parts: Parts) -> Iterable[Sample]:
-    """Return members, offsets and lag of this coordinator's groups; none if a group fails."""
+    """Return members, offsets and lag of all groups of this coordinator.
+
+    If one cannot be read, return only that group metrics are missing.
+    """
     try:
         async with asyncio.timeout(GROUPS_SECONDS):
             metrics = await _groups(parts)

@@ -1,7 +1,7 @@
-"""Share groups as queues: progress of each, and dead letters that cannot be written.
+"""Share groups: the progress of each, and dead letters that cannot be written.
 
-Every broker has the progress of all partitions, and callers request end offsets by ListOffsets;
-only the broker that writes a dead letter has the reason for its delay.
+Every broker returns the progress in all partitions. It contains no end offsets; callers request
+those by ListOffsets. Only the broker that writes a dead letter knows why it is delayed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.broker.share.service import ShareService
 
 TROUBLES_MAX: Final = 1000
-"""Share partitions in one response; the others are counted."""
+"""Largest number of share partitions in one response, which also has their total."""
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -50,7 +50,10 @@ async def dead_letters(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/queues/{group:path}", DESCRIBE_GROUP)
 async def queue(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return a share group's record counts by partition and state, without invisible topics."""
+    """Return the number of a share group's records in each state, by partition.
+
+    Topics that the caller may not describe are omitted.
+    """
     await parts.cluster.refresh()
     caller: Caller = request.state.caller
     group_id = request.path_params["group"]

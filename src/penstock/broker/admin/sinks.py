@@ -10,14 +10,15 @@
 | DELETE /v1/sinks/{query}                   | deletes a query's state; `?abandon=true` also   |
 |                                            | with an open intent                             |
 
-With an authoriser a query is a transactional id: a commit requires write on it and on each topic of
-the manifest, staging requires write on some topic.
+With an authoriser, ACLs of transactional ids apply to the names of queries. A commit requires write
+on its query and on each topic of the manifest. Staging requires write on at least one topic.
 
-A commit may include diskless topics, whose offsets one transaction assigns; the response has them.
-With diskless topics only, it is recorded as done or not at all.
+A commit may include diskless topics. One transaction of the control plane assigns the offsets of
+their records, which the response contains. A commit of diskless topics only is completed by this
+transaction.
 
-Query names may contain slashes, percent-encoded or not. Retriable failures are 503: the caller
-posts the same again.
+Query names may contain slashes, percent-encoded or not. Retriable failures have status 503; the
+caller then sends the same request again.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _STAGE: Final = Needs(operation="write", resource_type="topic", some=True)
 
 
 class UploadCut(InvalidError):
-    """The client disconnected during an upload."""
+    """Upload whose client disconnected before its end."""
 
 
 def _sinks(parts: Parts) -> SinkService:
@@ -71,7 +72,7 @@ def _sinks(parts: Parts) -> SinkService:
 
 @routes.add("GET /v1/staging", _STAGE)
 async def staging(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the staging directory if it has room."""
+    """Return the staging directory; fails if it has no room for further blobs."""
     area = _sinks(parts).area
     await area.check_room()
     return {
@@ -145,7 +146,7 @@ def _topics(parts: Parts, manifest: Manifest) -> set[str]:
 
 @routes.add("GET /v1/sinks", DESCRIBE)
 async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
-    """Return the newest commit of every query, with topics that the caller may describe."""
+    """Return the newest commit of every query, without topics that the caller may not describe."""
     return [_described(row, request.state.caller) for row in await parts.control.sink_commits()]
 
 
@@ -154,7 +155,7 @@ async def sinks(parts: Parts, request: Request) -> list[dict[str, Any]]:
     Needs(operation="describe", resource_type="transactional_id", named="query"),
 )
 async def sink(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the newest commit of one query, with topics that the caller may describe."""
+    """Return the newest commit of one query, without topics that the caller may not describe."""
     query = check_query(request.path_params["query"])
     return _described(await _sinks(parts).commit_of(query), request.state.caller)
 
@@ -165,7 +166,7 @@ async def sink(parts: Parts, request: Request) -> dict[str, Any]:
     ("abandon",),
 )
 async def forget(parts: Parts, request: Request) -> dict[str, Any]:
-    """Delete a query's state and return it."""
+    """Delete the stored state of a query, and return it."""
     query = check_query(request.path_params["query"])
     abandon = flag(request.query_params, "abandon")
     return _described(await _sinks(parts).forget(query, abandon=abandon), request.state.caller)

@@ -1,4 +1,4 @@
-"""Topics, partitions and groups as plain values for JSON, without reading files."""
+"""State of the cluster, topics, partitions and groups as JSON, without reading files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.control import CommittedOffset, ControlPlane
 
 TROUBLED_MAX: Final = 1000
-"""Replicas in one response; the others are counted."""
+"""Largest number of replicas in one response, which also has their total."""
 
 
 class Parts(Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ routes: Final = Routes[Parts, Needs]()
 
 @routes.add("GET /v1/losses", DESCRIBE)
 async def losses(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return the record losses of unclean elections, newest first."""
+    """Return the records that unclean elections have lost, newest election first."""
     await parts.cluster.refresh()
     names = {topic.topic_id: topic.name for topic in parts.cluster.image.topics.values()}
     rows = [
@@ -65,7 +65,10 @@ async def losses(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/copies", DESCRIBE)
 async def copies(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return this broker's replicas that do not take part, or not fully, and their number."""
+    """Return the number of this broker's replicas, and those that do not fully take part.
+
+    Each of these has the reason.
+    """
     logs = [] if parts.replicas is None else list(parts.replicas.replication.logs.values())
     troubled = [(log, why) for log in logs if (why := log.copy.trouble)]
     return {
@@ -85,7 +88,7 @@ async def copies(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/cluster", DESCRIBE)
 async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return brokers, counts, and the responding broker."""
+    """Return the registered brokers, the numbers of topics and partitions, and this broker's id."""
     await parts.cluster.refresh()
     image = parts.cluster.image
     return {
@@ -110,7 +113,7 @@ async def cluster(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/topics", DESCRIBE)
 async def topics(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return every topic, with the totals of its partitions on this broker."""
+    """Return every topic, with the total size and offset span of its partitions on this broker."""
     await parts.cluster.refresh()
     topics = parts.partitions.topics
     await look_up_watermarks(
@@ -124,7 +127,7 @@ async def topics(parts: Parts, request: Request) -> dict[str, Any]:
     Needs(operation="describe", resource_type="topic", named="topic"),
 )
 async def topic(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return one topic by partition; offsets are null where another broker leads."""
+    """Return a topic and its partitions; offsets are null if another broker leads the partition."""
     await parts.cluster.refresh()
     name = request.path_params["topic"]
     found = parts.partitions.topics.get(name)
@@ -156,7 +159,10 @@ async def groups(parts: Parts, request: Request) -> dict[str, Any]:
 
 @routes.add("GET /v1/groups/{group:path}", DESCRIBE_GROUP)
 async def group(parts: Parts, request: Request) -> dict[str, Any]:
-    """Return a group's members, offsets and lag, without invisible topics, at its coordinator."""
+    """Return a group's members, committed offsets and lag; only its coordinator responds.
+
+    Topics that the caller may not describe are omitted.
+    """
     caller: Caller = request.state.caller
     group_id = request.path_params["group"]
     coordinator = parts.coordinator

@@ -1,4 +1,4 @@
-"""Exactly-once sink: appends staged blobs of a query's batch to the log once."""
+"""Exactly-once sink: appends the staged blobs of a Spark query's batch to the log once."""
 
 from penstock.broker.batch_commits.context import SinkContext
 from penstock.broker.batch_commits.service import Committed, SinkService

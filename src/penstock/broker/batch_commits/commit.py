@@ -1,36 +1,36 @@
 """Core of the exactly-once sink: decides about commits without I/O.
 
-The newest batch of a query is a row in the control plane, which decides a posted commit:
+The control plane stores a row with the newest batch of each query. The row decides a posted commit:
 
-| row                      | batch posted          | decision                                     |
+| row                      | posted batch id       | decision                                     |
 |--------------------------|-----------------------|----------------------------------------------|
 | none                     | any                   | begin                                        |
-| of another owner         | any                   | refused: the checkpoint was replaced         |
-| done                     | not above the row's   | replayed                                     |
-| done                     | above                 | begin                                        |
-| intent                   | below                 | replayed: it was done before the intent      |
-| intent                   | the same, or above    | finish the intent, then decide again         |
+| of another owner         | any                   | refuse: the checkpoint was replaced          |
+| done                     | up to the row's       | replayed: the log has the batch already      |
+| done                     | above the row's       | begin                                        |
+| intent                   | below the row's       | replayed: the log has the batch already      |
+| intent                   | the row's, or above   | finish the intent, then decide again         |
 
-A commit begins by saving its intent: what to append, and for each partition the producer and the
-sequence of the first record. After that it cannot be revoked, and any number of attempts finish it:
-the partition's producer state shows how many records of the commit it has, because sequences count
-records, and the rest is appended in the same order. That holds for any number of batches, because a
-log can lose only its end.
+A commit begins by saving its intent: the sections to append, and for each partition the producer
+and the sequence of the first record. From then on the commit cannot be revoked, and any later
+attempt can finish it. Sequences count records, so the producer state of a partition shows how many
+records of the commit the partition has. The attempt appends the others in the same order. This
+works for any number of record batches, because a log can lose only its end.
 
-| last sequence of the producer, relative to the commit   | meaning                               |
+| last sequence of the producer in the log                | meaning                               |
 |---------------------------------------------------------|---------------------------------------|
-| unknown producer                                        | the log has none of the commit        |
-| one before its first                                    | none                                  |
-| within the commit                                       | everything up to there                |
-| further before its first                                | the log lost its end: new producer    |
-| beyond the commit                                       | impossible: a bug                     |
+| unknown producer                                        | the log has no record of the commit   |
+| one below the commit's first sequence                   | the log has no record of the commit   |
+| within the commit                                       | the log has all records up to it      |
+| further below the commit's first sequence               | the log lost its end: new producer    |
+| above the commit                                        | impossible: a bug                     |
 
-An unknown producer has no records in the log, because producers of open intents do not expire. A
-log loses its end without damage only where `log.flush.policy` allows it. The sequences of
-replicated partitions are requested from their leaders (`replicated.py`).
+An unknown producer has no records in the log, because producers of open intents do not expire. An
+undamaged log loses its end only if `log.flush.policy` allows that. The sequences of replicated
+partitions are requested from their leaders (`replicated.py`).
 
-Diskless partitions get their offsets in the transaction that saves the row as done (`objects.py`):
-their targets have no producer, and a commit to diskless partitions only has no intent.
+Diskless partitions get their offsets in the transaction that saves the row as done (`objects.py`).
+Their targets have no producer, and a commit that writes only diskless partitions has no intent.
 
 Source: KIP-98.
 """
@@ -64,7 +64,7 @@ class Decision(Enum):
 
 
 def decide(row: SinkCommit | None, *, batch_id: int, owner: str | None) -> Decision:
-    """Decide about a posted commit by its row; an unnamed owner is not compared."""
+    """Return the decision about a posted commit. Owners are compared only if both are known."""
     if row is None:
         return Decision.BEGIN
     if row.owner is not None and owner is not None and row.owner != owner:
@@ -90,10 +90,11 @@ def continued(
     manifest: Manifest,
     last_sequences: Mapping[TopicIdPartition, int | None],
 ) -> dict[TopicIdPartition, SinkTarget]:
-    """Return the manifest's targets whose producers continue at the row's sequences.
+    """Return the row's targets that the manifest writes again with the same producer.
 
-    Others need a new producer: the partition is new to the query, or its log lost its end.
-    `last_sequences` are those of the row's producers, by partitions on brokers.
+    Other partitions need a new producer: they are new to the query, or their log lost its end.
+    `last_sequences` are the last sequences of the row's producers in partitions on brokers; None
+    for an unknown producer.
     """
     known = {} if row is None else {key_of(target): target for target in row.targets}
     found: dict[TopicIdPartition, SinkTarget] = {}
@@ -118,12 +119,12 @@ def plan_targets(
     new_producers: Iterator[int],
     topic_ids: frozenset[UUID],
 ) -> tuple[SinkTarget, ...]:
-    """Return the targets of a new commit: those it appends to, in order, then those it keeps.
+    """Return the targets of a new commit: first those it writes, in order, then those it keeps.
 
-    `continuing` is the result of `continued`; each other target takes one of `new_producers`,
-    except `diskless` ones, which have none and are not kept. Targets of topics outside `topic_ids`
-    and targets above the limit are dropped; a dropped target gets a new producer when it is written
-    to again.
+    `continuing` is the result of `continued`. Every other written target takes an id from
+    `new_producers`, except `diskless` targets, which have no producer. Kept targets are earlier
+    targets with a producer. They are dropped if their topic is not in `topic_ids`, or if there are
+    more than `SINK_TARGETS_MAX`. A dropped target gets a new producer when it is written again.
     """
     targets: dict[TopicIdPartition, SinkTarget] = {}
     for key, (topic, records) in manifest.targets().items():
@@ -159,8 +160,8 @@ def appended_records(target: SinkTarget, last_sequence: int | None) -> int:
     """Return the number of the commit's records that the partition has.
 
     Raises:
-        TargetBehind: it has none, and lost earlier records.
-        BugError: it has more than the commit.
+        TargetBehind: the partition has none of them, and lost earlier records.
+        BugError: the partition has more records of the producer than the commit.
     """
     if last_sequence is None:
         return 0
@@ -170,7 +171,7 @@ def appended_records(target: SinkTarget, last_sequence: int | None) -> int:
     if count >= _BEHIND_FROM:
         raise TargetBehind(
             f"{target.topic}-{target.partition} ends with sequence {last_sequence} of producer"
-            f" {target.producer_id}, the commit begins with {target.base_sequence}"
+            f" {target.producer_id}, but the commit begins with {target.base_sequence}"
         )
     raise BugError(
         f"{target.topic}-{target.partition} ends with sequence {last_sequence} of producer"
@@ -192,7 +193,7 @@ def renewed(
 
 
 class Run(Struct, frozen=True, kw_only=True):
-    """Section to be appended from its record `skip` on."""
+    """Section of a blob to be appended; the log has its first `skip` records already."""
 
     blob: str
     target: TopicIdPartition
@@ -207,9 +208,10 @@ class Run(Struct, frozen=True, kw_only=True):
 def schedule(
     manifest: Manifest, targets: tuple[SinkTarget, ...], appended: Mapping[TopicIdPartition, int]
 ) -> list[Run]:
-    """Return the sections that are left to append, in order.
+    """Return the sections that are still to be appended, in order.
 
-    `appended` has the number of records that each partition already has; others take no appends.
+    `appended` contains the number of the commit's records that each partition already has. Nothing
+    is appended to partitions without an entry.
     """
     by_key = {key_of(target): target for target in targets}
     counts = dict.fromkeys(by_key, 0)

@@ -78,7 +78,7 @@ class CorruptBlob(CorruptError):
 
 
 class NotFinished(RetriableError):
-    """The commit is recorded but not finished; the broker retries it, and the same post waits."""
+    """The commit may be recorded, but is not finished. Repeat the post to wait for it."""
 
     code: ClassVar[str] = "request_timed_out"
 

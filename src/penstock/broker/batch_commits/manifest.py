@@ -8,8 +8,8 @@ commit is an intent, names each topic once and is compressed:
                                                  …]], …],
                    "transactional": true}
 
-`topic` is an index of `topics`; `transactional` is omitted if false. A section is consecutive
-record batches of one partition; consecutive sections fill a blob.
+`topic` is an index of `topics`; `transactional` is omitted if false. A section is a byte range of a
+blob with record batches of one partition. The sections of a blob are adjacent and cover all of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from penstock.records import HEADER_BYTES
 
 MANIFEST_BYTES_MAX: Final = 16 << 20
 TARGET_RECORDS_MAX: Final = 1 << 30
-"""Records of one commit in one partition: half of the sequence space, to detect appended ones."""
+"""Maximum records of a commit in one partition: half of all sequence numbers, so that the number of
+appended records is unambiguous."""
 QUERY_LENGTH_MAX: Final = 249
 OWNER_LENGTH_MAX: Final = 1024
 
@@ -43,7 +44,7 @@ _UUID_LENGTH_MAX: Final = 36
 
 
 class TopicIdPartition(NamedTuple):
-    """Partition of a topic by id, which differs from later topics of the same name."""
+    """Partition of a topic by topic id, so that a recreated topic of the same name differs."""
 
     topic_id: UUID
     partition: int
@@ -69,7 +70,7 @@ class Blob(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """Blobs of a commit, in the order of appends; `transactional`: as one Kafka transaction."""
+    """Blobs of a commit, in the order of appends; if `transactional`, as one transaction."""
 
     blobs: tuple[Blob, ...]
     transactional: bool = False
@@ -127,28 +128,28 @@ class _Posted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_query(query: str) -> str:
-    """Return a valid query name.
+    """Return a query name if it is valid.
 
     Raises:
-        InvalidCommit: it is empty, too long, or has an invalid character.
+        InvalidCommit: the name is empty, too long, or has an invalid character.
     """
     if not _QUERY.fullmatch(query):
         raise InvalidCommit(
-            f"query {query[:64]!r}: 1 to {QUERY_LENGTH_MAX} letters, digits and ._/- are allowed"
+            f"query {query[:64]!r}: 1 to {QUERY_LENGTH_MAX} letters, digits or ._/- are allowed"
         )
     return query
 
 
 def check_blob_name(name: str) -> str:
-    """Return a blob name that is safe as a file name.
+    """Return a blob name if it is safe as a file name.
 
     Raises:
-        InvalidCommit: it is not valid.
+        InvalidCommit: the name is not valid.
     """
     if not BLOB_NAME.fullmatch(name):
         raise InvalidCommit(
-            f"blob name {name[:64]!r}: 1 to 200 letters, digits and ._- are allowed, and no dot"
-            " as the first"
+            f"blob name {name[:64]!r}: 1 to 200 letters, digits and ._- are allowed, and the first"
+            " must not be a dot"
         )
     return name
 
@@ -162,7 +163,7 @@ def parse_post(body: bytes) -> tuple[str | None, Manifest]:
     try:
         posted = msgspec.json.decode(body, type=_Posted)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidCommit(f"the posted commit: {error}") from None
+        raise InvalidCommit(f"the posted commit is invalid: {error}") from None
     topic_ids: dict[str, UUID] = {}
     manifest = Manifest(
         blobs=tuple(_blob(blob, topic_ids) for blob in posted.blobs),
@@ -215,16 +216,16 @@ def _check(manifest: Manifest) -> None:
         raise InvalidCommit("the commit names a blob twice")
     targets = manifest.targets()
     if len(targets) > SINK_TARGETS_MAX:
-        raise InvalidCommit(f"{len(targets)} partitions in one commit, limit {SINK_TARGETS_MAX}")
+        raise InvalidCommit(f"the commit has {len(targets)} partitions, limit {SINK_TARGETS_MAX}")
     names: dict[UUID, str] = {}
     for key, (topic, records) in targets.items():
         if names.setdefault(key.topic_id, topic) != topic:
             raise InvalidCommit(
-                f"topic id {key.topic_id} is named {names[key.topic_id]!r} and {topic!r}"
+                f"topic id {key.topic_id} has two names, {names[key.topic_id]!r} and {topic!r}"
             )
         if records > TARGET_RECORDS_MAX:
             raise InvalidCommit(
-                f"{records} records for {topic}-{key.partition} in one commit, limit"
+                f"the commit has {records} records for {topic}-{key.partition}, limit"
                 f" {TARGET_RECORDS_MAX}"
             )
 
@@ -256,7 +257,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Decode the stored form; no bytes are a manifest without blobs.
+    """Return the manifest of a stored form; empty bytes are a manifest without blobs.
 
     Raises:
         InvalidCommit: the bytes are not valid, or too large.

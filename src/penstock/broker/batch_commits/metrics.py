@@ -16,7 +16,7 @@ class SinkCounters(Metrics, prefix="penstock_sink_"):
     size_bytes = counter(
         "bytes_total", "Bytes of record batches appended by commits of exactly-once sinks."
     )
-    redrives = counter("redrives_total", "Retries of interrupted commits without their client.")
+    redrives = counter("redrives_total", "Retries of unfinished commits by the broker itself.")
     skipped = counter(
         "skipped_partitions_total",
         "Partitions of commits that were skipped because their topic was deleted.",

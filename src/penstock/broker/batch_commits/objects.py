@@ -2,9 +2,10 @@
 
     staged blobs ──> pieces ──> objects (PENDING) ──> one transaction: offsets, index, row `done`
 
-Readers see all of it after that transaction, and nothing before. A commit to diskless partitions
-only therefore has no intent: its row shows whether it took effect. In a commit with local
-partitions the intent and their appends precede the transaction, which ends the commit.
+After this transaction readers see the whole diskless part, before it nothing. A commit that writes
+only diskless partitions therefore has no intent: its row shows whether it took effect. A commit
+that also writes partitions on brokers first saves its intent and appends to them; the transaction
+then ends the commit.
 
 A failed attempt leaves PENDING objects, which the sweeper deletes; the next attempt writes others.
 """
@@ -38,7 +39,7 @@ def service_of(context: SinkContext) -> DisklessService:
     """Return the broker's diskless service.
 
     Raises:
-        NoObjectStore: the broker has none.
+        NoObjectStore: the broker has no object store.
     """
     if context.diskless is None:
         raise NoObjectStore("this broker has no object store")
@@ -53,8 +54,8 @@ def check_size(
     size_bytes, most = manifest.size_of(remotes), service_of(context).sink_bytes_max
     if size_bytes > most:
         raise InvalidCommit(
-            f"{size_bytes} bytes for diskless topics in one commit, the limit is {most}: commit"
-            " smaller batches, or raise diskless.buffer.max.bytes"
+            f"the commit has {size_bytes} bytes for diskless topics, at most {most} are allowed:"
+            " commit smaller batches, or raise diskless.buffer.max.bytes"
         )
 
 
@@ -67,13 +68,14 @@ async def commit_objects(
     directory: Path,
     counters: SinkCounters,
 ) -> SinkCommit:
-    """Write the sections of these partitions to objects and commit them with the row.
+    """Write the sections of diskless partitions to objects, and commit them with the query's row.
 
-    `done` is the next row; return it as saved, with its offsets.
+    `remotes` are the diskless partitions; `done` is the row to save. Returns the row as saved, with
+    the offsets.
 
     Raises:
         EntryRefused: a topic was deleted; nothing was committed.
-        PenstockError, OSError: not committed, or unknown.
+        PenstockError, OSError: the commit failed, or its outcome is unknown.
     """
     service = service_of(context)
     runs = schedule(manifest, done.targets, dict.fromkeys(remotes, 0))
@@ -84,7 +86,7 @@ async def commit_objects(
         while pieces := await asyncio.to_thread(reader.read):
             for piece in pieces:
                 config = configs[piece.run.target]
-                # Validated at the time of the commit's begin, as the first check was.
+                # Validate with the time at which the commit began, as in the first check.
                 batches, headers = await asyncio.to_thread(
                     prepared, piece.data, config, done.updated_ms, internal=True
                 )

@@ -1,7 +1,7 @@
 """Reader of staged sections in bounded pieces of whole batches, stamped with their producer.
 
-Runs on worker threads: one call at a time uses a reader, and no file stays open between calls, so
-an abandoned call does no harm. Records are not decoded: a piece is read into its own buffer,
+A reader runs on worker threads, one call at a time. No file stays open between calls, so that an
+abandoned reader leaves none open. Records are not decoded: a piece is read into its own buffer,
 checked by headers and checksums, and stamped in place.
 """
 
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from penstock.storage import LogConfig
 
 PIECE_BYTES_MAX: Final = 4 << 20
-"""Staged bytes that are read, stamped and appended together; a single batch may be larger."""
+"""Maximum bytes that are read, stamped and appended together; a single batch may be larger."""
 PIECES_PER_TURN_MAX: Final = 64
-"""Appends of small sections in one turn of the event loop."""
+"""Maximum number of pieces that are appended in one turn of the event loop."""
 STAGED_BATCH_BYTES_MAX: Final = 128 << 20
-"""Largest record batch in a staged blob, whatever the topic allows."""
+"""Maximum bytes of a record batch in a staged blob; the limit of the topic also applies."""
 
 _PRODUCER_EPOCH: Final = 0
 
@@ -64,9 +64,10 @@ class PieceReader:
         *,
         transaction_epoch: int | None = None,
     ) -> None:
-        """Take the runs and the partitions' configs; pieces fit into `segment.bytes`.
+        """Create a reader of `runs`; `configs` are the configs of their partitions.
 
-        With `transaction_epoch` the batches belong to a transaction of producers in that epoch.
+        A piece has at most `segment.bytes`. With `transaction_epoch`, the batches are stamped as
+        part of a transaction, with that producer epoch.
         """
         self._directory = directory
         self._runs = runs
@@ -170,8 +171,8 @@ class PieceReader:
             size_bytes += header.size_bytes
             if self._counted > run.skip:
                 raise CorruptBlob(
-                    f"blob {run.blob!r}: {run.skip} records of the section at {run.position} are"
-                    f" in the log, which is not the end of a batch"
+                    f"blob {run.blob!r}: the log has {run.skip} records of the section at byte"
+                    f" {run.position}, but no batch ends there"
                 )
         return len(headers), size_bytes
 
@@ -181,8 +182,8 @@ class PieceReader:
             return
         if self._counted != run.records:
             raise CorruptBlob(
-                f"blob {run.blob!r}: the section at {run.position} has {self._counted} records,"
-                f" {run.records} were declared"
+                f"blob {run.blob!r}: the section at byte {run.position} has"
+                f" {self._counted} records, {run.records} were declared"
             )
         self._index += 1
         self._position = -1
@@ -192,7 +193,7 @@ def check_blobs(directory: Path, blobs: Sequence[Blob]) -> None:
     """Check that blobs exist with the given sizes, and sync them.
 
     Raises:
-        InvalidCommit: one is missing, not a plain file, or of another size.
+        InvalidCommit: a blob is missing, not a plain file, or has another size.
         OSError: a sync failed.
     """
     for blob in blobs:
@@ -248,17 +249,17 @@ def _read(descriptor: int, run: Run, position: int, limit: int) -> bytearray:
         count = os.preadv(descriptor, [view[done:]], position + done)
         if count == 0:
             raise CorruptBlob(
-                f"blob {run.blob!r} ends at byte {position + done}, inside the section at"
-                f" {run.position}"
+                f"blob {run.blob!r} ends at byte {position + done}, inside the section that begins"
+                f" at byte {run.position}"
             )
         done += count
     return data
 
 
 def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[BatchHeader], int]:
-    """Return headers of the whole batches at the start, and their end.
+    """Return the headers of the whole batches with which `data` begins, and their total size.
 
-    If the first batch is not whole: no headers, and its size.
+    If the first batch is incomplete, returns no headers and the size of this batch.
     """
     headers: list[BatchHeader] = []
     at = 0
@@ -270,8 +271,8 @@ def _whole_batches(data: bytearray, run: Run, position: int) -> tuple[list[Batch
             size_bytes = header.batch_length + LENGTH_OVERHEAD_BYTES
             if size_bytes > min(run.end - position - at, STAGED_BATCH_BYTES_MAX):
                 raise CorruptBatch(
-                    f"a batch declares {size_bytes} bytes, its section has"
-                    f" {run.end - position - at}, the limit is {STAGED_BATCH_BYTES_MAX}"
+                    f"a batch declares {size_bytes} bytes, but {run.end - position - at} are left"
+                    f" in its section, and at most {STAGED_BATCH_BYTES_MAX} are allowed"
                 )
             if size_bytes > len(data) - at:
                 if not headers:

@@ -1,9 +1,10 @@
-"""Appends of a commit to replicated partitions, under any leader.
+"""Appends of a commit to replicated partitions, whichever broker leads them.
 
-The broker is a client, also of itself: an idempotent producer whose batches a quorum acknowledges,
-and which retries them at a new leader. The leader reports the records that a partition has
-(DescribeProducers) once they are committed, so that no failover can revoke them. A client serves
-one attempt; batches of an earlier attempt are duplicates.
+The broker appends as a client with an idempotent producer, even to partitions that it leads. A
+quorum acknowledges each batch, and the client retries batches at a new leader. The leader reports
+the last sequence of a producer (DescribeProducers) only once its records are committed, so that no
+failover can revoke them. A client serves one attempt; the leader ignores batches of an earlier
+attempt as duplicates.
 
 Source: KIP-98, KIP-664.
 """
@@ -69,7 +70,7 @@ class ReplicatedAppends:
     def append(
         self, target: ReplicatedTarget, piece: Piece
     ) -> asyncio.Future[PenstockError | None]:
-        """Append a piece after earlier ones; the future resolves once it is committed."""
+        """Append a piece after earlier ones; return a future of its commit, or of the error."""
         ended: asyncio.Future[PenstockError | None] = asyncio.get_running_loop().create_future()
 
         def done(error: PenstockError | None) -> None:

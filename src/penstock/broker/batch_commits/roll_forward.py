@@ -1,15 +1,16 @@
-"""Roll-forward of an intent: appends the rest of it, syncs, and saves the row as done.
+"""Roll-forward of an intent: appends its remaining records, syncs, and saves the row as done.
 
 Worker threads read, check and stamp a few megabytes of staged bytes at a time; the event loop
-appends them in short turns between other requests. Before each append the partition must be at the
-sequence of the last one: a full disk may have undone appends, followed by others, and an unknown
-producer accepts any sequence.
+appends them in short turns between other requests. Before each append to a local log, the last
+sequence of the producer must be the one that the previous append left. Otherwise a full disk may
+have undone appends, and the log would accept a gap, because an unknown producer may begin with any
+sequence.
 
-A client of this broker appends transactional batches, to all kinds of partitions; `transaction.py`
-describes that, and how an attempt learns the outcome of earlier ones.
+Transactional batches are appended by a client of this broker, to all kinds of partitions.
+`transaction.py` describes this, and how an attempt finds out the outcome of earlier attempts.
 
-Appends are validated at the time of the intent, as before it: a recorded commit does not fail
-because it is finished days later.
+Timestamps are validated against the time of the intent, as in the check before it: a recorded
+commit must not fail because it is finished days later.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ if TYPE_CHECKING:
     from penstock.storage import PartitionLog
 
 UNSYNCED_BYTES_MAX: Final = 16 << 20
-"""Appended bytes of one commit that may wait for their sync; more are read after it."""
+"""Maximum appended bytes of a commit that wait for their sync before more are read."""
 RENEWALS_MAX: Final = 3
-"""Renewals of producers in one attempt, for partitions whose logs lost records."""
+"""Maximum number of times that an attempt replaces the producers of logs that lost records."""
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class RollForward:
         *,
         save: Callable[[SinkCommit], Awaitable[SinkCommit]],
     ) -> None:
-        """`save` stores the next version of a row and returns it."""
+        """Create an attempt; `save` stores the next version of a row and returns it."""
         self._context = context
         self._directory = directory
         self._counters = counters
@@ -99,10 +100,10 @@ class RollForward:
         self._offsets: dict[TopicIdPartition, tuple[int, int]] = {}
 
     async def finish(self, row: SinkCommit) -> SinkCommit:
-        """Append the rest and save the row as done, with its diskless part if any.
+        """Append the remaining records and save the row as done, with its diskless part if any.
 
         Raises:
-            PenstockError: not finished; another attempt continues.
+            PenstockError: the intent is not finished; another attempt can continue.
         """
         manifest = await asyncio.to_thread(decode_manifest, row.manifest)
         try:
@@ -301,7 +302,7 @@ class RollForward:
         if last != self._last[key]:
             raise AppendsUndone(
                 f"{log.topic_partition} is at sequence {last} of producer"
-                f" {piece.run.producer_id}, the commit left it at {self._last[key]}"
+                f" {piece.run.producer_id}, but the commit left it at {self._last[key]}"
             )
         by_record = log.config.message_timestamp_type == "CreateTime"
         now_ms = row.updated_ms if by_record else self._context.clock.now_ms()
@@ -339,10 +340,10 @@ class RollForward:
 
 
 def target_of(context: SinkContext, topic: ServedTopic, index: int) -> Partition | ReplicatedTarget:
-    """Return a partition, or its replicated target, for appends by a producer.
+    """Return the object for appends to a partition: a local partition, or a replicated target.
 
     Raises:
-        NotLeader: another broker leads it, and no other replica exists.
+        NotLeader: another broker leads the partition, which is not replicated.
     """
     found = topic.partitions[index]
     if found is None and not topic.topic.partitions[index].has_epochs:

@@ -1,13 +1,13 @@
-"""Exactly-once sink of a broker: posts, retries of interrupted commits, and staged blobs.
+"""Exactly-once sink of a broker: posted commits, retries of unfinished commits, staged blobs.
 
-One commit per query and `sink.commits.max` in total run at a time; `commit.py` decides,
-`roll_forward.py` appends. A commit that fails after its intent is saved is retried in the
-background with growing pauses, as are all open intents at start, so the client need not return. A
-batch for diskless topics only has no intent (`objects.py`): it is committed at once, or its client
-retries.
+One commit per query, and at most `sink.commits.max` in total, run at a time. `commit.py` decides,
+`roll_forward.py` appends. If a commit fails after its intent is saved, the broker retries it in the
+background, with growing pauses; at its start it retries all open intents. The client need not
+repeat the post. A batch that writes only diskless topics has no intent (`objects.py`): if its
+commit fails, the client must repeat the post.
 
-Open intents protect their blobs from the sweep of orphans, and their producers from expiry. Both
-are restored before the broker's first upkeep.
+Open intents protect their blobs from the sweep of orphans, and their producers from expiry. These
+protections are restored before the broker's first upkeep.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ Outcome = Literal["appended", "replayed"]
 
 
 class Committed(Struct, frozen=True, kw_only=True):
-    """Response to a post; `targets` are those with known offsets."""
+    """Response to a posted commit; `targets` are the written partitions with known offsets."""
 
     query: str
     batch_id: int
@@ -91,7 +91,7 @@ class _Turn:
 
 
 class SinkService:
-    """Serves commits of exactly-once sinks; belongs to the event loop."""
+    """Service that commits batches of exactly-once sinks; belongs to the event loop."""
 
     def __init__(self, context: SinkContext) -> None:
         self._context = context
@@ -115,7 +115,7 @@ class SinkService:
 
         Raises:
             StagingUnavailable: the directory cannot be used.
-            ControlUnavailable: as the control plane.
+            ControlUnavailable: the control plane cannot be reached.
         """
         await self.area.start()
         for known in await self._context.control.sink_commits():
@@ -156,14 +156,14 @@ class SinkService:
     async def post(
         self, *, query: str, batch_id: int, owner: str | None, manifest: Manifest
     ) -> Committed:
-        """Commit a batch; all of it is in the log and durable on return.
+        """Commit a batch; on return, all its records are in the log and durable.
 
-        Idempotent. It continues if its caller is cancelled.
+        Idempotent. The commit continues if its caller is cancelled.
 
         Raises:
             InvalidCommit, UnknownTopicOrPartition, NotLeader, InconsistentTopicId,
             SinkOwnerChanged, NotEnoughReplicas: nothing was recorded.
-            NotFinished: it is or may be recorded, and is retried.
+            NotFinished: the commit may be recorded; repeat the post to wait for it.
         """
         if self._context.stopping.is_set():
             raise ShuttingDown("the broker is stopping")
@@ -178,7 +178,7 @@ class SinkService:
         """Check that a post of this batch would be accepted now.
 
         Raises:
-            PenstockError: as `post`, of a post that would be refused.
+            PenstockError: the error with which `post` would refuse the batch.
         """
         async with self._turn(query):
             row = await self._context.control.sink_commit(query)
@@ -189,13 +189,13 @@ class SinkService:
                 await self._check_post(manifest, self._context.clock.now_ms())
 
     async def forget(self, query: str, *, abandon: bool = False) -> SinkCommit:
-        """Delete the state of a query, which may then start with any batch.
+        """Delete the state of a query, whose next commit may then have any batch id.
 
-        `abandon` allows that during an open intent, which may be in the log in part.
+        `abandon` allows this during an open intent, of which the log may have a part.
 
         Raises:
             UnknownSink: the query has no state.
-            CommitUnderWay: a commit is not finished.
+            CommitUnderWay: a commit of the query is not finished.
         """
         async with self._turn(query):
             row = await self.commit_of(query)
@@ -212,7 +212,7 @@ class SinkService:
         """Return the newest commit of a query.
 
         Raises:
-            UnknownSink: it has none.
+            UnknownSink: the query has no commit.
         """
         row = await self._context.control.sink_commit(query)
         if row is None:
@@ -294,7 +294,7 @@ class SinkService:
         except PenstockError as error:
             self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {batch_id}: it may or may not be recorded: {error}"
+                f"query {query!r}: batch {batch_id} may or may not be recorded: {error}"
             ) from error
         if saved.state == "intent":
             return await self._finish(saved)
@@ -304,7 +304,7 @@ class SinkService:
     async def _commit_at_once(
         self, begun: SinkCommit, manifest: Manifest, remotes: Mapping[TopicIdPartition, Partition]
     ) -> SinkCommit:
-        """Commit a batch for diskless partitions only, which needs no intent."""
+        """Commit a batch that writes only diskless partitions, which needs no intent."""
         query = begun.query_id
         try:
             done = await commit_objects(
@@ -321,7 +321,7 @@ class SinkService:
         except (PenstockError, OSError) as error:
             self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {begun.batch_id}: it may or may not be recorded: {error}"
+                f"query {query!r}: batch {begun.batch_id} may or may not be recorded: {error}"
             ) from error
         except BaseException:
             self._schedule_retry(query)
@@ -331,7 +331,7 @@ class SinkService:
         return done
 
     async def _look_at_ends(self, row: SinkCommit) -> None:
-        """Refresh the ends of diskless partitions, because the committing broker may have died."""
+        """Look up the ends of diskless partitions: the committing broker may have failed."""
         written = {target.topic_id.bytes for target in row.targets if not has_producer(target)}
         topics = [self._context.partitions.topics_by_id.get(topic_id) for topic_id in written]
         try:
@@ -346,7 +346,7 @@ class SinkService:
     ) -> tuple[
         dict[TopicIdPartition, Partition | ReplicatedTarget], dict[TopicIdPartition, Partition]
     ]:
-        """Check that everything can be appended; return all partitions, and the diskless ones."""
+        """Check that all sections can be appended; return all partitions, and the diskless ones."""
         await self._context.cluster.refresh()
         await self._verify(manifest, now_ms)
         found = self._partitions(manifest)
@@ -370,7 +370,7 @@ class SinkService:
         except InvalidCommit:
             raise
         except (InvalidError, CorruptError) as error:
-            raise InvalidCommit(f"the staged sections: {error}") from error
+            raise InvalidCommit(f"a staged section is invalid: {error}") from error
         except OSError as error:
             raise StagingUnavailable(f"reading {directory} failed: {error}") from error
 
@@ -387,8 +387,8 @@ class SinkService:
                 raise InternalTopic(name)
             if topic.topic.topic_id != key.topic_id:
                 raise InconsistentTopicId(
-                    f"topic {name!r} has id {topic.topic.topic_id}, the blobs were staged for"
-                    f" {key.topic_id}: it was recreated since"
+                    f"topic {name!r} was recreated: it has id {topic.topic.topic_id}, but the blobs"
+                    f" were staged for {key.topic_id}"
                 )
             count = len(topic.partitions)
             if key.partition >= count:
@@ -445,7 +445,7 @@ class SinkService:
         except (PenstockError, OSError) as error:
             self._schedule_retry(query)
             raise NotFinished(
-                f"query {query!r}, batch {row.batch_id} is recorded but not finished: {error}"
+                f"query {query!r}: batch {row.batch_id} is recorded but not finished: {error}"
             ) from error
         except BaseException:
             self._schedule_retry(query)
@@ -485,7 +485,7 @@ class SinkService:
         return frozenset().union(*self._held.values())
 
     async def _discard(self, names: frozenset[str]) -> None:
-        """Remove blobs of done batches; the sweep removes those that fail."""
+        """Remove the blobs of a finished batch; the sweep retries failed removals."""
         try:
             async with self.area.guard:
                 free = sorted(names - self._all_held())

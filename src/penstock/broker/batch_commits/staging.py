@@ -1,12 +1,12 @@
 """Staging directory of blobs: uploads, usage, and removal of orphans.
 
-A blob is a file that appears under its name when it is whole and durable. Workers on the broker's
-machine write it themselves; they recognise the directory by `MARKER_FILE`, whose content is random
-at every start, so that a copy of the directory is not mistaken for it. Other workers upload. Names
-that begin with a dot are unfinished files.
+A blob is a file that gets its name once it is complete and durable. Files whose names begin with a
+dot are unfinished. Spark workers on the broker's machine write blobs into the directory; others
+upload them. A worker recognises the directory by `MARKER_FILE`, whose content is random at every
+start, so that a copy of the directory is not mistaken for it.
 
-A blob that no open intent names is removed after a time: it is left from a repeated task, a failed
-batch or a crashed driver.
+A blob that no open intent names is removed after `sink.staging.orphan.age.ms`. It remained from a
+repeated task, a failed batch or a crashed driver.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UPLOAD_BUFFER_BYTES: Final = 1 << 20
 STAGED_FILES_MAX: Final = 200_000
 STAGED_LOOK_SECONDS: Final = 1.0
-"""Maximum age of a count of the staging directory."""
+"""Maximum age of the count of the directory's files and bytes."""
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Uploaded(NamedTuple):
 
 
 class StagingArea:
-    """Staging directory; belongs to the event loop, its files to worker threads."""
+    """Staging directory. Belongs to the event loop; worker threads read and write its files."""
 
     def __init__(self, settings: BrokerSettings, *, clock: Clock, randomness: Randomness) -> None:
         self.directory = Path(settings.sink_staging_directory).absolute()
@@ -81,33 +81,33 @@ class StagingArea:
         self._uploading = 0
         self._owners: dict[str, tuple[str, int]] = {}
         self._owned: Counter[str] = Counter()
-        """Bytes by principal, uploads under way included."""
+        """Staged bytes by principal, including uploads under way."""
 
     @property
     def staged(self) -> Staged:
-        """Usage at the last count, with later uploads."""
+        """Files and bytes at the last count, plus later uploads."""
         return self._known
 
     async def start(self) -> None:
-        """Create the directory and its token.
+        """Create the directory, and a new token in its `MARKER_FILE`.
 
         Raises:
-            StagingUnavailable: it cannot be created or written.
+            StagingUnavailable: the directory cannot be created or written.
         """
         self.token = f"{self._randomness.bits(_TOKEN_BITS):032x}"
         try:
             await asyncio.to_thread(_prepare, self.directory, self.token)
         except OSError as error:
             raise StagingUnavailable(
-                f"sink.staging.directory = {self.directory}: {error.strerror or error}"
+                f"cannot use sink.staging.directory = {self.directory}: {error.strerror or error}"
             ) from None
 
     async def check_room(self, principal: str = "") -> None:
-        """Check that more may be staged, by a principal if one is named.
+        """Check that more bytes may be staged; with a `principal`, also by this principal.
 
         Raises:
-            StagingFull: by `sink.staging.max.bytes`, `sink.staging.principal.max.bytes` or
-                `sink.staging.free.bytes`, or by the number of files.
+            StagingFull: `sink.staging.max.bytes`, `sink.staging.principal.max.bytes`,
+                `sink.staging.free.bytes` or the maximum number of files is reached.
         """
         if self._clock.monotonic() - self._looked >= STAGED_LOOK_SECONDS:
             self._looked = self._clock.monotonic()
@@ -128,9 +128,9 @@ class StagingArea:
         size_bytes = self._known.size_bytes + self._uploading
         if size_bytes >= self._max_bytes or self._known.files >= STAGED_FILES_MAX:
             raise StagingFull(
-                f"{self._known.files} blobs of {size_bytes} bytes are staged or being uploaded,"
-                f" sink.staging.max.bytes = {self._max_bytes}, files at most {STAGED_FILES_MAX}:"
-                " try again when commits have ended"
+                f"{self._known.files} blobs with {size_bytes} bytes are staged or being uploaded;"
+                f" sink.staging.max.bytes = {self._max_bytes} and {STAGED_FILES_MAX} blobs are the"
+                " limits: try again when commits have ended"
             )
 
     async def _look(self) -> None:
@@ -145,13 +145,13 @@ class StagingArea:
     ) -> Uploaded:
         """Write a blob as it arrives; it is durable and has its name on return.
 
-        Its bytes count for `principal`, if given, while this broker runs.
+        Its bytes count toward the limit of `principal`, if given, until the broker restarts.
 
         Raises:
             InvalidCommit: the name is not allowed.
             BlobExists: a blob of this name exists.
-            BlobTooLarge: it exceeds `sink.staging.blob.max.bytes`.
-            StagingFull: no room.
+            BlobTooLarge: the blob exceeds `sink.staging.blob.max.bytes`.
+            StagingFull: a limit of `check_room` is reached, or the disk is full.
         """
         check_blob_name(name)
         target = self.directory / name
@@ -189,9 +189,9 @@ class StagingArea:
         return Uploaded(upload.size_bytes, upload.checksum)
 
     async def sweep(self, kept: Callable[[], Collection[str]]) -> int:
-        """Remove old files that `kept` does not return; return their count.
+        """Remove old files whose names `kept` does not return; return the number of removed files.
 
-        The removal holds `guard`, under which names are added to the kept ones.
+        `kept` is called under `guard`. Callers must hold `guard` when they add names to keep.
         """
         before_ms = self._clock.now_ms() - self._orphan_age_ms
         try:
@@ -211,7 +211,7 @@ class StagingArea:
 
 
 class _Upload:
-    """File under upload; `take` runs on the event loop, the rest on a worker thread."""
+    """File under upload. `take` runs on the event loop, other methods on a worker thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -263,7 +263,7 @@ def _failure(directory: Path, error: OSError) -> PenstockError:
 def _prepare(directory: Path, token: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for entry in _entries(directory):
-        if entry.name.startswith(_UPLOAD_PREFIX):  # of an earlier process
+        if entry.name.startswith(_UPLOAD_PREFIX):  # an unfinished upload of an earlier process
             os.unlink(entry.path)
     temporary = directory / f"{_UPLOAD_PREFIX}token"
     temporary.write_text(token, encoding="ascii")

@@ -1,22 +1,22 @@
 """Commit of a batch as one Kafka transaction: readers of committed records see all or none of it.
 
-The broker is a client of the cluster for partitions of all kinds. (A batch for diskless topics only
-needs no transaction: `objects.py` commits it at one instant.) The intent is saved first, so the
-batch will be in the log; the transaction shows whether it is:
+The broker appends as a client, to partitions of all kinds. (A batch that writes only diskless
+topics needs no transaction: `objects.py` commits it at one instant.) The intent is saved first, so
+that the batch will be committed. An attempt to finish the intent has these steps:
 
-    begin    the application's transactional id is initialised: an open transaction of an earlier
-             attempt is aborted, and its later appends are fenced
-    check    if the offset of the group of that name is the intent's version, the batch is in the
-             log, and the row is saved as done
-    append   all of it, in the new epoch
-    offset   the intent's version becomes the group's offset, in the transaction
-    commit   the transaction; then the row is saved as done
+    begin    initialise the query's transactional id; this aborts an open transaction of an earlier
+             attempt, and fences its later appends
+    check    read the offset of the consumer group with the same id; if it is the intent's version,
+             an earlier attempt has committed the batch: save the row as done
+    append   append all records, in the new epoch
+    offset   add the intent's version to the transaction, as the offset of the group
+    commit   commit the transaction, then save the row as done
 
-Any later attempt starts over. The offset takes effect with the records or not at all, and versions
-of rows never repeat, so no batch is appended twice: neither after a lost response, nor by two
-brokers that both own the intent. It is set for partition 0 of every written topic, because offsets
-are deleted with their topic. A broker without the blobs begins no transaction, but may find that
-the batch is in the log.
+A later attempt begins with the first step again. The offset takes effect together with the records,
+and versions of rows never repeat. So no batch is committed twice: neither after a lost response,
+nor by two brokers that both work on the intent. The offset is set for partition 0 of every written
+topic, because offsets are deleted with their topic. A broker that lacks the blobs begins no
+transaction; it only checks whether an earlier attempt has committed the batch.
 
 Source: KIP-98, KIP-447, KIP-890; `docs/decisions/0042-a-sinks-transaction-is-the-brokers.md`.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 """Transaction timeout of a commit, limited by `transaction.max.timeout.ms`.
 
-Readers of committed records wait at most this long after its broker has failed permanently.
+If the broker fails permanently, readers of committed records wait at most this long.
 """
 
 T = TypeVar("T")
@@ -49,12 +49,12 @@ _PREFIX: Final = "penstock-sink/"
 
 
 def transactional_id_of(query: str) -> str:
-    """Return a query's transactional id, also the group whose offset marks its batch."""
+    """Return the transactional id of a query; the group with its offset has the same id."""
     return _PREFIX + query
 
 
 class SinkTransaction:
-    """Transaction of one attempt. Belongs to the event loop, its calls to one thread."""
+    """Transaction of one attempt. Belongs to the event loop; its calls run on a thread."""
 
     def __init__(self, context: SinkContext, row: SinkCommit) -> None:
         self.transactional_id = transactional_id_of(row.query_id)
@@ -81,15 +81,18 @@ class SinkTransaction:
         return self._producer.lend()
 
     async def is_committed(self) -> bool:
-        """Whether an attempt has committed. False is final only after `begin`."""
+        """Whether an attempt has committed the batch.
+
+        Before `begin`, an earlier attempt may still commit after a result of False.
+        """
         offsets = await self._call(lambda: self._client.committed(self.transactional_id))
         return any(found.offset == self._version for found in offsets.values())
 
     async def commit(self, topics: Collection[str]) -> None:
-        """Commit the appends to these topics.
+        """Commit the appends to these topics, with the group's offset.
 
         Raises:
-            PenstockError: not committed, or unknown.
+            PenstockError: the transaction is not committed, or its outcome is unknown.
         """
         producer = self._producer
         offsets = {(topic, 0): self._version for topic in topics}
@@ -97,7 +100,7 @@ class SinkTransaction:
         await self._call(producer.commit)
 
     async def abort(self) -> None:
-        """Abort; if that fails, the next attempt or the coordinator does it."""
+        """Abort the transaction; if that fails, the next attempt or the coordinator aborts it."""
         try:
             await self._call(self._producer.abort)
         except PenstockError:

@@ -1,1 +1,1 @@
-"""Coordinators of groups and transactions; each group or transactional id belongs to one broker."""
+"""Coordinators: one broker coordinates each consumer group, share group and transactional id."""

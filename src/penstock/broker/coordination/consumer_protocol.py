@@ -48,7 +48,7 @@ class _Reader:
     def data(self, length: int) -> bytes:
         found = self._data[self._at : self._at + length]
         if length < 0 or len(found) != length:
-            raise ValueError(f"{length} bytes at {self._at} are truncated")
+            raise ValueError(f"a field of {length} bytes at byte {self._at} is truncated")
         self._at += length
         return found
 
@@ -58,7 +58,7 @@ class _Reader:
     def count(self, least_bytes: int) -> int:
         count = self.number(">i")
         if count < 0 or count * least_bytes > len(self._data) - self._at:
-            raise ValueError(f"{count} entries at {self._at} are truncated")
+            raise ValueError(f"a list of {count} entries at byte {self._at} is truncated")
         return count
 
     def partitions(self) -> Owned:

@@ -1,12 +1,13 @@
-"""Conversion of groups between the classic and the consumer protocol, also with members online.
+"""Conversion of groups between the classic and the consumer protocol, even while they have members.
 
-    classic, empty or not   a member joins by the consumer protocol   ──▶ consumer
-    consumer                the last such member is gone, others stay  ──▶ classic
-    consumer, empty         a member joins by the classic protocol     ──▶ classic
+    classic group          a member joins with the consumer protocol          ──▶ consumer group
+    consumer group         its last member with the consumer protocol leaves  ──▶ classic group
+    empty consumer group   a member joins with the classic protocol           ──▶ classic group
 
-Members of a classic group keep their assignments and their protocol; requests that wait for a
-rebalance get REBALANCE_IN_PROGRESS. A group is converted only while none of its saves is under way,
-because the report of a save must reach the kind that started it.
+`group.consumer.migration.policy` limits conversions of groups with members. Members keep their
+assignment and their protocol; requests that wait for a rebalance get REBALANCE_IN_PROGRESS. A group
+is converted only while it has no save under way: the outcome of a save must be reported to the kind
+of group that started it.
 
 Source: Kafka's `GroupMetadataManager.convertToConsumerGroup`, `convertToClassicGroup`; KIP-848.
 """
@@ -40,7 +41,7 @@ from penstock.broker.coordination.group_events import (
 from penstock.broker.coordination.modern.events import JOIN, HeartbeatResponse
 from penstock.broker.coordination.turn import Turn
 
-BUSY: Final = "the group is being saved as another kind"
+BUSY: Final = "the group can be converted once its current save is durable"
 
 
 class Conversion:
@@ -55,7 +56,7 @@ class Conversion:
     # -- to a consumer group ----------------------------------------------------------------
 
     def heartbeat_to_classic(self, event: ConsumerHeartbeat, token: int) -> None:
-        """Handle a consumer heartbeat to a classic group, which is converted if possible."""
+        """Handle a ConsumerGroupHeartbeat to a classic group, which is converted if allowed."""
         group = self._classic.group(event.group_id)
         refusal = refuse_heartbeat(event, self._consumer.limits.assignors)
         if refusal is not None:
@@ -86,11 +87,12 @@ class Conversion:
         if not group.members and not group.pending:
             return ""
         if not self._consumer.limits.migration.upgrades:
-            return "group.consumer.migration.policy has no upgrades"
+            return "group.consumer.migration.policy allows no upgrade"
         if group.members and not group.is_consumer:
             return f"its protocol type is {group.protocol_type!r}"
         if len(group.members) >= self._consumer.limits.max_size:
-            return f"it has {len(group.members)} members"
+            limit = self._consumer.limits.max_size
+            return f"it has {len(group.members)} members, group.consumer.max.size is {limit}"
         return ""
 
     def _consumer_group(self, group: Group) -> ConsumerGroup:
@@ -129,7 +131,7 @@ class Conversion:
     # -- to a classic group -----------------------------------------------------------------
 
     def join_to_consumer(self, event: JoinGroup, token: int) -> None:
-        """Handle a classic JoinGroup to a consumer group; an empty group is converted."""
+        """Handle a JoinGroup to a consumer group: convert the group if it is empty."""
         group = self._consumer.groups[event.group_id]
         refusal = refuse_malformed(self._classic.limits, event)
         if refusal is not None:
@@ -154,7 +156,10 @@ class Conversion:
         return made
 
     def downgrade(self, group: ConsumerGroup) -> bool:
-        """Convert a consumer group if all members are classic; return whether it was converted."""
+        """Convert a consumer group to a classic group if all members use the classic protocol.
+
+        Returns whether the group was converted.
+        """
         members = group.members.values()
         if not members or not self._consumer.limits.migration.downgrades:
             return False
@@ -179,7 +184,7 @@ class Conversion:
     def _classic_member(self, member: ConsumerMember) -> Member:
         side = member.classic
         if side is None:
-            raise ValueError(f"{member.member_id!r} is not a classic member")
+            raise ValueError(f"member {member.member_id!r} does not use the classic protocol")
         version = decode_subscription(side.protocols[0].metadata).version
         assigned = classic_requests.by_name(member.assigned, self._consumer.topics)
         return Member(

@@ -1,4 +1,4 @@
-"""Base of the coordinators of a broker: one core on its runtime, for the keys it owns."""
+"""Base class of the coordinators: a core and its runtime, for the keys that this broker owns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Coordinator:
-    """Coordinates one kind of keys; belongs to the event-loop thread."""
+    """Coordinator of one kind of keys: group ids, or transactional ids. Runs on the event loop."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Coordinator:
         self.runtime.start()
 
     async def stop(self) -> None:
-        """Refuse waiting requests, finish saves under way, cancel timers. Idempotent."""
+        """Refuse waiting requests, finish saves under way, and cancel timers. Idempotent."""
         await self.runtime.stop()
         await self._saver.finish()
 
@@ -63,7 +63,10 @@ class Coordinator:
         return self.runtime.suspended
 
     def suspend(self) -> None:
-        """Refuse requests until `resume`: this broker may have lost its keys without seeing it."""
+        """Refuse requests until `resume`.
+
+        Called while this broker cannot renew its registration: other brokers may own its keys now.
+        """
         self.runtime.suspended = True
 
     def resume(self) -> None:

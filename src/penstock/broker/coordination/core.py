@@ -1,9 +1,10 @@
-"""Port of a coordinator core: it decides about one kind of keys, without I/O, clock or randomness.
+"""Port of a coordinator core, which decides without I/O, clock or randomness.
 
-A core receives events and stored rows, and returns effects that the runtime performs in order:
-responses to requests, and saves of a key's rows. The runtime reports the outcome of each save, and
-the core sends the responses that depend on it only then. The same events at the same times give the
-same effects. Row versions, key ownership and database transactions are the runtime's concern.
+A core handles one kind of keys: group ids, or transactional ids. It receives events and stored
+rows. It returns effects, which the runtime performs in order: responses to requests, and saves of a
+key's rows. The runtime reports the outcome of each save; only then does the core send the responses
+that depend on it. The same events at the same times give the same effects. The runtime handles row
+versions, ownership of keys, and database transactions.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Reply(Struct, frozen=True):
 
 
 class Save(Struct, frozen=True, kw_only=True):
-    """Replace all stored rows of a key by these, by member; then report `Saved` or `SaveFailed`.
+    """Effect: replace all stored rows of a key, and report `Saved` or `SaveFailed`.
 
-    The row of the key itself is that of the empty member. Without rows the key is deleted.
-    `deletes_offsets` deletes its group's committed offsets as well. `completes_offsets` commits or
-    drops the offsets that groups staged in the transaction of the key; no row of a group may be
-    left then.
+    `rows` maps a member to its row; the row of the key itself has the empty member. Without rows
+    the key is deleted. `deletes_offsets` also deletes the committed offsets of the group.
+    `completes_offsets` commits or drops the offsets that groups staged in the key's transaction;
+    `rows` must then contain no row of a group.
     """
 
     key: str
@@ -44,13 +45,11 @@ class Save(Struct, frozen=True, kw_only=True):
 
 
 class Act(Struct, frozen=True, kw_only=True):
-    """Perform an effect that only this kind of cores has; its shell reports the outcome by an
-    event.
-    """
+    """Effect of one kind of core only. The core's shell performs it and reports by an event."""
 
 
 class Work(Protocol):
-    """Computation that shares no state with its core, so that any thread can run it."""
+    """Computation that shares no state with its core, so that it can run on any thread."""
 
     @property
     def size(self) -> int:
@@ -61,7 +60,7 @@ class Work(Protocol):
 
 
 class Compute(Struct, frozen=True, kw_only=True):
-    """Run this work apart from requests; then report `Computed` with its ticket."""
+    """Effect: run a computation in the background, and report `Computed` with the same ticket."""
 
     key: str
     ticket: int
@@ -72,7 +71,10 @@ Effect = Reply | Save | Compute | Act
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """An error, by Kafka's name in lower case; `member_id` is set for "member_id_required"."""
+    """Error response. `error` is Kafka's name of the error in lower case.
+
+    `member_id` is the member id in a JoinGroup response, if it must contain one.
+    """
 
     error: str
     message: str = ""
@@ -80,20 +82,20 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    """The newest `Save` of a key is durable."""
+    """Report that the newest `Save` of a key is durable."""
 
     key: str
 
 
 class SaveFailed(Struct, frozen=True, kw_only=True):
-    """The newest `Save` of a key failed; the rows stored before it remain."""
+    """Report that the newest `Save` of a key failed, or that its outcome is unknown."""
 
     key: str
     reason: str = ""
 
 
 class Computed(Struct, frozen=True, kw_only=True):
-    """Outcome of a `Compute`: a result, or the reason of its failure."""
+    """Report of the outcome of a `Compute`: a result, or the reason of its failure."""
 
     key: str
     ticket: int
@@ -102,13 +104,13 @@ class Computed(Struct, frozen=True, kw_only=True):
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    """A deadline has passed; sent at `next_deadline_ms()` or later."""
+    """Event that a deadline has passed. The runtime sends it at `next_deadline_ms()` or later."""
 
 
 class Stored(Struct, frozen=True, kw_only=True):
     """Stored rows of a key by member, and whether its group has committed offsets.
 
-    `rows` is None if they equal what the core has.
+    `rows` is None if the core has the same rows already.
     """
 
     key: str
@@ -126,10 +128,10 @@ class Core(Protocol):
         ...
 
     def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """Take over the stored rows of a key.
+        """Load the stored rows of a key.
 
-        If the core knows the key and rows are given, another broker has coordinated it in between:
-        waiting requests get NOT_COORDINATOR.
+        If the core has the key already and rows are given, another broker has coordinated the key
+        meanwhile; waiting requests then get NOT_COORDINATOR.
 
         Raises:
             CorruptError: the rows cannot be decoded; the core is unchanged.

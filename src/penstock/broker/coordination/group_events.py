@@ -1,6 +1,7 @@
-"""Requests to groups of any kind, and their responses.
+"""Requests that are common to all kinds of groups, and their responses.
 
-Requests are decoded and authorised. A `Reply` effect answers a request by the token given with it.
+Requests are already decoded and authorised. A core answers a request with a `Reply` effect, which
+contains the token that was passed with the request.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ NOT_COORDINATOR: Final = "not_coordinator"
 
 
 class CommitCheck(Struct, frozen=True, kw_only=True):
-    """Check whether this member may commit offsets; generation -1 is a consumer without membership.
+    """Request to check whether a client may commit offsets.
 
-    `generation` is the member epoch in groups that have epochs; `knows_epochs` is true if the
-    request's version supports them. `transactional` offsets belong to a transaction: a member is
-    optional, and rebalances do not delay the commit.
+    `generation` is -1 for a client that is not a member; in consumer groups it is the member epoch.
+    `knows_epochs` is true if the request's version supports member epochs. `transactional` offsets
+    belong to a transaction: the client need not be a member, and rebalances do not delay it.
     """
 
     group_id: str
@@ -32,7 +33,10 @@ class CommitCheck(Struct, frozen=True, kw_only=True):
 
 
 class FetchCheck(Struct, frozen=True, kw_only=True):
-    """Check whether this member may fetch offsets; None and -1 mean a client without membership."""
+    """Request to check whether a client may fetch offsets.
+
+    A client that is not a member has `member_id` None and `epoch` -1.
+    """
 
     group_id: str
     member_id: str | None
@@ -44,7 +48,7 @@ class DescribeGroup(Struct, frozen=True, kw_only=True):
 
 
 class ListGroups(Struct, frozen=True, kw_only=True):
-    """List groups; empty filters match all."""
+    """Request to list groups; an empty filter matches all groups."""
 
     states: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
@@ -60,7 +64,7 @@ class OffsetDeleteCheck(Struct, frozen=True, kw_only=True):
 
 
 class Prune(Struct, frozen=True, kw_only=True):
-    """Drop empty groups without offsets; `with_offsets` names the groups that have some."""
+    """Event: delete empty groups without offsets. `with_offsets` are the groups with offsets."""
 
     with_offsets: Collection[str]
 
@@ -70,7 +74,7 @@ class Accepted(Struct, frozen=True, kw_only=True):
 
 
 class DescribedMember(Struct, frozen=True, kw_only=True):
-    """A member; its subscription and assignment are empty unless the group is stable."""
+    """Member of a described group, with `metadata` and `assignment` only if the group is stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -81,7 +85,7 @@ class DescribedMember(Struct, frozen=True, kw_only=True):
 
 
 class DescribedGroup(Struct, frozen=True, kw_only=True):
-    """State of a group; `protocol` is empty unless the group is stable."""
+    """Description of a classic group; `protocol` is empty unless the group is stable."""
 
     group_id: str
     state: str

@@ -1,10 +1,12 @@
-"""Coordinator of the groups of this broker, and of their committed offsets.
+"""Coordinator of this broker's groups, and of their committed offsets.
 
-The cores of all kinds of groups share one runtime, one space of ids and one kind of records.
+All kinds of groups share one runtime and one set of group ids. Their rows are stored as one kind of
+record.
 
-Committed offsets do not pass through a core: it checks the committer, and the control plane gathers
-commits of all groups into few transactions. They are fenced by the cluster epoch, as saves are: a
-commit during a change of brokers fails, and the client looks up the coordinator again.
+A core only checks whether a client may commit offsets. The offsets themselves go directly to the
+control plane, which stores the commits of many groups in few transactions. Like saves, commits are
+fenced by the cluster epoch: a commit while brokers join or leave fails, and the client looks up the
+coordinator again.
 
 Source: Kafka's `GroupCoordinatorService`.
 """
@@ -88,7 +90,7 @@ class GroupRequest(Protocol):
 def _unanswered(response: object) -> PenstockError:
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
-    return BugError(f"the group core answered with {type(response).__name__}")
+    return BugError(f"the group core returned an unexpected {type(response).__name__}")
 
 
 class GroupSource:
@@ -217,7 +219,7 @@ class GroupCoordinator(Coordinator):
     async def list_groups(
         self, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
     ) -> tuple[ListedGroup, ...]:
-        """Return the groups of this coordinator, by id.
+        """Return the groups of this coordinator, sorted by id.
 
         Raises:
             CoordinatorNotAvailable: the broker is stopping, or may have lost its groups.
@@ -228,13 +230,13 @@ class GroupCoordinator(Coordinator):
         raise _unanswered(response)
 
     async def describe(self, group_id: str) -> AnyGroup | None:
-        """Describe a group; None if it does not exist. Raises as `list_groups`."""
+        """Return the description of a group; None if it does not exist. Raises as `list_groups`."""
         return await self._describe(DescribeGroup(group_id=group_id))
 
     async def ensure_share_group(self, group_id: str) -> AnyGroup | None:
-        """Describe a share group, and create it if no group has this id.
+        """Return the description of a share group, which is created if no group has this id.
 
-        Return None for a group of another kind. Raises as `list_groups`.
+        Returns None for a group of another kind. Raises as `list_groups`.
         """
         return await self._describe(EnsureShareGroup(group_id=group_id))
 
@@ -247,18 +249,18 @@ class GroupCoordinator(Coordinator):
         raise _unanswered(response)
 
     async def check_commit(self, check: CommitCheck) -> Refused | None:
-        """Return why a commit is refused; None if it may be stored."""
+        """Return the error of an offset commit; None if the offsets may be stored."""
         self.check_owner(check.group_id)
         response = await self.call(check)
         return response if isinstance(response, Refused) else None
 
     async def check_fetch(self, check: FetchCheck) -> Refused | None:
-        """Return why a member may not fetch offsets; None if it may."""
+        """Return the error of an offset fetch; None if the client may fetch offsets."""
         response = await self.call(check)
         return response if isinstance(response, Refused) else None
 
     async def subscribed(self, group_id: str, topics: Iterable[str]) -> frozenset[str] | Refused:
-        """Return which of these topics members subscribe to: their offsets must stay."""
+        """Return the given topics that members read: their offsets must not be deleted."""
         self.check_owner(group_id)
         response = await self.call(OffsetDeleteCheck(group_id=group_id, topics=tuple(topics)))
         if isinstance(response, Refused):
@@ -279,9 +281,9 @@ class GroupCoordinator(Coordinator):
 
         Raises:
             NotInTransaction, StaleProducerEpoch: the transaction rejects them.
-            StaleClusterEpoch: brokers came or went; the client must look up the coordinator again.
-            CoordinatorNotAvailable: not stored within `offsets.commit.timeout.ms`; the outcome is
-                unknown.
+            StaleClusterEpoch: brokers joined or left; the client must look up the coordinator.
+            CoordinatorNotAvailable: the offsets were not stored within
+                `offsets.commit.timeout.ms`; the outcome is unknown.
         """
         limit_ms = self._settings.offsets_commit_timeout_ms
         epoch = self.ownership.cluster_epoch
@@ -311,9 +313,10 @@ class GroupCoordinator(Coordinator):
         )
 
     async def expire_offsets_of(self, group_id: str, *, committed_by_ms: int, limit: int) -> int:
-        """Delete offsets committed by a time that no open transaction may change; return the count.
+        """Delete offsets of a group that were committed at a time or before; return the count.
 
-        Raises as `commit`.
+        Deletes at most `limit` offsets, and none that an open transaction may change. Raises as
+        `commit`.
         """
         return await self._fenced(
             self._control.expire_offsets_of(

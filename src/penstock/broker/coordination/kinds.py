@@ -1,8 +1,10 @@
-"""Groups of several kinds in one space of ids: a group has one kind at a time.
+"""Dispatcher of events to the kinds of groups: classic, consumer and share.
 
-    row of the group itself   names the kind; rows of classic groups, which are older, name none
-    request to a known group  handled by its kind, or refused
-    request to a new id       handled by the first kind that serves such requests
+All kinds share one set of group ids; a group has one kind at a time.
+
+    stored group              its own row contains the kind; in classic groups it may be missing
+    request to a known group  its kind handles or refuses the request
+    request to a new id       the first kind that serves such requests handles it
 
 Source: Kafka's `Group.GroupType` and `GroupMetadataManager`.
 """
@@ -20,7 +22,7 @@ from penstock.broker.coordination.modern.topics import NewTopics
 from penstock.broker.coordination.turn import Turn
 
 Handler = Callable[[Any, int], None]
-"""Handler of an event and the token of its request."""
+"""Function that handles an event, with the token of its request."""
 
 KIND_FIELD: Final = "kind"
 GROUP_ROW: Final = ""
@@ -31,18 +33,18 @@ class CorruptGroup(CorruptError):
 
 
 class Kind(Protocol):
-    """Decisions about groups of one kind; the methods have the semantics of `Core`."""
+    """Core of the groups of one kind; the methods have the same meaning as those of `Core`."""
 
     name: ClassVar[str]
 
     @property
     def handlers(self) -> Mapping[type, Handler]:
-        """Handlers of events of a single group, those of the runtime included."""
+        """Handlers of events of a single group, including the runtime's reports; by event type."""
         ...
 
     @property
     def foreign(self) -> Mapping[type, Handler]:
-        """Handlers of requests that only groups of another kind serve, for a group of this kind."""
+        """Handlers of another kind's requests to a group of this kind; they may convert it."""
         ...
 
     @property
@@ -53,7 +55,7 @@ class Kind(Protocol):
         ...
 
     def load(self, stored: Stored) -> None:
-        """Take over the stored rows of a group of this kind, or of a group without rows.
+        """Load the stored rows of a group of this kind, or a group that only has offsets.
 
         Raises:
             CorruptGroup: the rows cannot be decoded; nothing has changed.
@@ -61,13 +63,13 @@ class Kind(Protocol):
         ...
 
     def hand_over(self, group_id: str, reason: str) -> None:
-        """Drop a group that is not this kind's any more, and refuse its waiting requests."""
+        """Drop a group that another broker or kind owns now, and refuse its waiting requests."""
         ...
 
     def listed(self) -> Iterable[ListedGroup]: ...
 
     def prune(self, event: Prune) -> None:
-        """Drop empty groups without offsets some time after their last use."""
+        """Delete empty groups without offsets some time after their last use."""
         ...
 
     def topics_changed(self, event: NewTopics) -> None: ...
@@ -75,7 +77,7 @@ class Kind(Protocol):
 
 class Groups:
     def __init__(self, turn: Turn, kinds: Sequence[Kind]) -> None:
-        """Take the kinds, the classic one first."""
+        """Create the dispatcher; `kinds` begins with the classic kind."""
         self._turn = turn
         self._kinds = kinds
         self._by_name = {kind.name: kind for kind in kinds}

@@ -1,16 +1,19 @@
-"""Loading of keys: on demand for requests, and in rounds for all keys of this broker.
+"""Loading of a coordinator's keys: single keys for requests, and all keys of this broker in rounds.
 
-| a round                                                          | a key                        |
-|------------------------------------------------------------------|------------------------------|
-| starts with each cluster epoch and invalidates all loaded keys   | is read first if requested   |
-| lists all keys and reads those that are not loaded               | is read with others, in turn |
-| is complete: a key that is not known here is not stored          | needs no further read        |
+1. A round begins with each cluster epoch. All keys count as not loaded.
 
-One read of many keys is under way at a time. Known keys are compared with the rows that are found:
-if another broker has coordinated a key in between, its rows have other versions.
+2. The loader lists all stored keys, and reads those that this broker owns, many at a time. Keys for
+which requests wait are read first.
 
-All keys are loaded, because sessions run and groups are listed even if members never return. A
-failure fails the waiting requests; the next request resumes the round.
+3. When the round is complete, a key that the core does not have is not stored either. Requests then
+need no further read.
+
+Only one read is under way at a time. The rows that it finds are compared with those that the core
+has: other versions mean that another broker has coordinated the key meanwhile.
+
+All keys are loaded, not only requested ones, because sessions must expire and groups must be listed
+even if their members never return. If a read fails, the waiting requests fail; the next request
+resumes the round.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from penstock.control import CoordinationRecord
 
 LOAD_KEYS_MAX: Final = 500
 LOADS_WAITING_MAX: Final = 10_000
-"""Requests that may wait for the load of their key; more get COORDINATOR_LOAD_IN_PROGRESS."""
+"""Maximum number of requests that wait for their key; more get COORDINATOR_LOAD_IN_PROGRESS."""
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +52,12 @@ class Source(Protocol):
     async def keys(self) -> Collection[str]: ...
 
     async def read(self, keys: Sequence[str]) -> Mapping[str, FoundKey]:
-        """Return the stored rows of some keys; keys that are not stored are absent."""
+        """Return the stored rows of the given keys; keys that are not stored are absent."""
         ...
 
 
 class Loads:
-    """Rounds of loading of one runtime; belongs to the event-loop thread."""
+    """Loader of the keys of one runtime; belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -66,10 +69,12 @@ class Loads:
         take: Callable[[str, FoundKey, Any], None],
         completed: Callable[[], None],
     ) -> None:
-        """Take the callbacks of the runtime.
+        """Create the loader with callbacks of the runtime.
 
-        `before(keys)` returns a version of each known key, and `take(key, found, version)` takes
-        over the rows that were read after it.
+        `owns(key)` returns whether this broker owns a key; `known()` returns the keys of the core.
+        Before a read, `before(keys)` returns the version of each known key. After it,
+        `take(key, found, version)` receives the rows that were read. `completed()` is called after
+        each round.
         """
         self._source = source
         self._owns = owns
@@ -91,7 +96,7 @@ class Loads:
         return self._complete or key in self._loaded
 
     def begin(self) -> None:
-        """Begin a new round: loaded keys may have changed their owner since."""
+        """Begin a new round, because other brokers may have owned the loaded keys."""
         self._round += 1
         self._complete = False
         self._loaded.clear()
@@ -108,7 +113,7 @@ class Loads:
         """
         if self._waiting >= LOADS_WAITING_MAX:
             raise CoordinatorLoading(
-                f"{self._waiting} requests wait for keys that are being loaded"
+                f"{self._waiting} requests already wait for keys to be loaded; no more may wait"
             )
         self._waiting += 1
         try:

@@ -1,14 +1,15 @@
-"""Markers of decided transactions: sent to the leader of each partition until they are written.
+"""Writer of transaction markers: sends each marker to the partition leader until it is written.
 
-    decided ──▶ own partitions: a call ──────────────┐ written, or there already
-       │  └───▶ others: WriteTxnMarkers to the leader ┤──▶ reported to the core
-       └──◀── retry after a pause and a refresh ◀─────┘ any other outcome
+    decided ──▶ own partitions: a call ─────────────────────────┐ written, now or before
+       │  └───▶ other partitions: WriteTxnMarkers to the leader ┤──▶ reported to the core
+       └──◀── retry after a pause and a refreshed image ◀───────┘ any other outcome
 
-A partition whose topic is deleted needs no marker once the newest image confirms that. A partition
-that has seen a newer epoch of the producer has ended the transaction already. A new coordinator
-takes over all markers that are left.
+A partition whose topic was deleted needs no marker, once the newest metadata image confirms that.
+A partition with a newer epoch of the producer needs none either: its transaction has ended there. A
+new coordinator writes all markers that are left.
 
-Markers of one turn to the same broker share a request, and reports of one turn share an event.
+Markers of one event-loop turn for the same broker share a request. Markers of one transaction that
+were written in one turn share a report.
 
 Source: Kafka's `TransactionMarkerChannelManager`; KIP-98, KIP-1228 (versions of markers).
 """
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_REQUEST_MAX: Final = 2_000
-"""Markers of one request; the rest waits for the next."""
+"""Maximum number of markers in one request; the next request contains the others."""
 BACKOFF: Final = Backoff(first_ms=20, ceiling_ms=1_000)
 NEWER_EPOCH: Final = "invalid_producer_epoch"
 
@@ -64,7 +65,7 @@ _Due = tuple[_End, TopicPartition]
 
 
 class Markers:
-    """Writes markers of decided transactions. Belongs to the event loop."""
+    """Writer of the markers of decided transactions. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Markers:
         coordinator_epoch: Callable[[], int],
         written: Callable[[WriteMarkers, Sequence[TopicPartition]], None],
     ) -> None:
-        """Take the dependencies; `written` receives the partitions that have their marker."""
+        """Create the writer; `written` is called with partitions that have their marker."""
         self._node_id = node_id
         self._clock = clock
         self._cluster = cluster
@@ -95,7 +96,7 @@ class Markers:
 
     @property
     def ends(self) -> int:
-        """Number of decided transactions whose markers are not all written."""
+        """Number of decided transactions that still lack markers."""
         return len(self._ends)
 
     def write(self, request: WriteMarkers) -> None:
@@ -108,7 +109,7 @@ class Markers:
         self._ends.pop(transactional_id, None)
 
     async def stop(self) -> None:
-        """Stop; the next coordinator writes the markers that are left. Idempotent."""
+        """Stop writing; the next coordinator writes the markers that are left. Idempotent."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -122,7 +123,7 @@ class Markers:
     def _route(self, end: _End, where: TopicPartition) -> None:
         topic = self._partitions.topics.get(where.topic)
         if topic is None or where.partition >= len(topic.topic.partitions):
-            self._failed(end, where, None)  # deleted, if the newest image agrees
+            self._failed(end, where, None)  # deleted, if the newest image confirms it
             return
         leader = topic.topic.partitions[where.partition].leader
         if topic.diskless or leader == self._node_id:
@@ -198,7 +199,7 @@ class Markers:
         if not self._is_current(end) or self._stopped:
             return
         if error is not None and error.code == NEWER_EPOCH:
-            logger.warning("%s: %s: its transaction has ended there", where, error)
+            logger.warning("%s needs no marker, its transaction has ended there: %s", where, error)
             self._done(end, where)
             return
         if error is not None:
@@ -217,7 +218,7 @@ class Markers:
             await self._cluster.refresh()
             known = True
         except PenstockError as error:
-            logger.warning("cannot refresh the image to locate partitions for markers: %s", error)
+            logger.warning("cannot refresh the image to find leaders for markers: %s", error)
             known = False
         self._timer = None
         again, self._again = self._again, []

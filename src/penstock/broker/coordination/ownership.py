@@ -1,4 +1,7 @@
-"""Ownership of keys: the hash of a key selects one of the brokers with the coordinator role."""
+"""Ownership of keys: the hash of a key selects the broker that coordinates it.
+
+The candidates are the registered brokers with the ingestion role; all brokers if none has the role.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from penstock.control import Broker, MetadataImage
 
 
 class CoordinatorNotAvailable(RetriableError):
-    """No broker is registered that could coordinate the key, or this one cannot at present."""
+    """No registered broker can coordinate the key, or this broker cannot at present."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
@@ -48,7 +51,7 @@ def _ordered(image: MetadataImage) -> Sequence[Broker]:
 
 def _owner(brokers: Sequence[Broker], key: str) -> Broker:
     if not brokers:
-        raise CoordinatorNotAvailable(f"no broker is registered that could coordinate {key!r}")
+        raise CoordinatorNotAvailable(f"no broker is registered, so {key!r} has no coordinator")
     return brokers[zlib.crc32(key.encode()) % len(brokers)]
 
 
@@ -61,7 +64,7 @@ class Ownership:
 
     @property
     def cluster_epoch(self) -> int:
-        """Epoch that rises whenever brokers come or go, that is when keys may change owners."""
+        """Cluster epoch, which rises whenever brokers join or leave and keys may change owners."""
         return self._cluster.image.cluster_epoch
 
     async def look_again(self) -> None:
@@ -75,7 +78,7 @@ class Ownership:
         """Raise unless this broker coordinates a key.
 
         Raises:
-            NotCoordinator, CoordinatorNotAvailable: another broker does, or none.
+            NotCoordinator, CoordinatorNotAvailable: another broker coordinates it, or none.
         """
         owner = _owner(self._ordered(), key)
         if owner.broker_id != self.node_id:

@@ -1,4 +1,4 @@
-"""Retention of committed offsets and of groups without any.
+"""Retention of committed offsets, and of empty groups without committed offsets.
 
 Source: KIP-211.
 """
@@ -21,7 +21,7 @@ from penstock.control import ControlPlane
 logger = logging.getLogger(__name__)
 
 OFFSETS_EXPIRED_AT_ONCE_MAX: Final = 10_000
-"""Offsets that one pass deletes; the rest waits for the next."""
+"""Maximum number of offsets that one pass deletes; the next pass deletes more."""
 
 EMPTY: Final = "Empty"
 
@@ -40,7 +40,7 @@ class Groups(Protocol):
 
 
 class OffsetsRetention:
-    """Deletes offsets past their retention periodically; belongs to the event loop."""
+    """Periodic deletion of expired offsets and groups; belongs to the event loop."""
 
     def __init__(
         self, settings: BrokerSettings, groups: Groups, *, control: ControlPlane, clock: Clock
@@ -57,7 +57,10 @@ class OffsetsRetention:
         self._stopped = False
 
     def groups_loaded(self) -> None:
-        """Record that all groups are loaded: their retention counts from now at the earliest."""
+        """Record that all groups are loaded, and start the periodic passes.
+
+        The retention of offsets in groups that had members begins now at the earliest.
+        """
         self._loaded_ms = self._clock.now_ms()
         if self._timer is None:
             self._plan()
@@ -79,11 +82,12 @@ class OffsetsRetention:
             logger.warning("expired offsets could not be deleted: %s", error)
 
     async def expire(self) -> int:
-        """Delete offsets past their retention, then empty groups; return the number of offsets.
+        """Delete expired offsets, then empty groups; return the number of deleted offsets.
 
-        An offset expires at the time that its commit gave, else `offsets.retention.minutes` after
-        its commit and after its group last had members or was loaded by this broker. Any broker
-        deletes offsets with an explicit expiry. Offsets that an open transaction may change stay.
+        An offset with an expiry time from its commit expires at that time; any broker deletes it.
+        Other offsets expire `offsets.retention.minutes` after their commit, but not before the same
+        time has passed since the group last had members or was loaded by this broker. Offsets that
+        an open transaction may change are kept.
         """
         await self._groups.runtime.load_all()
         now_ms, limit = self._clock.now_ms(), OFFSETS_EXPIRED_AT_ONCE_MAX

@@ -1,7 +1,7 @@
-"""Stored rows of one key as last known; a save writes only the rows that differ.
+"""Last known stored rows of one key, so that a save writes only rows that differ.
 
-Each row is known by a 64-bit hash of its value, so unchanged rows are not written again. The key's
-own row is written with every change, so that its version is the version of the key.
+Only a 64-bit hash of each row's value is kept. Every save writes the key's own row, so that the
+version of this row is the version of the key.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class KeyRows:
         self._doubtful = _hashes(save.rows)
 
     def recognise(self, found: Iterable[CoordinationRecord], save: Save) -> Recognised:
-        """Return the origin of the rows found after a failed save; adopt them unless foreign."""
+        """Return who wrote the rows that were found after a failed save.
+
+        They become the known rows, unless another coordinator wrote them.
+        """
         version, hashes = _known(found)
         if version != self.version and hashes == _hashes(save.rows):
             recognised = Recognised.SAVED

@@ -1,12 +1,14 @@
-"""Runtime of cores: loads, fences and saves keys, holds requests and runs timers.
+"""Runtime of a core: loads, fences and saves its keys, holds requests, and runs timers.
 
-Requests become events of a core (`core.py`). Its effects are performed in order: responses go to
-the request with their token, saves to the saver (`saving.py`), computations to the
-`Worker`. Both report back, and the core sends the responses that depend on them only then.
+A request becomes an event of the core (`core.py`). The runtime performs the effects that the core
+returns, in order: it completes requests with responses, and passes saves to the saver (`saving.py`)
+and computations to the `Worker`. Saver and worker report back; only then does the core send the
+responses that depend on them.
 
-Each key belongs to one registered broker (`ownership.py`). When brokers come or go, keys of other
-brokers are dropped and a new round of loading begins (`loading.py`); a request waits for its key
-only. A key that another broker owned in between is loaded again, because its versions differ.
+Each key belongs to one registered broker (`ownership.py`). When brokers join or leave, the runtime
+drops the keys of other brokers and begins a new round of loading (`loading.py`). A request waits
+only until its own key is loaded. A key that another broker owned meanwhile is loaded again, because
+its rows have other versions.
 
 Source: Kafka's `CoordinatorRuntime`, which keeps its state in an internal log; see decision 0022.
 """
@@ -45,11 +47,11 @@ from penstock.broker.coordination.saving import Lost, Outcome, Pending, Saver
 from penstock.broker.coordination.ticking import Ticker
 
 WORK_INLINE_MAX: Final = 2_000
-"""Size of the largest computation that runs on the event loop: a few milliseconds."""
+"""Largest `Work.size` that runs on the event loop; it takes a few milliseconds."""
 
 
 class Worker:
-    """Worker that runs the computations of a core one at a time: large ones in a thread."""
+    """Worker that runs the computations of a core, one at a time; large ones run in a thread."""
 
     def __init__(self, report: Callable[[Computed], None]) -> None:
         self._report = report
@@ -104,9 +106,10 @@ class Runtime:
         loaded: Callable[[], None],
         act: Callable[[Act], None] | None = None,
     ) -> None:
-        """Take the parts; `make_core` is called at first use, `loaded` after each complete load.
+        """Create the runtime.
 
-        `act` performs the `Act` effects of cores that have any.
+        `make_core` is called at first use, `loaded` after each complete round of loading. `act`
+        performs the `Act` effects, if the core has any.
         """
         self._kind = kind
         self._make_core = make_core
@@ -138,7 +141,9 @@ class Runtime:
     # Requests
 
     async def call(self, event: Any, key: str | None) -> Any:
-        """Pass a request of a key, or of all keys, to the core and return its response.
+        """Pass a request to the core once its key is loaded, and return the response.
+
+        A `key` of None means all keys.
 
         Raises:
             PenstockError: the key cannot be read, or belongs to another broker.
@@ -159,7 +164,7 @@ class Runtime:
             self._waiting.pop(token, None)
 
     def ask(self, event: Any, key: str) -> Any | None:
-        """Return the response to a query answered at once; None if the key is not loaded."""
+        """Return the immediate response to a query; None if the key is not loaded."""
         if not self._loads.ready(key):
             return None
         refused = self._refusal()
@@ -228,7 +233,7 @@ class Runtime:
     # Keys
 
     def start(self) -> None:
-        """Begin to load, so that sessions of members run. Idempotent."""
+        """Begin to load keys, so that sessions of members can expire. Idempotent."""
         self.core  # noqa: B018  (creates the core)
         self._loads.start()
 
@@ -237,7 +242,7 @@ class Runtime:
         await self._loads.load(None)
 
     def image_changed(self) -> None:
-        """Drop keys of other brokers and load those of this one, if brokers came or went."""
+        """If brokers joined or left, drop the keys of other brokers and load those of this one."""
         epoch = self._ownership.cluster_epoch
         if self._made is None or self._stopped or epoch == self._cluster_epoch:
             return
@@ -255,8 +260,9 @@ class Runtime:
         self._perform(self.core.forget(key))
 
     def _versions(self, keys: Sequence[str]) -> Mapping[str, object]:
-        """Return the versions of known keys before a read; keys that change during it are left
-        alone.
+        """Return the versions of known keys before a read.
+
+        `_take` ignores the rows of keys whose version changes during the read.
         """
         return {key: self._stored[key].version for key in keys if key in self._stored}
 

@@ -1,15 +1,15 @@
 """Saver that writes all saves of one event-loop turn as one transaction of the control plane.
 
-One transaction is under way at a time; further saves gather for the next. If the plane refuses a
-key because another coordinator has saved it, only that key fails.
+Only one transaction is under way at a time; later saves wait for the next one. If the control plane
+rejects a key because another coordinator has saved it, only the save of that key fails.
 
-Every transaction carries the cluster epoch by which this broker owns its keys. After brokers come
-or go, the plane refuses it: the image is loaded again, and the keys that this broker still owns are
-saved again. A coordinator that was paused, partitioned or stale therefore cannot overwrite the keys
-of another.
+Every transaction carries the cluster epoch for which this broker owns its keys. If brokers joined
+or left, the control plane rejects the transaction. The saver then refreshes the metadata image, and
+repeats the saves of keys that this broker still owns. A coordinator that was paused, partitioned or
+outdated can therefore not overwrite the keys of another coordinator.
 
-After a refusal or an unknown outcome the rows of the affected keys are read, to distinguish own
-saves from those of another coordinator.
+If a save is rejected or its outcome is unknown, the rows of its key are read, to find out whether
+this broker or another coordinator wrote them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from penstock.control import (
 )
 
 SAVE_KEYS_MAX: Final = 2_000
-"""Keys that one transaction saves; the rest waits for the next."""
+"""Maximum number of keys that one transaction saves; the next one saves the others."""
 SAVE_BYTES_MAX: Final = 32 << 20
-"""Bytes of rows that one transaction saves, unless a single key has more."""
+"""Bytes of rows above which a transaction takes no more keys."""
 SAVE_ATTEMPTS_MAX: Final = 5
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class RecordPlane(Protocol):
 
 
 class Owner(Protocol):
-    """Ownership of keys, and the cluster epoch that proves it; see `Ownership`."""
+    """Interface of `Ownership`: the keys that this broker owns, and the cluster epoch."""
 
     @property
     def cluster_epoch(self) -> int | None: ...
@@ -63,7 +63,7 @@ class Owner(Protocol):
 
 
 class Lost:
-    """Another broker owns the key now, or has saved it, as `found`."""
+    """Outcome of a save: another broker owns the key now, or has saved the rows in `found`."""
 
     def __init__(self, found: Sequence[CoordinationRecord] | None = None) -> None:
         self.found = found
@@ -73,7 +73,7 @@ Outcome = Saved | SaveFailed | Lost
 
 
 class Pending:
-    """A save under way. `report` is called once, with its outcome."""
+    """Save that waits or is under way. `report` is called once, with its outcome."""
 
     def __init__(
         self, kind: str, rows: KeyRows, save: Save, report: Callable[[Outcome], None]
@@ -101,7 +101,7 @@ class Pending:
 
 
 class Saver:
-    """Saves rows for the cores of one broker; belongs to the event-loop thread."""
+    """Saver of rows for the cores of one broker; belongs to the event-loop thread."""
 
     def __init__(self, plane: RecordPlane, ownership: Owner) -> None:
         self._plane = plane
@@ -179,7 +179,7 @@ class Saver:
             await self._find_out(stale, None)
 
     async def _look_again(self, batch: list[Pending], error: StaleClusterEpoch) -> None:
-        """Refresh the image after brokers came or went, and retry saves of owned keys."""
+        """Refresh the image after brokers joined or left, and retry saves of owned keys."""
         try:
             await self._ownership.look_again()
         except PenstockError as failure:
@@ -196,7 +196,7 @@ class Saver:
                 pending.failed(reason)
 
     async def _find_out(self, batch: list[Pending], failure: PenstockError | None) -> None:
-        """Read the rows of keys whose save failed, or was refused, and resolve the saves."""
+        """Read the rows of keys whose save failed or was rejected, and report the outcomes."""
         try:
             found = await self._read(batch)
         except PenstockError as error:
@@ -212,7 +212,7 @@ class Saver:
             elif recognised is Recognised.FOREIGN:
                 pending.end(Lost(stored))
             elif failure is None:
-                self._again([pending], "the records of the key changed during every attempt")
+                self._again([pending], "the records of the key changed before every attempt")
             else:
                 pending.failed(failure)
 

@@ -1,7 +1,8 @@
-"""Ticker of a core: calls it at its deadlines, by a wall clock that never jumps.
+"""Ticker of a core: calls the core at its deadlines.
 
-It starts at the wall clock and advances with the monotonic one, so that setting the clock expires
-no session. After the process was suspended, queued requests are read before any session expires.
+Its time starts at the wall clock and advances with the monotonic clock. Setting the wall clock thus
+expires no session. After the process was suspended, queued requests are read before any session
+expires.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Final
 from penstock.base.system import Clock
 
 HELD_UP_SECONDS: Final = 2.0
-"""Timer delay that shows a blocked loop: received data is read before clients count as slow or
-gone."""
+"""Delay of a timer which shows that the event loop was blocked. Received data is then read before
+clients count as slow or disconnected."""
 
 CATCH_UP_MS: Final = 1000
 """Time to read members' requests after the process was suspended, before any session expires."""
@@ -33,7 +34,7 @@ class Ticker:
         return int(self._monotonic() * 1000) + self._wall_offset_ms
 
     def arm(self, deadline_ms: int | None) -> None:
-        """Ensure a tick at a deadline; an earlier tick does no harm."""
+        """Schedule a tick at a deadline, unless an earlier tick is scheduled already."""
         if deadline_ms is None:
             return
         deadline_ms = max(deadline_ms, self._not_before_ms)
@@ -46,7 +47,7 @@ class Ticker:
         self._timer = asyncio.get_running_loop().call_later(delay_seconds, self.ring)
 
     def ring(self) -> None:
-        """Tick, or first wait for queued requests if the process was suspended."""
+        """Tick; if the process was suspended, first wait until queued requests have been read."""
         self._timer = None
         now_ms = self.now_ms()
         if now_ms - self._deadline_ms < HELD_UP_SECONDS * 1000:

@@ -1,8 +1,9 @@
-"""Deadlines of all groups in one heap, with lazy deletion.
+"""Timers of a core in one heap, with lazy deletion.
 
-Postponing a timer, as every heartbeat does, costs an assignment: its heap entry is moved to the new
-deadline when it comes up. A stopped timer leaves its entry behind; the heap is rebuilt when more
-than half of the entries are stale. A tick therefore touches due timers only.
+Every heartbeat postpones a timer, which is one assignment: the heap entry moves to the new deadline
+when the old deadline passes. The entry of a stopped timer stays in the heap as a stale entry. The
+heap is rebuilt when more than half of its entries are stale. A tick examines only entries whose
+deadline has passed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Timer:
 
 
 class Timers:
-    """Heap of (deadline, sequence number, timer)."""
+    """Heap of entries (deadline in ms, sequence number, timer)."""
 
     __slots__ = ("_heap", "_live", "_sequence")
 
@@ -57,7 +58,7 @@ class Timers:
             self._compact()
 
     def next_deadline_ms(self) -> int | None:
-        """Return the time of the next tick; it may be early after a postponement, never late."""
+        """Return the time of the next tick, which may be too early, but never too late."""
         heap = self._heap
         while heap:
             when, sequence, timer = heap[0]

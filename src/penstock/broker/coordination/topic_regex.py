@@ -1,6 +1,6 @@
 """Regular expressions over topic names and attributes of clients, in RE2's syntax.
 
-RE2 matches in time linear in the name, and has no constructs that need backtracking (references,
+RE2 matches in linear time; it lacks the constructs that need backtracking (backreferences,
 lookaround). An expression must match the whole name. Kafka uses RE2/J.
 
 Source: RE2's syntax page; KIP-848.
@@ -14,17 +14,17 @@ from typing import Final
 
 REGEX_CHARACTERS_MAX: Final = 10_000
 EXPRESSION_BYTES_MAX: Final = 1 << 20
-"""Memory of one compiled expression, its automata included; RE2 rejects a larger program."""
+"""Maximum memory of one compiled expression with its automata; RE2 rejects larger ones."""
 COMPILED_MAX: Final = 128
 
 
 class InvalidRegex(ValueError):
-    """Invalid or unsupported syntax, or an expression that is too large."""
+    """Expression that is too large, or whose syntax is invalid or unsupported."""
 
 
 @lru_cache(maxsize=COMPILED_MAX)
 def compile_regex(text: str) -> Callable[[str], bool]:
-    """Return a function that matches a name.
+    """Return a function that returns whether the expression matches a whole name.
 
     Raises:
         InvalidRegex: its syntax is invalid or unsupported, or it is too large.
@@ -32,7 +32,7 @@ def compile_regex(text: str) -> Callable[[str], bool]:
     import re2
 
     if len(text) > REGEX_CHARACTERS_MAX:
-        raise InvalidRegex(f"{len(text)} characters, the limit is {REGEX_CHARACTERS_MAX}")
+        raise InvalidRegex(f"{len(text)} characters, at most {REGEX_CHARACTERS_MAX} are allowed")
     options = re2.Options()
     options.max_mem = EXPRESSION_BYTES_MAX
     options.log_errors = False

@@ -1,4 +1,4 @@
-"""Coordinator of the transactional ids of this broker, and of the markers they need.
+"""Coordinator of this broker's transactional ids, and of the markers of their transactions.
 
 Source: Kafka's `TransactionCoordinator`.
 """
@@ -84,7 +84,7 @@ class TransactionCoordinator(Coordinator):
         producer_ids: ProducerIds,
         peers: Peers,
     ) -> None:
-        """`peers` are connections that only requests with markers use."""
+        """Create the coordinator. Only WriteTxnMarkers requests use the connections of `peers`."""
         self._settings = settings
         self._producer_ids = producer_ids
         self._transactions: Transactions | None = None
@@ -132,7 +132,7 @@ class TransactionCoordinator(Coordinator):
     # Requests
 
     async def call(self, request: TransactionRequest) -> Any:
-        """Return the core's response to a request of an id; allocate a producer id if it needs one.
+        """Return the core's response to a request; allocate a producer id if it needs one.
 
         Raises:
             NotCoordinator, CoordinatorNotAvailable: another broker coordinates the id, or none.
@@ -148,7 +148,10 @@ class TransactionCoordinator(Coordinator):
         return response
 
     def verify(self, request: VerifyPartitions) -> Any | None:
-        """Verify partitions at once; None if the id is not loaded. Raises as `call`."""
+        """Return the immediate response to a verification; None if the id is not loaded.
+
+        Raises as `call`.
+        """
         self.check_owner(request.transactional_id)
         return self.runtime.ask(request, request.transactional_id)
 

@@ -1,8 +1,8 @@
-"""Client of transaction coordinators, local or on other brokers.
+"""Client of transaction coordinators on this broker and on others.
 
-Partition leaders verify or add partitions (`broker/verifier.py`), and group coordinators add
-groups. Other brokers get AddPartitionsToTxn, with all checks of one turn in one request, and
-AddOffsetsToTxn.
+Partition leaders use it to verify that partitions belong to a transaction, or to add them
+(`broker/verifier.py`). Group coordinators use it to add groups. Coordinators on other brokers get
+AddPartitionsToTxn, with all checks of one event-loop turn in one request, and AddOffsetsToTxn.
 
 Source: Kafka's `AddPartitionsToTxnManager`; KIP-890.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.control import OpenTransaction
 
 QUESTIONS_PER_REQUEST_MAX: Final = 500
-"""Transactions of one request; the rest waits for the next."""
+"""Maximum number of transactions in one request; the next request contains the others."""
 QUESTIONS_WAITING_MAX: Final = 20_000
 TRANSACTION_ABORTABLE: Final = "transaction_abortable"
 
@@ -50,7 +50,7 @@ class _Question(NamedTuple):
 
 
 class TransactionLink:
-    """Verifies and extends transactions at their coordinators. Belongs to the event loop."""
+    """Client that verifies and extends transactions at their coordinators, on the event loop."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class TransactionLink:
             raise refused_error(
                 Refused(
                     error="coordinator_not_available",
-                    message=f"{self._waiting} checks already wait for coordinators",
+                    message=f"{self._waiting} checks already wait for coordinators; no more may",
                 )
             )
         answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
@@ -202,7 +202,7 @@ def refused_error(refused: Refused) -> PenstockError:
 
 
 def _answers(transactional_id: str, response: Any, partitions: Sequence[TopicPartition]) -> Answers:
-    """Return the error of each partition, or None, from the local coordinator's response."""
+    """Return an error or None for each partition, from the local coordinator's response."""
     if isinstance(response, Refused):
         return [refused_error(response)] * len(partitions)
     missing = response.missing if isinstance(response, Verified) else frozenset()
@@ -218,8 +218,9 @@ def _missing(transactional_id: str, where: TopicPartition) -> PenstockError:
 
 
 def _take(waiting: list[_Question]) -> tuple[list[_Question], list[_Question]]:
-    """Return the next request, with one check of each id (responses are matched by id), and the
-    rest.
+    """Return the checks of the next request, and the checks left over.
+
+    A request has at most one check of each transactional id, because results are matched by id.
     """
     batch: dict[str, _Question] = {}
     rest: list[_Question] = []

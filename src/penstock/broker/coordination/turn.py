@@ -20,7 +20,7 @@ class Turn:
         """Number of groups of all kinds."""
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Begin to handle an event; return the list that gathers its effects."""
+        """Begin to handle an event; return the list to which its effects are added."""
         self.now_ms = now_ms
         self.effects = []
         return self.effects

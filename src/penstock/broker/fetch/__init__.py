@@ -1,1 +1,1 @@
-"""Fetch requests: sessions, and waiting for records."""
+"""Fetch requests: their sessions, and the wait for records."""

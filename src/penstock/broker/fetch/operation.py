@@ -1,27 +1,29 @@
 """Fetch request: reads available records, or waits until there are enough.
 
-A request that finds less than `min_bytes`, and no error, waits on the sources of its partitions.
-When high watermarks rise, the hub wakes the waiters once, after the producers' responses have left;
-equal reads are shared. The response leaves when there is enough, a partition fails, or `max_wait`,
-at most `FETCH_WAIT_SECONDS_MAX`, has passed. Permissions are checked again before each response, so
-records written after a revocation are not returned.
+A request that finds less than `min_bytes`, and no error, waits in the `FetchHub`. When high
+watermarks rise, the hub wakes all requests that wait for these partitions at once, after the
+producers' responses. Equal reads are shared. The response is sent when there are enough bytes, when
+a partition fails, or after `max_wait`, at most `FETCH_WAIT_SECONDS_MAX`. Permissions are checked
+again before each response, so records written after a revocation are not returned.
 
-A new error is returned immediately: the first one at a position in a session, or on a connection
-without sessions. Later responses repeat it, as in Kafka, but do not leave early for it.
+An error ends the wait only if it is new: the previous response for this position did not have it,
+in the session or, without sessions, on the connection. Later responses repeat the error, as in
+Kafka, but after the usual wait.
 
-The budget of a response (`max_bytes`) is shared fairly: requests without a session begin at another
-partition each time, sessions read partitions last that returned records last. The first batch of a
-response is returned whole even if it exceeds every limit, so a consumer always progresses.
+Partitions share the budget of a response (`max_bytes`) fairly. A request without a session begins
+at another partition each time. A session puts partitions that returned records at the end of its
+order. The first batch of a response is returned whole even if it exceeds every limit, so a consumer
+always progresses.
 
 Missing bytes of diskless partitions are loaded together, within the request's budget, while the
 request waits. If that takes longer than `max_wait`, the next request returns them.
 
-If a client sends the epoch of the record before its offset and the logs diverge, it gets the point
-of divergence instead of records.
+If a client sends the leader epoch of the record before its offset and the logs diverge, it gets the
+point of divergence instead of records.
 
-A consumer with a rack is sent to a replica in it (KIP-392), which it reads up to that replica's
-high watermark; others read from leaders. Readers of committed records get them up to the last
-stable offset, with the list of aborted transactions.
+A consumer with a rack is directed to a replica in that rack (KIP-392), and reads up to the high
+watermark of this replica. Others read from leaders. Readers with `read_committed` get records up to
+the last stable offset, with the list of aborted transactions.
 
 A client above its quota gets an empty response before anything is read, as in Kafka
 (`broker/quotas/`).
@@ -88,12 +90,12 @@ if TYPE_CHECKING:
     from penstock.wire.kafka.leader_hints import Endpoint
 
 FETCH_WAIT_SECONDS_MAX: Final = 300.0
-"""Longest wait of Fetch and ShareFetch, whatever `max_wait` is: the maximum of librdkafka's
-`fetch.wait.max.ms`."""
+"""Longest wait of Fetch and ShareFetch, even if `max_wait` is longer. It equals the maximum of
+librdkafka's `fetch.wait.max.ms`."""
 READS_SHARED_MAX: Final = 64
-"""Reads that one wake-up of fetch waiters caches for equal reads."""
+"""Largest number of reads whose results the requests of one wake-up share."""
 COPIED_BYTES_MAX: Final = 1 << 20
-"""Response bytes above which no more is copied from the object cache in this turn."""
+"""Bytes that one response copies from the object cache in one turn of the event loop."""
 
 logger = logging.getLogger(__name__)
 
@@ -101,19 +103,19 @@ SharedReads = dict[tuple[int, int, int, int], "Read"]
 
 
 class Waiter(Protocol):
-    """Request that waits in the hub."""
+    """Request that waits in the hub for its sources, which are partitions."""
 
     def look_again(self, reads: SharedReads) -> None:
-        """Read again after a source has grown, or the image has changed."""
+        """Read again after a source has grown, or the metadata image has changed."""
         ...
 
     def expire(self) -> None:
-        """Respond because the wait is over, or the broker is stopping."""
+        """Respond now, because the wait is over or the broker is stopping."""
         ...
 
 
 class FetchHub:
-    """Waiting fetch requests of a broker."""
+    """Fetch requests of a broker that wait for records, by the partitions that they wait for."""
 
     def __init__(self) -> None:
         self._waiting: dict[object, dict[Waiter, None]] = {}
@@ -128,19 +130,19 @@ class FetchHub:
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], Any],
     ) -> None:
-        """Set the loop that owns the hub."""
+        """Set the scheduling functions of the event loop that owns the hub."""
         self._call_soon, self._call_later = call_soon, call_later
 
     def __len__(self) -> int:
         return len(self._operations)
 
     def turn(self) -> int:
-        """Return a number that grows with each request without a session."""
+        """Return a number that grows with every call, for requests without a session."""
         self._turn += 1
         return self._turn
 
     def advanced(self, sources: Iterable[object]) -> None:
-        """Wake the waiters of sources that have grown, after pending responses have left."""
+        """Wake requests that wait for these sources, after pending responses have been sent."""
         if not self._waiting:
             return
         for source in sources:
@@ -168,7 +170,7 @@ class FetchHub:
                 operation.look_again(reads)
 
     def add(self, operation: Waiter, sources: list[object], seconds: float) -> Any:
-        """Add a waiter to its sources; return the handle of its timeout."""
+        """Add a request that waits for `sources`; return the handle of its timeout."""
         self._operations[operation] = None
         for source in sources:
             self._waiting.setdefault(source, {})[operation] = None
@@ -192,7 +194,7 @@ class FetchHub:
 
 
 class Fetch(Struct, frozen=True, kw_only=True):
-    """Handler of Fetch; waiting requests use its fields."""
+    """Handler of Fetch. Each request is a `FetchOperation`, which uses the handler's fields."""
 
     fetch_hub: FetchHub
     fetch_sessions: FetchSessions
@@ -229,7 +231,7 @@ class Fetch(Struct, frozen=True, kw_only=True):
             operation.start()
 
     def throttled(self, context: RequestContext, throttle_ms: int, session_id: int = 0) -> None:
-        """Respond without records and partitions, with the throttle time."""
+        """Respond with the throttle time and without partitions."""
         writer = ResponseWriter(context.version)
         pieces = writer.write((), session_id=session_id)
         throttled(pieces, throttle_ms)
@@ -276,7 +278,7 @@ class FetchOperation:
         self._later: list[Later] = []
 
     def _authorise(self) -> None:
-        """Record the topics without read permission; `_source` raises their errors."""
+        """Record the topics that the caller may not read; `_source` raises their errors."""
         before, context = self._refused, self._context
         if context.rights is EVERYTHING:
             return
@@ -338,7 +340,10 @@ class FetchOperation:
             self._timer = None
 
     def _satisfied(self, reads: SharedReads | None) -> bool:
-        """Read within the budget; return whether there is enough, or an error begins or ends."""
+        """Read within the budget; return whether the response must be sent now.
+
+        It must if there are enough bytes, or if an error is new or no longer present.
+        """
         waits = self._timer is not None
         found = self._found = {}
         self._size = 0
@@ -426,7 +431,7 @@ class FetchOperation:
         budget: int,
         reads: SharedReads | None,
     ) -> PartitionAnswer | None:
-        """Return the records at a partition's offset; None without records, or while loading."""
+        """Return the records at a partition's offset; None if there are none or they are loaded."""
         check_epoch(source, partition.leader_epoch)
         offset = partition.offset
         nearer = self._nearer(source, partition) if self._request.rack else -1
@@ -457,7 +462,7 @@ class FetchOperation:
     def _found_at(
         self, source: Partition, offset: int, end: int, limit: int, reads: SharedReads | None
     ) -> Read | None:
-        """Return the batches at an offset; None while they are loaded."""
+        """Return the batches at an offset; None if they must be loaded first."""
         first = self._size == 0
         place, read = (0, 0, 0, 0), None
         if reads is not None:
@@ -480,7 +485,7 @@ class FetchOperation:
         return read
 
     def _nearer(self, source: Partition, partition: FetchPartition) -> int:
-        """Return the broker of the consumer's rack to read from; -1 for this one."""
+        """Return the broker in the consumer's rack to read from; -1 for this broker."""
         fetch, rack = self._fetch, self._request.rack
         image, own = fetch.cluster.image, fetch.node_id
         if source.everywhere:
@@ -491,7 +496,7 @@ class FetchOperation:
         return -1 if own in near else source.nearer(near, partition.offset)
 
     def _load(self, max_bytes: int) -> None:
-        """Load missing batches, together from each store."""
+        """Load the missing batches, with one call for all from the same store."""
         requests: dict[Callable[[Sequence[Any], int], None], list[Any]] = {}
         for load, request in self._later:
             requests.setdefault(load, []).append(request)
@@ -546,7 +551,7 @@ class FetchOperation:
         return endpoints_of(self._fetch.cluster.image, leaders, self._context.connection.listener)
 
     def _without_records(self, partition: FetchPartition) -> PartitionAnswer | None:
-        """Return a partition without records; None if a session's answer omits it as unchanged."""
+        """Return the headers of a partition; None if a session's client has them already."""
         source = partition.source
         if source is None or partition.generation != self._fetch.partitions.generation:
             try:
@@ -579,7 +584,7 @@ class FetchOperation:
         return PartitionAnswer(partition.index, error_of(error)[0], leader=leader)
 
     def _leader_of(self, partition: FetchPartition) -> tuple[int, int] | None:
-        """Return the leader and leader epoch of an existing partition, by the image."""
+        """Return the leader and leader epoch that the image has for an existing partition."""
         partitions = self._fetch.partitions
         by_id = self._context.version >= TOPIC_IDS_FROM
         served = (partitions.topics_by_id if by_id else partitions.topics_by_name)[partition.key]

@@ -1,7 +1,7 @@
 """Incremental fetch sessions: partitions of a consumer, stored between its requests.
 
-A consumer sends its partitions once; later requests contain only changes, and responses only new
-results. The core below turns each request into a `Plan`.
+A consumer sends its partitions once. Later requests contain only changes, and responses contain
+only new results. `FetchSessions` returns a `Plan` for each request: the partitions to read.
 
 | session id | epoch | meaning                                                            |
 |-----------:|------:|--------------------------------------------------------------------|
@@ -10,15 +10,16 @@ results. The core below turns each request into a `Plan`.
 | any        | 0     | open a new session with these partitions; close session n          |
 | n          | > 0   | continue session n; the epoch must be the next one                 |
 
-Partitions are keyed by the topic's name or id, as the request's version has it. Partitions of a
-session that returned records move to the end of its order. A session belongs to the principal that
-opened it; others get FETCH_SESSION_ID_NOT_FOUND.
+Partitions are identified by the topic's name or id, depending on the version of the request. A
+partition that returned records moves to the end of its session's order. A session belongs to the
+principal that opened it; others get FETCH_SESSION_ID_NOT_FOUND.
 
-The least recently used session is evicted for a new one if it was idle for two minutes; otherwise
-the new request is served without a session (id 0).
+If all slots are in use, a new session replaces the least recently used one if that has been idle
+for two minutes. Otherwise the new request is served without a session (id 0).
 
-A partition stores the error of its last response while the client fetches the same position, in a
-session or by complete requests on one connection (`reported`), so that it is not new.
+A partition remembers the error of its last response as long as the client fetches the same
+position. Such an error is not new and does not end a wait. Without a session the connection
+remembers these errors (`reported`).
 
 Source: KIP-227; Kafka's `FetchSession.scala`.
 """
@@ -43,15 +44,18 @@ INITIAL_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
 Place = tuple[bytes, int]
-"""Topic of a partition, by name or id as in the request, and its index."""
+"""Topic name or id as in the request, and partition."""
 Reported = Mapping[Place, tuple[int, int, int]]
-"""Leader epoch, offset and error of the partitions with an error in a connection's last response to
-a complete request."""
+"""Errors in a connection's last response to a complete request, by partition: the leader epoch and
+offset that were requested, and the error number."""
 _NOTHING: Final[Reported] = {}
 
 
 class FetchPartition:
-    """Partition of a request or session; `source` is valid while `generation` is."""
+    """Partition of a request or session.
+
+    `source` serves it. It is valid while `generation` equals that of the partition registry.
+    """
 
     __slots__ = (
         "generation", "index", "key", "last_epoch", "leader_epoch", "max_bytes", "offset",
@@ -68,7 +72,7 @@ class FetchPartition:
         self.generation = -1
 
     def update(self, row: PartitionRequest) -> None:
-        """Apply a later request; at another position an error is new again."""
+        """Apply a later request. If its position differs, the last error is forgotten."""
         _, epoch, offset, self.last_epoch, self.max_bytes = row
         if (epoch, offset) != (self.leader_epoch, self.offset):
             self.sent_error = 0
@@ -87,7 +91,7 @@ class FetchSession:
         self.partitions: dict[Place, FetchPartition] = {}
 
     def update(self, request: FetchRequest, reported: Reported = _NOTHING) -> None:
-        """Add, change and remove partitions as the request says."""
+        """Add, change and remove the partitions that the request contains."""
         partitions = self.partitions
         for key, rows in request.topics:
             for row in rows:
@@ -110,7 +114,11 @@ class FetchSession:
 
 
 class Plan(Struct):
-    """Partitions to fetch. `error` is a Kafka error name, empty without an error."""
+    """Partitions to read for a request, and its session.
+
+    `incremental` means that the response may omit unchanged partitions. `error` is the name of a
+    Kafka error for the whole request, or empty.
+    """
 
     partitions: Collection[FetchPartition]
     session: FetchSession | None = None
@@ -123,7 +131,7 @@ class Plan(Struct):
 
 
 class FetchSessions:
-    """Sessions of a broker, least recently used first."""
+    """Fetch sessions of a broker, least recently used first."""
 
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
         self._slots = slots
@@ -142,7 +150,11 @@ class FetchSessions:
         now: float,
         reported: Reported = _NOTHING,
     ) -> Plan:
-        """Find or open the request's session for principal `owner`; `now` is monotonic seconds."""
+        """Find, open or close the session of a request, and return the partitions to read.
+
+        `owner` is the client's principal. `by_id`: the request has topic ids instead of names.
+        `now` is monotonic seconds.
+        """
         session = self._sessions.get(request.session_id)
         if session is not None and session.owner != owner:
             session = None
@@ -192,7 +204,7 @@ class FetchSessions:
 
 
 def errors_reported(partitions: Iterable[FetchPartition]) -> Reported:
-    """Return the errors that the connection's next complete request has already seen."""
+    """Return the errors in a response, for the connection's next complete request."""
     return {
         (item.key, item.index): (item.leader_epoch, item.offset, item.sent_error)
         for item in partitions
@@ -207,7 +219,7 @@ def _complete(request: FetchRequest, reported: Reported) -> list[FetchPartition]
 
 
 def _requested(key: bytes, row: PartitionRequest, reported: Reported) -> FetchPartition:
-    """Return a requested partition, with its last error if that was at this position."""
+    """Return a new partition, with the error that was already reported for its position."""
     partition = FetchPartition(key, row)
     epoch, offset, error = reported.get((key, partition.index), (-1, -1, 0))
     if (epoch, offset) == (partition.leader_epoch, partition.offset):

@@ -1,1 +1,1 @@
-"""Handlers of the API keys, one module per family, imported at the first request of each."""
+"""Handlers of Kafka's APIs: one module per group of APIs, imported at its first request."""

@@ -1,6 +1,7 @@
-"""ApiVersions: supported versions, from the API table.
+"""ApiVersions: the supported APIs and versions, from the table of API keys.
 
-Telemetry requests are omitted without a subscription, because clients that see them send them.
+The telemetry APIs are omitted while no subscription to client metrics exists, because clients send
+telemetry requests as soon as a broker supports them.
 
 Source: KIP-35, KIP-511 (version 0 answers unsupported versions), KIP-584 (features).
 """
@@ -21,25 +22,25 @@ if TYPE_CHECKING:
 
 TELEMETRY: Final = frozenset({"GetTelemetrySubscriptions", "PushTelemetry"})
 FEATURES: Final = {"group.version": 1, "share.version": 1, "transaction.version": 2}
-"""Finalised Kafka features and their levels, by which clients choose protocols. group.version 1 is
-the consumer group protocol of KIP-848, share.version 1 are the share groups of KIP-932. With
-transaction.version 2 (KIP-890) the epoch rises at every end of a transaction, and the broker adds
-partitions when they are written to."""
+"""Finalised features of Kafka and their levels. Clients choose protocols by them. group.version 1
+is the consumer group protocol of KIP-848, share.version 1 the share groups of KIP-932.
+transaction.version 2 is KIP-890: the producer epoch rises at the end of every transaction, and the
+broker adds a partition to the transaction at the first write to it."""
 
 SOFTWARE_FROM: Final = 3
-"""First version with the client's software name."""
+"""First version whose request has the name and version of the client's software."""
 
 _NAME: Final = APIS[API_VERSIONS].name
 
 ZERO_FEATURES_FROM: Final = 4
-"""Older versions cannot represent features that begin at 0 (KAFKA-17011)."""
+"""First version that can represent features with the minimum version 0 (KAFKA-17011)."""
 
 
 class ApiVersions(Struct, frozen=True, kw_only=True):
     telemetry: Telemetry
 
     def api_versions(self, context: RequestContext, request: Any) -> bytes:
-        """Return the table, encoded once per version."""
+        """Return the encoded table of API keys, and store the client's software name."""
         if context.version >= SOFTWARE_FROM:
             name, version = request.client_software_name, request.client_software_version
             context.connection.software = name, version

@@ -1,6 +1,7 @@
-"""DescribeCluster, DescribeTopicPartitions, UnregisterBroker, from the metadata image.
+"""DescribeCluster and DescribeTopicPartitions, from the metadata image; UnregisterBroker.
 
-DescribeTopicPartitions returns `max.request.partition.size.limit` partitions a page, by topic name.
+DescribeTopicPartitions returns pages of up to `max.request.partition.size.limit` partitions, in the
+order of topic names.
 
 Source: KIP-700, KIP-919, KIP-1073 (DescribeCluster); KIP-966 and Kafka's
 `DescribeTopicPartitionsRequestHandler`.
@@ -42,14 +43,19 @@ class Cluster(Struct, frozen=True, kw_only=True):
     control: ControlPlane
 
     async def unregister_broker(self, context: RequestContext, request: Any) -> Entry:
-        """Remove a permanently failed broker; rejected while it is alive or holds replicas."""
+        """Remove a permanently failed broker from the cluster.
+
+        The control plane rejects this while the broker is alive or holds replicas.
+        """
         await self.control.remove_broker(request.broker_id)
         return {"error_code": 0, "error_message": None}
 
     async def describe_cluster(self, context: RequestContext, request: Any) -> Entry:
         endpoint_type = getattr(request, "endpoint_type", BROKERS)
         if endpoint_type == CONTROLLERS:
-            raise MismatchedEndpointType("this endpoint serves brokers (1), not controllers (2)")
+            raise MismatchedEndpointType(
+                f"endpoint type {CONTROLLERS} (controllers) is not supported: must be 1 (brokers)"
+            )
         if endpoint_type != BROKERS:
             raise UnsupportedEndpointType(
                 f"endpoint type {endpoint_type} is unknown: must be 1 (brokers)"
@@ -103,7 +109,7 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 
 class MismatchedEndpointType(InvalidError):
-    """A client requested controllers from a broker endpoint."""
+    """Request for the controllers of the cluster, sent to a broker."""
 
     code: ClassVar[str] = "mismatched_endpoint_type"
 

@@ -1,7 +1,8 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, ListConfigResources.
 
-A change is a compare-and-set write against the configurations that it was computed from, retried up
-to `ATTEMPTS_MAX` times. Changes that make a local topic diskless go through `migration`.
+A change is computed from the stored configurations and written by compare-and-set. If they have
+changed meanwhile, it is computed again, up to `ATTEMPTS_MAX` times. Changes of a topic's
+`diskless.enable` are carried out by `migration`.
 
 Source: Kafka's `ConfigHelper` and `ConfigAdminManager`; KIP-133, KIP-226, KIP-339, KIP-569,
 KIP-1142 (ListConfigResources).
@@ -81,10 +82,10 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 RESOURCE_TYPES: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
-"""Resource types of ListConfigResources; broker loggers have no configurations here."""
+"""Resource types that ListConfigResources accepts; broker loggers have no configurations."""
 ATTEMPTS_MAX: Final = 5
 UNAVAILABLE: Final = "broker.unavailable"
-"""Pseudo-configuration of a broker: the dependencies that are unavailable now."""
+"""Name of a read-only configuration of a broker that lists its unavailable dependencies."""
 _NAMES: Final = {
     TOPIC: "topic", BROKER: "broker", CLIENT_METRICS: "client metrics", GROUP: "group",
 }  # fmt: skip
@@ -158,7 +159,7 @@ class Configs(Struct, frozen=True, kw_only=True):
         return describe_broker(replace(levels, file=(self._with_addresses(),)), keys)
 
     def _with_addresses(self) -> BrokerSettings:
-        """Return the settings with the bound and advertised addresses."""
+        """Return the settings with the addresses that are in use, instead of port 0 or defaults."""
         endpoints = tuple(shown(*endpoint) for endpoint in self.identity.endpoints.items())
         settings = dataclasses.replace(self.settings, advertised_listeners=endpoints)
         if self.identity.admin_port is not None:
@@ -176,13 +177,13 @@ class Configs(Struct, frozen=True, kw_only=True):
         return topic
 
     def _group(self, name: str) -> Mapping[str, str]:
-        """Return a group's stored configs; the group need not exist."""
+        """Return a group's stored configurations, whether or not the group exists."""
         if not name:
             raise BadRequest("the group id must not be empty")
         return self.cluster.image.entity_configs.get((GROUP_KIND, name), {})
 
     def _subscription(self, name: str) -> Mapping[str, str]:
-        """Return a stored subscription to clients' metrics; empty without one."""
+        """Return the configurations of a client metrics subscription; empty without one."""
         if not name:
             raise BadRequest("the name of a client metrics subscription must not be empty")
         return self.cluster.image.entity_configs.get((CLIENT_METRICS_KIND, name), {})
@@ -192,17 +193,22 @@ class Configs(Struct, frozen=True, kw_only=True):
         if number is None:
             raise BadRequest(f"broker name {name[:32]!r} is not a whole number")
         if number != self.node_id:
-            raise BadRequest(f"the request is for broker {name}, but this is broker {self.node_id}")
+            raise BadRequest(
+                f"this is broker {self.node_id}: send requests for broker {name} to that broker"
+            )
 
     # -- ListConfigResources --------------------------------------------------------------------
 
     async def list_config_resources(self, context: RequestContext, request: Any) -> Entry:
-        """Return the resources with configurations; version 0 is for client metrics only."""
+        """Return the names of resources with configurations, by the requested types.
+
+        Version 0 of the request has no types and returns only client metrics.
+        """
         kinds = frozenset(getattr(request, "resource_types", (CLIENT_METRICS,)) or RESOURCE_TYPES)
         unknown = sorted(kinds.difference(RESOURCE_TYPES))
         if unknown:
             raise UnsupportedVersion(
-                f"resource types {unknown} are unknown: must be among {RESOURCE_TYPES}"
+                f"resource types {unknown} are unknown; known types are {RESOURCE_TYPES}"
             )
         await self.cluster.look()
         image = self.cluster.image
@@ -387,7 +393,11 @@ def _named_of(image: MetadataImage, kind: str) -> list[str]:
 
 
 class _Alteration(Struct, frozen=True, kw_only=True):
-    """Change of one resource, as functions of the stored configurations."""
+    """Change of one resource.
+
+    Each field but `resource` is for resources of one type: a function that returns the new
+    configurations for the stored ones.
+    """
 
     resource: Any
     topic: Computed
@@ -416,7 +426,7 @@ _STORES: Final = {
     CLIENT_METRICS: Configs._apply_client_metrics,
     GROUP: Configs._apply_group,
 }
-"""Functions that store a change, by resource type."""
+"""Methods that check and store a change, by resource type."""
 
 
 def _named(resource: Any) -> Entry:

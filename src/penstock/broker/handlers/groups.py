@@ -1,6 +1,7 @@
 """FindCoordinator and the requests of classic groups: join, sync, heartbeat, leave, describe.
 
-The core in `coordination/classic/` decides; these functions translate between versions.
+The core in `coordination/classic/` handles the requests. This module translates the requests and
+responses of all versions to and from the core's events.
 
 Source: KIP-62, KIP-345 (static members), KIP-394 (member ids required), KIP-518 and KIP-848
 (filters of ListGroups), KIP-559 (protocol names), KIP-699 (many coordinators), KIP-800 (reasons),
@@ -52,12 +53,13 @@ KEYS_VERSION: Final = 4
 """First version of FindCoordinator with several keys."""
 MEMBER_ID_REQUIRED_VERSION: Final = 4
 NULL_PROTOCOL_VERSION: Final = 7
-"""First version of JoinGroup with null instead of empty text for no protocol."""
+"""First version of JoinGroup in which a missing protocol name is null instead of empty."""
 SKIP_ASSIGNMENT_VERSION: Final = 9
 MEMBERS_VERSION: Final = 3
 """First version of LeaveGroup with several members."""
 NOT_FOUND_VERSION: Final = 6
-"""First version of DescribeGroups with GROUP_ID_NOT_FOUND instead of a Dead group."""
+"""First version of DescribeGroups that reports unknown groups as GROUP_ID_NOT_FOUND. Older versions
+report them in the state Dead."""
 
 Entry = dict[str, Any]
 
@@ -88,8 +90,8 @@ class Groups(Struct, frozen=True, kw_only=True):
             context.authorise(operation, resource, name)
             if key_type not in (GROUP, TRANSACTION):
                 raise BadRequest(
-                    f"coordinator type {key_type} is not supported, only groups (0) and "
-                    "transactions (1)"
+                    f"coordinator type {key_type} is not supported: must be 0 (groups) or 1"
+                    " (transactions)"
                 )
             broker = owner_of(self.cluster.image, key)
         except PenstockError as error:
@@ -296,7 +298,7 @@ class Groups(Struct, frozen=True, kw_only=True):
 
 
 def unexpected(response: object) -> BugError:
-    """Return the error for a response of the core that does not belong to the request."""
+    """Return the error for a core's response whose type does not match the request."""
     return BugError(f"the group core returned an unexpected {type(response).__name__}")
 
 

@@ -1,7 +1,7 @@
-"""ListOffsets and OffsetForLeaderEpoch: offsets by time and by epoch.
+"""ListOffsets and OffsetForLeaderEpoch: look-ups of offsets by timestamp and by leader epoch.
 
-`records.positions` defines the timestamps below 0; in versions without one, a partition returns
-UNSUPPORTED_VERSION, as in Kafka.
+Timestamps below 0 have special meanings (`records/positions.py`). If the version of the request
+does not include such a timestamp, the partition returns UNSUPPORTED_VERSION, as in Kafka.
 
 Source: `ListOffsetsRequest.json`; KIP-79, KIP-101, KIP-207, KIP-320, KIP-405, KIP-734.
 """
@@ -42,14 +42,17 @@ SPECIAL_FROM: Final[Mapping[int, int]] = {
     LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip
-"""First version of each special timestamp."""
+"""First version of ListOffsets with each special timestamp."""
 
 
 class ListOffsets(Struct, frozen=True, kw_only=True):
     partitions: PartitionRegistry
 
     async def list_offsets(self, context: RequestContext, request: Any) -> dict[str, Any]:
-        """Return an offset with timestamp and leader epoch, or an error, for each partition."""
+        """Return for each partition the offset at a timestamp, or an error.
+
+        An offset has the record's timestamp and leader epoch.
+        """
         committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
         served = _Served(self.partitions)
         await served.look_up(
@@ -87,7 +90,7 @@ class ListOffsets(Struct, frozen=True, kw_only=True):
     async def offset_for_leader_epoch(
         self, context: RequestContext, request: Any
     ) -> dict[str, Any]:
-        """Return the end offset of an epoch, or an error, for each partition."""
+        """Return for each partition the end offset of the requested leader epoch, or an error."""
         served = _Served(self.partitions)
         await served.look_up(
             (topic.topic, item.partition) for topic in request.topics for item in topic.partitions
@@ -114,13 +117,16 @@ def _set_position(answer: dict[str, Any], found: OffsetAndTimestamp | None) -> N
 
 
 def _check_known(timestamp: int, version: int) -> None:
-    """Raise UnsupportedVersion if a version lacks a special timestamp."""
+    """Raise UnsupportedVersion if `version` does not include a special timestamp."""
     if timestamp < 0 and version < SPECIAL_FROM.get(timestamp, version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} is not supported in version {version}")
 
 
 class _Served:
-    """Partitions of a request; a failed look-up is the error of each."""
+    """Partitions of a request, after a look-up of their high watermarks.
+
+    If the look-up fails, its error is the error of each partition that needs it.
+    """
 
     def __init__(self, partitions: PartitionRegistry) -> None:
         self._partitions = partitions
@@ -138,7 +144,7 @@ class _Served:
             self._failed = error
 
     def partition(self, topic: str, index: int, item: Any) -> Partition:
-        """Return a partition after checking the client's leader epoch; raise its error."""
+        """Return a partition after a check of the leader epoch in its request `item`."""
         partition = self._partitions.partition(topic, index)
         check_epoch(partition, getattr(item, "current_leader_epoch", -1))
         if self._failed is not None and partition.look_up is not None:

@@ -1,7 +1,8 @@
 """DescribeLogDirs: sizes of partitions by log directory, and free space.
 
-The object store of diskless topics is another log dir, named by its URL. Each broker reports the
-diskless partitions that clients see it lead, so that the responses add up.
+The object store of diskless topics is reported as another log directory, with its URL as name.
+Every broker reports only those diskless partitions of which clients see it as leader, so that no
+partition is reported twice.
 
 Source: KIP-113, KIP-827 (total and usable bytes); Kafka's `ReplicaManager.describeLogDirs`.
 """
@@ -41,7 +42,7 @@ class LogDirs(Struct, frozen=True, kw_only=True):
     diskless: DisklessService | None
 
     async def describe_log_dirs(self, context: RequestContext, request: Any) -> Entry:
-        """Return all partitions stored here, or those of the request."""
+        """Return the sizes of all partitions that this broker leads, or of the requested ones."""
         await self.cluster.look()
         topics = self.partitions.topics
         asked: dict[str, Iterable[int]] = {
@@ -58,7 +59,7 @@ class LogDirs(Struct, frozen=True, kw_only=True):
         return {"results": results}
 
     def _led(self, topic: ServedTopic, indexes: Iterable[int]) -> _Led:
-        """Return the partitions that clients see this broker lead, by index."""
+        """Return the partitions whose leader is this broker in metadata responses, by index."""
         selected = frozenset(indexes)
         return {
             row.index: partition
@@ -101,7 +102,7 @@ def _offline(log_dir: str, error: PenstockError) -> Entry:
 
 
 def _topics(led: Mapping[str, _Led], store_url: str) -> list[Entry]:
-    """Return the partitions stored in an object store, or in the directory if the URL is empty."""
+    """Return the sizes of partitions in the object store `store_url`; if empty, on the disk."""
     topics: list[Entry] = []
     for name, by_index in led.items():
         partitions = [

@@ -1,4 +1,6 @@
-"""WriteTxnMarkers: writes a coordinator's markers durably to partitions led here.
+"""WriteTxnMarkers: writes the transaction markers of a coordinator to partitions of this broker.
+
+The response is sent when the markers are durable.
 
 Source: KIP-98, KIP-1228 (version 2: transaction version of a marker).
 """

@@ -1,10 +1,11 @@
-"""Metadata: brokers, topics and leaders, cached in encoded form until the image changes.
+"""Metadata: brokers, topics and leaders. Encoded responses are cached until the image changes.
 
-A missing topic named by name is created if the client and `auto.create.topics.enable` allow it; an
-unknown topic is first looked up in the control plane, where another broker may have created it.
+A missing topic that the request names is created if the client and `auto.create.topics.enable`
+allow it. Otherwise it is looked up in the control plane, because another broker may have created
+it.
 
-If a leader seems to be gone, the response waits up to `NEW_LEADER_SECONDS` for a new one, because a
-client without a leader may retry only after a second (librdkafka).
+If a leader is unreachable, the response waits up to `NEW_LEADER_SECONDS` for a new leader. A
+client that gets no leader may retry only after a second (librdkafka).
 
 Source: `MetadataRequest.json`; KIP-430 (authorised operations), KIP-516 (topic ids).
 """
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from penstock.control import Partition, Topic
 
 METADATA_CACHE_ENTRIES: Final = 256
-"""Encoded Metadata responses cached until the image changes."""
+"""Largest number of encoded responses that are cached until the image changes."""
 METADATA_CACHE_BYTES: Final = 32 << 20
 
 logger = logging.getLogger(__name__)
@@ -48,23 +49,23 @@ logger = logging.getLogger(__name__)
 NEW_LEADER_SECONDS: Final = 0.3
 _THROTTLE: Final = struct.Struct(">i")
 _THROTTLE_FROM: Final = 3
-"""First version that begins with the throttle time."""
+"""First version whose response begins with the throttle time."""
 NEVER_STRICT: Final = 2**15
-"""First version that rejects topics because of a quota: none so far."""
+"""First version in which a quota rejects the creation of topics. No version does so."""
 _IDS_FROM: Final = 12
-"""First version in which topics may be named by ids alone."""
+"""First version in which a request may name topics by their ids alone."""
 _NAME: Final = APIS[METADATA].name
 Requested = list[tuple[str | None, Any]]
 
 
 class NotLookedUp(RetriableError):
-    """The control plane is unavailable for the look-up of an unknown topic; clients retry."""
+    """Unknown topic that cannot be looked up, because the control plane is unavailable."""
 
     code: ClassVar[str] = "leader_not_available"
 
 
 class MetadataCache:
-    """Encoded responses by version, request, rack and listener, for one image."""
+    """Cache of encoded responses for one image, by the key of `Metadata._key`."""
 
     __slots__ = ("_bytes", "_entries")
 
@@ -97,14 +98,14 @@ class Metadata(Struct, frozen=True, kw_only=True):
     quotas: Quotas
 
     def metadata(self, context: RequestContext, request: Any) -> bytes | Coroutine[Any, Any, bytes]:
-        """Return a response from the cache, from the image, or after creating topics.
+        """Return a response from the cache or the image, after creating missing topics if needed.
 
-        librdkafka keeps using the connected broker: an isolated one closes the connection
-        afterwards.
+        An isolated broker closes the connection after the response. Otherwise librdkafka would send
+        its further requests for metadata to this broker too.
         """
         _check_names(context.version, request)
         if self.cluster.alone():
-            why = "this broker is isolated; other brokers may have newer leaders"
+            why = "this broker is isolated; other brokers may have newer metadata"
             asyncio.get_running_loop().call_soon(context.connection.close, why)
         unreachable = self.cluster.unreachable()
         if unreachable and unreachable & self._leaders(_requested(context.version, request)):
@@ -133,7 +134,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
     def _refused(
         self, context: RequestContext, request: Any, requested: Requested
     ) -> dict[Any, PenstockError]:
-        """Return errors of the topics that the caller may not describe, or create if missing."""
+        """Return the errors of topics that the caller may not describe, or may not create."""
         rights = context.rights
         errors: dict[Any, PenstockError] = {}
         creates = rights.allows("create", "cluster", CLUSTER)
@@ -190,7 +191,11 @@ class Metadata(Struct, frozen=True, kw_only=True):
         requested: Requested,
         errors: Mapping[Any, PenstockError],
     ) -> bytes:
-        """Look up unknown topics first: clients retry only minutes after UNKNOWN_TOPIC."""
+        """Look up unknown topics in the control plane, and respond.
+
+        A client retries only minutes after UNKNOWN_TOPIC_OR_PARTITION, so a topic that another
+        broker has just created must not get this error.
+        """
         try:
             await self.cluster.refresh()
         except PenstockError as error:
@@ -199,7 +204,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
         return self._answer(context, request, requested, errors)
 
     def _key(self, context: RequestContext, request: Any) -> tuple[Any, ...]:
-        """Return the cache key of a response. Without a rack the client's rack is empty."""
+        """Return the cache key of a response: all that it depends on besides the image."""
         rack = rack_of(context.client_id, self.cluster.image)
         unreachable = self.cluster.unreachable()
         listener = context.connection.listener
@@ -323,7 +328,7 @@ class Metadata(Struct, frozen=True, kw_only=True):
 
 
 def _check_names(version: int, request: Any) -> None:
-    """Raise InvalidError for topics by id in versions 10 and 11, or without name and id."""
+    """Raise InvalidError if a version below 12 names a topic by its id or not at all."""
     if version >= _IDS_FROM:
         return
     for topic in request.topics or ():

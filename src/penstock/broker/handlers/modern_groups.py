@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat, ConsumerGroupDescribe, ShareGroupHeartbeat, ShareGroupDescribe.
 
-The cores in `coordination/consumer/` and `coordination/share/` decide.
+The cores in `coordination/consumer/` and `coordination/share/` handle the requests.
 
 Source: KIP-848; KIP-1082 (the client creates its member id, from version 1); KIP-932,
 `ShareGroupHeartbeatRequest.json`, `ShareGroupDescribeRequest.json`.
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from penstock.broker.metadata import ClusterMetadata
 
 MEMBER_ID_VERSION: Final = 1
-"""First version in which members create their ids; before, the coordinator does."""
+"""First version in which members create their own ids; before, the coordinator creates them."""
 
 CLASSIC: Final = 0
 CONSUMER: Final = 1
-"""Member types in descriptions."""
+"""Member types in the response to ConsumerGroupDescribe."""
 
 Entry = dict[str, Any]
 _NO_TOPICS: Final[Entry] = {"topic_partitions": ()}
@@ -121,7 +121,11 @@ class ModernGroups(Struct, frozen=True, kw_only=True):
         name: str,
         member: Callable[[Any, Names], Entry],
     ) -> Entry:
-        """Return the descriptions of a request's groups, of the core's class `kind`."""
+        """Return the descriptions of the requested groups.
+
+        `kind` is the core's class for descriptions of such groups, `name` their type in error
+        messages. `member` returns the response fields of a member.
+        """
         rights, asked = context.rights, request.include_authorized_operations
         names = {topic.topic_id.bytes: name for name, topic in self.cluster.image.topics.items()}
         return {
@@ -207,7 +211,7 @@ def _assignment(partitions: Partitions) -> Entry:
 
 
 def _seen(context: RequestContext, group: Entry) -> Entry:
-    """Return the group, without its members if the caller may not describe one of their topics."""
+    """Return `group`; without members and with an error if one of its topics is not permitted."""
     topics = {
         part["topic_name"]
         for member in group["members"]
@@ -217,7 +221,7 @@ def _seen(context: RequestContext, group: Entry) -> Entry:
     for topic in topics:
         if not context.rights.allows("describe", "topic", topic):
             number, _ = error_of(context.refusal("describe", "topic", topic))
-            message = "the group has topics that the client is not authorised to describe"
+            message = "the client lacks permission to describe a topic that is assigned to members"
             return {**group, "error_code": number, "error_message": message, "members": ()}
     return group
 
@@ -252,7 +256,7 @@ async def _described(
 
 
 def _named(partitions: Partitions, names: Names) -> Entry:
-    """Return the partitions of topics that still exist."""
+    """Return the assigned partitions as response fields, without those of deleted topics."""
     return {
         "topic_partitions": [
             {

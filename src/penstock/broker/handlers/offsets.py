@@ -1,18 +1,19 @@
 """OffsetCommit, OffsetFetch, OffsetDelete, TxnOffsetCommit: committed offsets of consumer groups.
 
-The group coordinator validates members. Offsets go directly to the control plane, which batches the
-commits of all connections and responds when they are durable; nothing is cached here.
+The group coordinator validates members. Offsets are written directly to the control plane, which
+batches the commits of all connections and responds when they are durable. They are not cached.
 
-The offsets of a transaction are staged beside the committed ones, and applied or discarded when the
-transaction is decided (`control/groups/operations.py`). From version 5 on TxnOffsetCommit adds the
-group to the transaction; before, AddOffsetsToTxn does.
+The offsets of a transaction are staged in the control plane, separately from the committed ones.
+They are applied or discarded when the transaction commits or aborts
+(`control/groups/operations.py`). From version 5 on TxnOffsetCommit adds the group to the
+transaction; before, the client sends AddOffsetsToTxn.
 
-The member is checked again once the offsets are staged. Its successor in a newer generation looks
-for stable offsets after that, and finds these; a member that was replaced before is rejected, and
-its producer aborts.
+The member is checked before the offsets are staged and again afterwards. A member that was replaced
+before the second check is rejected, and its producer aborts. A member that is replaced later is no
+problem: the new owner of its partitions requests stable offsets and waits for the staged ones.
 
-Errors of a whole group are on every partition in version 1 of OffsetFetch, at the top from 2, on
-the group from 8.
+The position of a whole group's error in OffsetFetch depends on the version. Version 1 has it on
+every partition, versions 2 to 7 at the top level, and later versions on the group.
 
 Source: Kafka's `OffsetMetadataManager` and `GroupCoordinatorService.commitTransactionalOffsets`;
 KIP-98, KIP-211 (retention), KIP-320 (leader epochs), KIP-447 (stable offsets), KIP-496 (deletion),
@@ -51,13 +52,14 @@ TOP_LEVEL_ERROR_VERSION: Final = 2
 GROUPS_VERSION: Final = 8
 TOPIC_IDS_VERSION: Final = 10
 GROUP_NOT_FOUND_VERSION: Final = 9
+"""First version of OffsetCommit that distinguishes an unknown group from an old generation."""
 MEMBER_EPOCHS_VERSION: Final = 9
 """First version of OffsetCommit and OffsetFetch with member epochs."""
-"""First version of OffsetCommit that distinguishes an unknown group from an old generation."""
 ILLEGAL_GENERATION: Final = "illegal_generation"
 
 UNSTABLE: Final = "unstable_offset_commit"
-"""An open transaction may change the offset; clients that require stable offsets retry."""
+"""Error of an offset that an open transaction may change. It is only returned to clients that
+require stable offsets, and they retry."""
 
 INVALID_GROUP_ID: Final = "invalid_group_id"
 CONCURRENT: Final = "concurrent_transactions"
@@ -66,9 +68,9 @@ OLD_EPOCH: Final = "invalid_producer_epoch"
 STALE_MEMBER_EPOCH: Final = "stale_member_epoch"
 ABORTABLE: Final = "transaction_abortable"
 ABORTABLE_VERSION: Final = 4
-"""First version with TRANSACTION_ABORTABLE."""
+"""First version of TxnOffsetCommit with the error TRANSACTION_ABORTABLE."""
 ADDS_GROUP_VERSION: Final = 5
-"""First version that adds the group to the transaction."""
+"""First version of TxnOffsetCommit that adds the group to the transaction."""
 
 Entry = dict[str, Any]
 PartitionKey = tuple[str, int]
@@ -125,7 +127,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         now_ms: int,
         expire_ms: int | None = None,
     ) -> list[Entry]:
-        """Check the partitions of one topic, and append valid offsets to `accepted`."""
+        """Check the offsets of one topic; append valid ones to `accepted`, return the results."""
         try:
             topic = self._topic_of(asked)
         except PenstockError as error:
@@ -158,7 +160,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         return answers
 
     def _topic_of(self, asked: Any) -> Topic:
-        """Return the topic of an element; raises UnknownTopicId, UnknownTopicOrPartition."""
+        """Return the topic of a request element; raises UnknownTopicId, UnknownTopicOrPartition."""
         if hasattr(asked, "topic_id"):
             by_id = (
                 self.partitions.topics_by_id.get(asked.topic_id.bytes) if asked.topic_id else None
@@ -230,7 +232,10 @@ class Offsets(Struct, frozen=True, kw_only=True):
     async def _committed(
         self, group_id: str, keys: Sequence[PartitionKey] | None, require_stable: bool
     ) -> tuple[Committed, Collection[PartitionKey]]:
-        """Return offsets, and the partitions whose offsets are unstable, if requested."""
+        """Return committed offsets; with `require_stable` also the partitions with unstable ones.
+
+        `keys` of None means all partitions of the group.
+        """
         if require_stable:
             stable = await self.control.stable_offsets(group_id, keys)
             found, unstable = stable.committed, stable.unstable
@@ -335,7 +340,7 @@ class Offsets(Struct, frozen=True, kw_only=True):
         return {"topics": topics}
 
     async def _stage(self, version: int, request: Any, offsets: list[CommittedOffset]) -> int:
-        """Stage offsets in the transaction; return the error's number, or 0."""
+        """Stage offsets of a transaction; return the number of an error, or 0."""
         group_id = request.group_id
         if not group_id:
             return error_number(INVALID_GROUP_ID)
@@ -366,7 +371,10 @@ class Offsets(Struct, frozen=True, kw_only=True):
         return 0 if refused is None else _member_error(refused)
 
     async def _add_group(self, transaction: OpenTransaction, group_id: str) -> None:
-        """Add the group; an unavailable coordinator becomes a retriable error."""
+        """Add the group to the transaction.
+
+        Retriable errors of the transaction coordinator become CoordinatorNotAvailable.
+        """
         try:
             await self.transaction_link.add_group(transaction, group_id)
         except PenstockError as error:
@@ -377,13 +385,13 @@ class Offsets(Struct, frozen=True, kw_only=True):
 
 
 class OffsetMetadataTooLarge(InvalidError):
-    """The metadata text exceeds `offset.metadata.max.bytes`."""
+    """Committed offset whose metadata text exceeds `offset.metadata.max.bytes`."""
 
     code: ClassVar[str] = "offset_metadata_too_large"
 
 
 class SubscribedToTopic(InvalidError):
-    """A member of the group subscribes to the topic of the offsets to delete."""
+    """Deletion of offsets of a topic to which a member of the group subscribes."""
 
     code: ClassVar[str] = "group_subscribed_to_topic"
 
@@ -393,7 +401,10 @@ def _identity(asked: Any) -> Entry:
 
 
 def _refused(request: Any, number: int) -> Entry:
-    """Return the same error on every partition: OffsetCommit has no top-level error."""
+    """Return a response with the same error on every partition.
+
+    OffsetCommit has no top-level error.
+    """
     return {
         "topics": [
             {
@@ -440,6 +451,6 @@ def _failed_topic(asked: Any, number: int) -> Entry:
 
 
 def _member_error(refused: Refused) -> int:
-    """Return the error's number, without errors that only members with epochs have."""
+    """Return the number of an error; STALE_MEMBER_EPOCH, unknown here, as ILLEGAL_GENERATION."""
     stale = refused.error == STALE_MEMBER_EPOCH
     return error_number(ILLEGAL_GENERATION if stale else refused.error)

@@ -1,14 +1,15 @@
-"""Produce: appends each partition's batches and responds when they are acknowledged.
+"""Produce: appends the batch of each partition and responds when all are acknowledged.
 
-All partitions are appended in one turn of the loop; the response leaves when each partition's
-callback has reported that its batches are durable or replicated. Errors are per partition.
+All batches of a request are appended in one turn of the event loop. The response leaves when the
+callback of each partition has reported that its batch is durable or replicated. Errors are per
+partition.
 
-A partition of a request holds one whole batch from offset 0 on, as in Kafka since RecordBatch v2.
-Batches that must be decompressed are appended after a thread has opened them (`opener.py`); the
-connection's later requests wait, so that a producer's batches keep their order.
+A partition of a request has one whole batch with offsets from 0 on, as in Kafka since RecordBatch
+v2. A batch that must be decompressed is first decompressed and validated by a thread (`opener.py`).
+Later requests of the connection wait meanwhile, so that a producer's batches keep their order.
 
-Versions 0 to 2 are advertised but rejected in their own response format (see `wire/kafka/apis.py`).
-In requests with a transactional id, batches that would begin a transaction are verified first
+Versions 0 to 2 are advertised, but rejected in their own response format (`wire/kafka/apis.py`).
+In requests with a transactional id, batches that may begin a transaction are verified first
 (`verification.py`).
 
 Source: KIP-98 (idempotence, in the storage), KIP-467 (record errors), Kafka's `ReplicaManager`.
@@ -104,7 +105,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         offset: int,
         lease: Lease | None,
     ) -> None:
-        """Handle one Produce request; respond by `context.reply` once it is durable."""
+        """Handle one Produce request; call `context.reply` once all batches are acknowledged."""
         request = decode_request(frame, offset, context.version)
         problem = _problem(context, request)
         if problem is not None:
@@ -144,7 +145,11 @@ class Produce(Struct, frozen=True, kw_only=True):
         guards: Guards | None,
         results: list[TopicResult],
     ) -> Coroutine[Any, Any, None] | None:
-        """Append batches; return the work left for sealed ones. `results` are further results."""
+        """Append the batches of a request; return a coroutine for those to decompress first.
+
+        `guards` are the verified transactions of batches. `results` already has the partitions that
+        were rejected.
+        """
         now_ms, acks = self.clock.now_ms(), request.acks
         by_id = context.version >= TOPIC_IDS_FROM
         topics = self.partitions.topics_by_id if by_id else self.partitions.topics_by_name
@@ -173,7 +178,7 @@ class Produce(Struct, frozen=True, kw_only=True):
                         )  # fmt: skip
                         result.takes = partition.append_takes
                     except NeedsOpening:
-                        result.takes = "opening the batch"
+                        result.takes = "decompressing the batch"
                         batch = Sealed(records, partition.config, guard is not None)
                         sealed.append(_Sealed(result, topic, partition, batch, guard))
                     pending.outstanding += 1
@@ -191,7 +196,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         return self._append_opened(context, pending, sealed, lease)
 
     def _writable(self, context: RequestContext, topic: ServedTopic, index: int) -> Partition:
-        """Return a partition that the peer may write to; raise PenstockError without one."""
+        """Return a partition that this client may write to; raises PenstockError."""
         if topic.topic.internal and context.connection.principal != PEER:
             raise InternalTopic(topic.topic.name)
         served = topic.partitions
@@ -228,7 +233,7 @@ class Produce(Struct, frozen=True, kw_only=True):
         transactional_id: str,
         refused: list[TopicResult],
     ) -> None:
-        """Append a transaction's batches, after verifying those that would begin one."""
+        """Append the batches of a transaction, after verifying those that may begin it."""
         verifier, version = self.verifier, context.version
         now_ms = self.clock.now_ms()
         guards, unverified = look_at(self.partitions, request, version, now_ms)
@@ -285,14 +290,17 @@ class Produce(Struct, frozen=True, kw_only=True):
     def refuse(
         self, context: RequestContext, request: ProduceRequest, error: PenstockError
     ) -> None:
-        """Respond with an error for every partition of a request, and append nothing."""
+        """Append nothing, and respond with `error` for every partition of the request."""
         context.no_answer = request.acks == 0
         _Pending(self, context, request, _refused(request, error)).answer()
 
     def refuse_old(
         self, context: RequestContext, frame: memoryview, offset: int, message: str
     ) -> None:
-        """Reject versions 0 to 2 in their own format: version 3 without transactional id."""
+        """Reject a request of version 0 to 2, in that version.
+
+        Its format is that of version 3 without the transactional id.
+        """
         request = decode_request(memoryview(b"\xff\xff" + frame[offset:]), 0, 3)
         self.refuse(context, request, UnsupportedVersion(message))
 
@@ -355,7 +363,10 @@ def _refused(request: ProduceRequest, error: PenstockError) -> list[TopicResult]
 
 
 class _Appended(PartitionResult):
-    """Result of a partition, called with the outcome of its append; `takes` is its pending step."""
+    """Result of a partition, which is also the callback for the outcome of its append.
+
+    `takes` names the pending step of the append, for the message of a timeout.
+    """
 
     __slots__ = ("_pending", "takes")
     takes: str
@@ -383,7 +394,7 @@ class _Appended(PartitionResult):
 
 
 class _Pending:
-    """Request whose appends are not all acknowledged."""
+    """Request that waits until all of its appends are acknowledged."""
 
     __slots__ = (
         "_context", "_produce", "_request", "_results", "deadline", "outstanding",
@@ -406,7 +417,7 @@ class _Pending:
     def append_opened(
         self, sealed: _Sealed, ready: memoryview | Exception, now_ms: int, lease: Lease | None
     ) -> None:
-        """Append an opened batch, or record its error."""
+        """Append a batch that was decompressed; if `ready` is an error, record it."""
         result = sealed.result
         if self._results is not None and not isinstance(ready, Exception):
             try:
@@ -423,7 +434,7 @@ class _Pending:
         self.outstanding -= 1
 
     def expire(self) -> None:
-        """Respond with a timeout; the records may still become durable."""
+        """Respond with REQUEST_TIMED_OUT for pending appends, which may still become durable."""
         number = error_number("request_timed_out")
         for result in [result for _, results in self._results or () for result in results]:
             if isinstance(result, _Appended) and result.error == 0 and result.base_offset < 0:
@@ -432,7 +443,7 @@ class _Pending:
         self.answer()
 
     def answer(self) -> None:
-        """Send the response once; with acks=0 an error closes the connection instead."""
+        """Send the response unless it was sent. With acks=0, close the connection on an error."""
         self._produce.produce_waiting.pop(self, None)
         results = self._results
         if results is None:

@@ -1,7 +1,8 @@
-"""DescribeProducers: idempotent producers in a partition's state (KIP-664).
+"""DescribeProducers: the idempotent and transactional producers of partitions (KIP-664).
 
-Followers respond from their own logs, which may differ; a message beside error code 0 marks these
-responses for the broker's own client (`client/appender.py`).
+A follower responds from its own log, which may lag behind the leader's. Such a response has the
+error code 0 and an error message. Penstock's own client (`client/appender.py`) recognises it by the
+message.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Producers(Struct, frozen=True, kw_only=True):
                 producers = await self.partitions.partition(topic, index).producers()
             else:
                 producers = followed.log.producers()
-                note = f"broker {self.node_id} follows {topic}-{index}, and answers from its copy"
+                note = f"broker {self.node_id} is a follower of {topic}-{index}: may be outdated"
         except PenstockError as error:
             return {"partition_index": index, **error_fields(error), "active_producers": ()}
         return {

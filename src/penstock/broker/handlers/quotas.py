@@ -1,4 +1,4 @@
-"""DescribeClientQuotas and AlterClientQuotas; `broker/quotas/` interprets them.
+"""DescribeClientQuotas and AlterClientQuotas, with the rules of `broker/quotas/`.
 
 Source: KIP-546; Kafka's `ControllerApis`.
 """
@@ -64,7 +64,7 @@ class ClientQuotas(Struct, frozen=True, kw_only=True):
         return await self._alter(request)
 
     async def _alter(self, request: Any) -> Answer:
-        """Apply a request to the stored quotas; raises StaleConfigs after a concurrent change."""
+        """Change the stored quotas as requested; raises StaleConfigs after a concurrent change."""
         known = self.cluster.image.entity_configs
         pairs = [
             [(part.entity_type, part.entity_name) for part in entry.entity]

@@ -1,10 +1,12 @@
 """ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
 
-ElectLeaders makes the first replica of each partition its leader again. The leaders hand over
-(`broker/replicas.py`), so no record is lost. An unclean election lets the remaining replicas
-continue; records that only the others have are lost, which is recorded.
+ElectLeaders makes the preferred replica of each partition its leader. The current leader hands over
+to it (`broker/replicas.py`), so no record is lost. An unclean election makes one of the remaining
+replicas the leader. Records that only the missing replicas have are lost, and the control plane
+records the loss.
 
-The control plane stores a reassignment, the leader carries it out (`broker/moves.py`).
+A reassignment is stored in the control plane. The partition's leader carries it out
+(`broker/moves.py`).
 
 Source: KIP-183, KIP-455, KIP-460, KIP-860; `electLeaders` and `alterPartitionReassignments` of
 Kafka's `ReplicationControlManager`.
@@ -106,8 +108,8 @@ class Replication(Struct, frozen=True, kw_only=True):
             asked: None
             if keys[asked] in elected
             else EligibleLeadersNotAvailable(
-                f"{asked[0]}-{asked[1]}: none of its replicas {row.replicas} took over within"
-                f" {seconds:g} s; all registered replicas must respond first"
+                f"{asked[0]}-{asked[1]}: none of its replicas {row.replicas} became leader within"
+                f" {seconds:g} s; all of them that are registered must respond first"
             )
             for asked, row in successors.items()
         }
@@ -122,8 +124,8 @@ class Replication(Struct, frozen=True, kw_only=True):
             asked: None
             if keys[asked] in elected
             else PreferredLeaderNotAvailable(
-                f"{asked[0]}-{asked[1]}: broker {row.replicas[0]} did not take over from broker"
-                f" {row.leader} within {seconds:g} s"
+                f"{asked[0]}-{asked[1]}: broker {row.replicas[0]} did not become leader instead of"
+                f" broker {row.leader} within {seconds:g} s"
             )
             for asked, row in successors.items()
         }
@@ -153,8 +155,8 @@ class Replication(Struct, frozen=True, kw_only=True):
                 await self.cluster.refresh()
         except TimeoutError as error:
             raise TimedOut(
-                "the control plane did not store the reassignments in time; list them before"
-                " retrying"
+                "the control plane did not respond within the timeout of the request. List the"
+                " reassignments before retrying, because it may have stored them"
             ) from error
         outcomes |= {
             asked: refused[order.key] for asked, order in orders.items() if order.key in refused
@@ -172,7 +174,11 @@ class Replication(Struct, frozen=True, kw_only=True):
     def _order(
         self, asked: Asked, replicas: Sequence[int] | None, *, change_factor: bool
     ) -> Reassignment:
-        """Return the reassignment to store; raises PenstockError if it is not possible."""
+        """Return the reassignment to store, or its cancellation if `replicas` is None.
+
+        Raises:
+            PenstockError: the reassignment is invalid.
+        """
         image = self.cluster.image
         topic, row = _found(image, asked)
         if is_diskless(topic):
@@ -187,8 +193,8 @@ class Replication(Struct, frozen=True, kw_only=True):
         factor = None if change_factor else len(row.target or row.replicas)
         if factor not in (None, len(replicas)):
             raise InvalidReplicationFactor(
-                f"{topic.name}-{row.index} has {factor} replicas, the request has {len(replicas)}"
-                " and does not allow a change of the replication factor"
+                f"{topic.name}-{row.index} has {factor} replicas, but the request has"
+                f" {len(replicas)} and does not allow a change of the replication factor"
             )
         placed = check_assignment(
             replicas, image.brokers, partition=row.index, replication_factor=factor
@@ -228,13 +234,13 @@ class Replication(Struct, frozen=True, kw_only=True):
 
 
 class NotInProgress(InvalidError):
-    """The partition has no reassignment to cancel."""
+    """Cancellation for a partition without a reassignment."""
 
     code: ClassVar[str] = "no_reassignment_in_progress"
 
 
 class TimedOut(RetriableError):
-    """The control plane did not store the reassignments in time; the outcome is unknown."""
+    """Reassignments that the control plane did not confirm in time; the outcome is unknown."""
 
     code: ClassVar[str] = "request_timed_out"
 
@@ -271,7 +277,13 @@ def _asked(image: MetadataImage, request: Any) -> Iterable[Asked]:
 
 
 def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition:
-    """Return the partition, whose first replica can lead it and does not."""
+    """Return a partition whose leader the election may change.
+
+    Raises:
+        ElectionNotNeeded: the preferred replica leads it; if `unclean`, a majority of its replicas
+            is registered.
+        PreferredLeaderNotAvailable: the preferred replica is not in sync or not registered.
+    """
     (name, number), (_, row) = asked, _found(image, asked)
     live = image.broker(row.leader) is not None
     if live and (row.leader == row.replicas[0] if not unclean else _has_quorum(image, row)):
@@ -287,7 +299,7 @@ def _to_elect(image: MetadataImage, asked: Asked, *, unclean: bool) -> Partition
 
 
 def _has_quorum(image: MetadataImage, row: Partition) -> bool:
-    """Return whether a majority of the replicas is registered."""
+    """Return whether the brokers of more than half of the replicas are registered."""
     return (
         sum([image.broker(replica) is not None for replica in row.replicas])
         > len(row.replicas) // 2
@@ -302,7 +314,7 @@ def _keys(image: MetadataImage, successors: dict[Asked, Partition]) -> dict[Aske
 
 
 def _by_topic(outcomes: Outcomes, index: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the results of partitions, whose number has the name `index`."""
+    """Return the results by topic; `index` is the name of the field for the partition number."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for (name, number), outcome in outcomes.items():
         code, message = (0, None) if outcome is None else error_of(outcome)

@@ -1,7 +1,8 @@
-"""Kafka's APIs of security: SASL handshakes, ACLs, SCRAM credentials.
+"""Kafka's security APIs: SASL authentication, ACLs, SCRAM credentials.
 
-One request's changes of ACLs or credentials are one compare-and-set write, in effect on this broker
-at the response. The client salts a password; the broker stores only derived keys.
+All changes of ACLs or credentials in one request are written by one compare-and-set. They are in
+effect on this broker when it responds. The client salts a new password, and the broker stores only
+keys that are derived from it.
 
 Source: KIP-43, KIP-152, KIP-368 (SASL); KIP-140, KIP-290, Kafka's `AclApis` and
 `AclControlManager`; KIP-554, Kafka's `ScramControlManager` and `ScramImage`.
@@ -49,13 +50,13 @@ Answer = dict[str, Any]
 
 
 class UserNotFound(InvalidError):
-    """The user does not exist, or has no credential for the mechanism."""
+    """User that does not exist or has no credential for the mechanism."""
 
     code: ClassVar[str] = "resource_not_found"
 
 
 class DuplicateUser(InvalidError):
-    """A request contains a user twice."""
+    """Request that contains a user twice."""
 
     code: ClassVar[str] = "duplicate_resource"
 
@@ -76,11 +77,11 @@ class Security(Struct, frozen=True, kw_only=True):
     # -- SASL -------------------------------------------------------------------------------------
 
     def sasl_handshake(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
-        """Agree on a mechanism; raises IllegalState."""
+        """Begin an authentication with the client's mechanism; raises IllegalState."""
         return self.security_service.handshake(context.connection, request.mechanism)
 
     async def sasl_authenticate(self, context: RequestContext, request: Any) -> Mapping[str, Any]:
-        """Handle one message of the mechanism; raises IllegalState."""
+        """Handle one message of the client's SASL exchange; raises IllegalState."""
         return await self.security_service.authenticate(
             context.connection, bytes(request.auth_bytes), context.started
         )
@@ -209,7 +210,7 @@ def _word(kind: str, words: Sequence[str], number: int) -> str:
 
 
 def _binding(creation: Any) -> AclBinding:
-    """Return the binding to create; raises InvalidAcl."""
+    """Return the ACL binding to create; raises InvalidAcl."""
     binding = checked(
         AclBinding(
             resource_type=_word("resource type", RESOURCE_TYPES, creation.resource_type),
@@ -223,14 +224,14 @@ def _binding(creation: Any) -> AclBinding:
     )
     if "/" in binding.host and network_of(binding.host) is None:
         raise InvalidAcl(
-            f"host {binding.host!r:.100} of an ACL is not a network: write it as 10.0.0.0/8 or"
-            " 2001:db8::/32"
+            f"host {binding.host!r:.100} of an ACL is not a valid network: it must have a form like"
+            " 10.0.0.0/8 or 2001:db8::/32"
         )
     return binding
 
 
 def _filter(asked: Any) -> AclFilter:
-    """Return the filter of a request; raises InvalidAcl."""
+    """Return the ACL filter of a request element; raises InvalidAcl."""
     return AclFilter(
         resource_type=_word("resource type", RESOURCE_TYPES, asked.resource_type_filter),
         name=asked.resource_name_filter,

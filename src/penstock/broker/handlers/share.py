@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge: sessions, acknowledgements, acquired records.
+"""ShareFetch and ShareAcknowledge: delivery of records to members of share groups.
 
 Source: `ShareFetchRequest.json`, `ShareAcknowledgeRequest.json`; KIP-932, KIP-1206, KIP-1222.
 """
@@ -50,7 +50,7 @@ class ShareRecords(Struct, frozen=True, kw_only=True):
     stopping: asyncio.Event
 
     async def share_fetch(self, context: RequestContext, request: Any) -> list[Buffer]:
-        """Apply acknowledgements, then acquire records of the session's partitions."""
+        """Apply acknowledgements, then acquire and return records of the session's partitions."""
         partitions, acknowledgements = _named(request)
         if request.share_session_epoch == INITIAL_EPOCH and acknowledgements:
             raise InvalidShareRequest(
@@ -131,7 +131,7 @@ class ShareRecords(Struct, frozen=True, kw_only=True):
         }
 
     def _session(self, context: RequestContext, request: Any) -> ShareSession:
-        """Return the session of a request; raises PenstockError."""
+        """Open or continue the share session of a request; raises PenstockError."""
         if not request.group_id or not request.member_id:
             raise InvalidGroupId("group id and member id must not be empty")
         key, epoch = (request.group_id, request.member_id), request.share_session_epoch

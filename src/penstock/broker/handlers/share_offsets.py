@@ -1,8 +1,9 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets.
 
-The lag is -1 without a leader. Offsets can be changed only while a group has no members.
+The lag of a partition is -1 if its end offset is unknown. Offsets can be changed only while a group
+has no members.
 
-Source: `DescribeShareGroupOffsetsRequest.json` and its like; KIP-932, KIP-1226 (lag).
+Source: Kafka's JSON definitions of these APIs; KIP-932, KIP-1226 (lag).
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class ShareGroupOffsets(Struct, frozen=True, kw_only=True):
     end_offsets: EndOffsets
 
     async def _group(self, group_id: str, *, empty: bool) -> DescribedShareGroup:
-        """Return a share group of this coordinator; raises PenstockError."""
+        """Return the description of a share group; raises PenstockError.
+
+        With `empty` the group must have no members.
+        """
         self.coordinator.check_owner(group_id)
         return _checked(group_id, await self.coordinator.describe(group_id), empty=empty)
 
@@ -134,7 +138,9 @@ class ShareGroupOffsets(Struct, frozen=True, kw_only=True):
                 if known is None or not 0 <= partition.partition_index < count:
                     answer["error_code"] = error_number(UnknownTopicOrPartition.code)
                     answer["error_message"] = (
-                        f"topic {topic.topic_name!r} has {count} partitions, not partition"
+                        f"topic {topic.topic_name!r} does not exist"
+                        if known is None
+                        else f"topic {topic.topic_name!r} has partitions 0 to {count - 1}, not"
                         f" {partition.partition_index}"
                     )
                 elif partition.start_offset < 0:
@@ -198,7 +204,7 @@ def _failed_topic(name: str, indexes: Iterable[int], error: PenstockError) -> En
 
 
 def lag(state: ShareState, end: int) -> int:
-    """Return the number of records below `end` that are not acknowledged or archived."""
+    """Return the number of records below `end` that are neither acknowledged nor archived."""
     resolved = sum(
         run.last - run.first + 1 for run in state.runs if run.state == RecordState.RESOLVED
     )

@@ -1,6 +1,7 @@
-"""Table of handlers: the method of each API, and the construction of the classes that have them.
+"""Table of handlers: the method that handles each API.
 
-A module is imported, and its class constructed, when one of its APIs is first requested.
+`Handlers` constructs the classes of these methods. It imports a module and constructs its class
+when one of its APIs is first requested.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Handler = Callable[[RequestContext, Any], Answer | Coroutine[Any, Any, Answer]]
 
 
 class Handlers:
-    """Handlers of one broker."""
+    """Handler objects of one broker, each constructed at its first use."""
 
     def __init__(self, broker: Assembly) -> None:
         self._broker = broker
@@ -360,4 +361,4 @@ HANDLERS: Final[dict[str, Callable[[Handlers], Handler]]] = {
     "AlterShareGroupOffsets": lambda handlers: handlers.share_offsets.alter_share_group_offsets,
     "DeleteShareGroupOffsets": lambda handlers: handlers.share_offsets.delete_share_group_offsets,
 }
-"""Handlers by API, except Produce and Fetch, which have codecs of their own."""
+"""Handlers by API name, except Produce and Fetch, which `Dispatcher` calls directly."""

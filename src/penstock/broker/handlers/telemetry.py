@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions and PushTelemetry (KIP-714), handled by `broker/telemetry/`."""
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714); `broker/telemetry/` has the logic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class ClientTelemetry(Struct, frozen=True, kw_only=True):
 
     def push_telemetry(self, context: RequestContext, request: Any) -> dict[str, Any]:
         if request.client_instance_id is None:
-            raise BadRequest("the push has no client instance id: request the subscriptions first")
+            raise BadRequest(
+                "PushTelemetry has no client instance id: send GetTelemetrySubscriptions first"
+            )
         self.telemetry.push(
             context,
             request.client_instance_id,

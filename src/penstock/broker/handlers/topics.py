@@ -1,4 +1,6 @@
-"""CreateTopics, DeleteTopics, CreatePartitions, DeleteRecords, as planned by `topic_plan.py`.
+"""CreateTopics, DeleteTopics, CreatePartitions and DeleteRecords.
+
+`topic_plan.py` checks and plans new topics and partitions.
 
 Source: Kafka's `ControllerApis`; KIP-4, KIP-107, KIP-195, KIP-464, KIP-516, KIP-525, KIP-599.
 """
@@ -145,7 +147,11 @@ class Topics(Struct, frozen=True, kw_only=True):
         return topic.topic_id if topic is not None else (topic_id or name)
 
     def _deletable(self, context: RequestContext, name: str | None, topic_id: UUID | None) -> Topic:
-        """Return the topic; only callers with describe permission learn whether it exists."""
+        """Return the topic to delete; raises PenstockError.
+
+        A caller that may not describe the topic gets the same error for its name whether or not it
+        exists.
+        """
         rights = context.rights
         if rights.allows("delete", "cluster", CLUSTER):
             return self._find(name, topic_id)
@@ -174,7 +180,7 @@ class Topics(Struct, frozen=True, kw_only=True):
             return {"name": topic.name, "topic_id": topic.topic_id}
         except UnknownTopic as error:
             gone = (
-                UnknownTopicOrPartition(f"topic {name!r} does not exist any more")
+                UnknownTopicOrPartition(f"topic {name!r} was deleted by another request")
                 if name
                 else error
             )
@@ -244,7 +250,10 @@ class Topics(Struct, frozen=True, kw_only=True):
     # -- DeleteRecords --------------------------------------------------------------------------
 
     async def delete_records(self, context: RequestContext, request: Any) -> Entry:
-        """Delete records in the leaders' logs, then wait for replicas until the timeout."""
+        """Delete records in the logs of partitions that this broker leads.
+
+        Respond when the replicas have deleted them too, or after the timeout of the request.
+        """
         waiting: list[tuple[Partition, Entry]] = []
         topics = [
             {

@@ -1,12 +1,12 @@
 """InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, DescribeTransactions, and
 ListTransactions.
 
-A producer without a transactional id gets a new id even if it sends its old one; the transaction
-coordinator decides for others.
+InitProducerId without a transactional id always returns a new producer id, even if the producer
+sends its old one. With a transactional id the transaction coordinator handles it.
 
-Producers send AddPartitionsToTxn up to version 3, for one transaction; brokers send it from version
-4 on, for many, to add or verify partitions. Clients without PRODUCER_FENCED get
-INVALID_PRODUCER_EPOCH.
+AddPartitionsToTxn has two uses. Producers send versions 0 to 3, for one transaction. Brokers send
+later versions, for several transactions, to add or verify partitions. Versions of a request that do
+not include PRODUCER_FENCED get INVALID_PRODUCER_EPOCH instead.
 
 Source: KIP-98, KIP-360, KIP-588 (PRODUCER_FENCED), KIP-664 (describe, list), KIP-679 (who may be
 idempotent), KIP-890, KIP-994.
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_FOR_TOPICS_SECONDS: Final = 1.0
-"""Longest wait of AddPartitionsToTxn for an image with an unknown topic."""
+"""Longest time that AddPartitionsToTxn waits for a metadata image with an unknown topic."""
 
 FENCED: Final = "producer_fenced"
 OLD_EPOCH: Final = "invalid_producer_epoch"
@@ -69,7 +69,7 @@ FENCED_FROM: Final = 2
 BATCHED_FROM: Final = 4
 """First version of AddPartitionsToTxn for several transactions."""
 RAISES_EPOCH_FROM: Final = 5
-"""First version of EndTxn for transaction version 2."""
+"""First version of EndTxn for transaction version 2, which raises the producer epoch."""
 
 Entry = dict[str, Any]
 _ADD_SOON: Final = partial(AddToTransaction, wait_ms=PEER_WAIT_MS)
@@ -83,13 +83,14 @@ class Transactions(Struct, frozen=True, kw_only=True):
     # -- a producer -----------------------------------------------------------------------------
 
     async def init_producer_id(self, context: RequestContext, request: Any) -> dict[str, Any]:
-        """Return a new producer id and epoch 0, or those of a transactional id."""
+        """Return a new producer id with epoch 0, or the id and epoch of a transactional id."""
         _authorise(context, request.transactional_id)
         if request.transactional_id is None:
             return {"producer_id": await self.producer_ids.next(), "producer_epoch": 0}
         if not request.transactional_id:
             raise BadRequest(
-                "transactional.id must not be empty; omit it for a producer without transactions"
+                "the transactional id must not be empty; it must be null for a producer without"
+                " transactions"
             )
         response = await self.transactions.call(
             InitProducerId(
@@ -156,7 +157,10 @@ class Transactions(Struct, frozen=True, kw_only=True):
         *,
         kind: Callable[..., AddToTransaction | VerifyPartitions],
     ) -> list[Entry]:
-        """Add all partitions to one transaction, or none, and return their results."""
+        """Add or verify the partitions of one transaction, and return the result of each.
+
+        `kind` is the class of the coordinator's event. Either all partitions are added or none.
+        """
         unknown = await self._unknown(partitions)
         if unknown:
             return _refused(partitions, dict.fromkeys(unknown, UnknownTopicOrPartition.code))
@@ -301,19 +305,19 @@ def _identity(request: Any) -> ProducerIdentity:
 
 
 def known_code(error: str, version: int, known_from: int) -> int:
-    """Return the number of an error as a version represents it."""
+    """Return the number of an error; PRODUCER_FENCED as INVALID_PRODUCER_EPOCH in old versions."""
     return error_number(OLD_EPOCH if error == FENCED and version < known_from else error)
 
 
 def unexpected(response: object) -> PenstockError:
-    """Return the error for a refusal that must not look empty, or for a wrong response type."""
+    """Return the error for a response of the core that the caller cannot represent."""
     if isinstance(response, Refused):
         return CoordinatorNotAvailable(response.message)
     return BugError(f"the transaction core returned an unexpected {type(response).__name__}")
 
 
 def identity_answer(response: Any, version: int, known_from: int) -> Entry:
-    """Return the producer's new identity, or the error."""
+    """Return the response fields of a producer's new id and epoch, or of an error."""
     if isinstance(response, Refused):
         return {
             "error_code": known_code(response.error, version, known_from),
@@ -335,7 +339,7 @@ def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
 def _refused(
     partitions: Sequence[TopicPartition], errors: Mapping[TopicPartition, str]
 ) -> list[Entry]:
-    """Return the errors of some partitions; the others were not added either."""
+    """Return the results if some partitions have errors, and so none was added."""
     others = "operation_not_attempted"
     return _results(
         {partition: error_number(errors.get(partition, others)) for partition in partitions}
@@ -359,7 +363,11 @@ def _results(codes: Mapping[TopicPartition, int]) -> list[Entry]:
 
 
 def _authorise(context: RequestContext, transactional_id: str | None) -> None:
-    """Check permissions. Producers without a transactional id need write on any topic."""
+    """Check the permissions for InitProducerId.
+
+    Without a transactional id a producer needs write on at least one topic, or idempotent_write on
+    the cluster.
+    """
     rights = context.rights
     if transactional_id is None:
         if not (

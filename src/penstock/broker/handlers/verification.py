@@ -1,23 +1,27 @@
-"""Verification of transactional batches with the coordinator before they are appended.
+"""Verification of transactional batches with the transaction coordinator before the append.
 
-Partitions with an ongoing transaction need no verification; the others of a request are verified
-together. Later requests of the connection wait, so that a producer's batches keep their order.
+Partitions in which the producer has an open transaction need no verification. The other partitions
+of a request are verified together. Later requests of the connection wait, so that a producer's
+batches keep their order.
 
-A partition to which several brokers append never knows that a transaction is ongoing. In
-transaction version 1, where epochs do not distinguish successive transactions, its end is looked up
-before verification: the batch must not be appended behind a marker from there on.
+A broker does not know whether a transaction is open in a diskless partition, because several
+brokers append. In transaction version 1, epochs do not distinguish successive transactions. The end
+offset of such a partition is therefore looked up before the verification. The append fails if a
+marker of the producer follows at or above that offset.
 
-From Produce version 12 on the coordinator adds the partitions (KIP-890, transaction version 2). If
-it has not finished the producer's last transaction, or a marker arrived meanwhile, the request to
-the coordinator is repeated a few times.
+From Produce version 12 on (KIP-890, transaction version 2) the request to the coordinator also adds
+the partitions to the transaction. The request is repeated a few times if the coordinator has not
+finished the producer's last transaction, or if a marker was appended meanwhile.
 
-| the coordinator returns                           | the producer gets                           |
+| error of the coordinator                          | error of the producer                       |
 |---------------------------------------------------|---------------------------------------------|
-| NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS: it retries             |
-| CONCURRENT_TRANSACTIONS                           | the same from version 12, else the one above|
-| TRANSACTION_ABORTABLE                             | the same from version 11, else INVALID_TXN_…|
+| NOT_COORDINATOR, COORDINATOR_…, NETWORK_EXCEPTION | NOT_ENOUGH_REPLICAS (it retries)            |
+| CONCURRENT_TRANSACTIONS                           | the same from Produce version 12 on,        |
+|                                                   | NOT_ENOUGH_REPLICAS in older versions       |
+| TRANSACTION_ABORTABLE                             | the same from Produce version 11 on,        |
+|                                                   | INVALID_TXN_STATE in older versions         |
 | PRODUCER_FENCED                                   | INVALID_PRODUCER_EPOCH                      |
-| another error                                     | the same                                    |
+| any other                                         | the same                                    |
 
 Source: KIP-890; Kafka's `ReplicaManager` and `AddPartitionsToTxnManager`.
 """
@@ -43,9 +47,9 @@ if TYPE_CHECKING:
     from penstock.partitions import Partition
 
 VERIFICATION_TRIES_MAX: Final = 6
-"""Verification requests to a coordinator that is ending the last transaction."""
+"""Largest number of attempts while the coordinator is ending the producer's last transaction."""
 VERIFICATION_RETRY_MS: Final = 20
-"""Pause between them; Kafka's `add.partitions.to.txn.retry.backoff.ms`."""
+"""Pause between two attempts; Kafka's `add.partitions.to.txn.retry.backoff.ms`."""
 
 ADDS_FROM: Final = 12
 ABORTABLE_FROM: Final = 11
@@ -56,14 +60,14 @@ _AGAIN: Final = frozenset({
 })  # fmt: skip
 
 Place = tuple[bytes, int]
-"""Topic as the request names it, and partition."""
+"""Topic name or id as in the request, and partition."""
 
 Guards = Mapping[Place, Guard | PenstockError]
-"""Guard of each partition's batch, or the error that rejects it."""
+"""Guard (`records/transactions.py`) with which each batch is appended, or the batch's error."""
 
 
 class Unverified(NamedTuple):
-    """Batch that may begin a transaction of its partition."""
+    """Batch that may be the first one of a transaction in its partition."""
 
     place: Place
     partition: Partition
@@ -73,7 +77,11 @@ class Unverified(NamedTuple):
     guard: Guard
 
     def renewed(self, now_ms: int) -> Unverified:
-        """Return it, with a new guard after a marker; raises as `begin_verification`."""
+        """Return this batch, with a new guard if a marker was appended since.
+
+        Raises:
+            PenstockError: as `begin_verification`.
+        """
         partition, epoch = self.partition, self.producer_epoch
         if partition.everywhere:
             return self
@@ -84,7 +92,7 @@ class Unverified(NamedTuple):
 def look_at(
     partitions: PartitionRegistry, request: ProduceRequest, version: int, now_ms: int
 ) -> tuple[dict[Place, Guard | PenstockError], list[Unverified]]:
-    """Return the guards that are known, and the unverified batches of a request."""
+    """Return the guards or errors that are already known, and the batches to verify."""
     topics = partitions.topics_by_id if version >= TOPIC_IDS_FROM else partitions.topics_by_name
     guards: dict[Place, Guard | PenstockError] = {}
     unverified: list[Unverified] = []
@@ -106,7 +114,7 @@ def look_at(
 def _unverified(
     partition: Partition, place: Place, records: memoryview, now_ms: int
 ) -> Unverified | None:
-    """Return a partition's batch if it needs verification."""
+    """Return the batch if it needs verification, else None."""
     header = decode_header(records)
     producer_id, epoch = header.producer_id, header.producer_epoch
     if not header.is_transactional or producer_id < 0:
@@ -124,7 +132,7 @@ async def verified(
     version: int,
     clock: Clock,
 ) -> dict[Place, Guard | PenstockError]:
-    """Verify batches for a request of this version; return each one's guard or error."""
+    """Verify the batches of a Produce request; return the guard or error of each."""
     guards: dict[Place, Guard | PenstockError] = {}
     if version < ADDS_FROM:
         unverified, guards = await _looked_up(unverified)
@@ -160,7 +168,7 @@ def verified_now(
     version: int,
     now_ms: int,
 ) -> dict[Place, Guard | PenstockError] | None:
-    """Verify without waiting; None if waiting is necessary."""
+    """Return the result of `verified` if no wait is necessary, else None."""
     first = unverified[0]
     producer = first.producer_id, first.producer_epoch
     if version >= ADDS_FROM or any(
@@ -185,7 +193,10 @@ def verified_now(
 async def _looked_up(
     unverified: Sequence[Unverified],
 ) -> tuple[Sequence[Unverified], dict[Place, Guard | PenstockError]]:
-    """Put the end offsets of shared partitions into their guards; return failures as errors."""
+    """Store the end offsets of diskless partitions in their guards.
+
+    Return the batches that can be verified, and the errors of the others.
+    """
     shared = [batch for batch in unverified if batch.partition.look_up is not None]
     try:
         await look_up_watermarks([batch.partition for batch in shared])
@@ -205,7 +216,7 @@ def _judged(
     version: int,
     now_ms: int,
 ) -> Unverified | None:
-    """Record a batch's guard or error; return the batch if verification must be repeated."""
+    """Add the batch's guard or error to `guards`; return the batch if it must be verified again."""
     guards[batch.place] = batch.guard if error is None else producer_error(error, version)
     concurrent = version >= ADDS_FROM and _is_concurrent(error)
     if error is not None and not concurrent:
@@ -228,11 +239,11 @@ def _is_concurrent(error: PenstockError | None) -> bool:
 
 
 def producer_error(error: PenstockError, version: int) -> PenstockError:
-    """Return the producer's error for a coordinator's error; see the table above."""
+    """Return the producer's error for a coordinator's error, by the table above."""
     code = error.code
     if code in _AGAIN or (code == _CONCURRENT and version < ADDS_FROM):
         return NotEnoughReplicas(
-            f"the coordinator did not verify that the transaction has the partition: {error}"
+            f"the coordinator did not confirm that the transaction includes the partition: {error}"
         )
     if code == "transaction_abortable" and version < ABORTABLE_FROM:
         return InvalidTxnState(str(error))

@@ -1,4 +1,4 @@
-"""Cluster metadata of this broker: the newest image, and its changes."""
+"""Cluster metadata of this broker: the newest metadata image, and the changes from the last one."""
 
 from penstock.broker.metadata.cluster import ClusterMetadata
 from penstock.broker.metadata.delta import ImageDelta, delta_of

@@ -1,8 +1,9 @@
-"""Newest image of the metadata in memory; reads never wait.
+"""Newest metadata image of this broker, in memory.
 
-Images are replaced as a whole. A change awaits the control plane and then `refresh()`: the applier
-(the partition registry) opens, creates and deletes what the delta requires, then the listeners of
-`on_image` are notified. Refreshes are serialised. Belongs to the event-loop thread.
+Reads never wait. An image is replaced as a whole by `refresh()`, which a handler awaits after it
+has changed the metadata in the control plane. A refresh passes the changes to the applier (the
+partition registry), which creates, opens and deletes partitions. Then it calls the listeners in
+`on_image`. Only one refresh runs at a time. Belongs to the event-loop thread.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage, Partition, Topic
 
 LOOK_SECONDS: Final = 1.0
-"""Longest wait of a response for metadata changed elsewhere; while the database is unavailable the
-image in memory is the newest."""
+"""Longest time that a response waits for changes made by other brokers. While the database is
+unavailable, the image in memory is used."""
 
 Leaders = Mapping[tuple[UUID, int], tuple[int, int]]
 """Leaders and their epochs, by topic id and partition."""
 
 
 class ImageApplier(Protocol):
-    """Port that applies an image to this broker's partitions."""
+    """Port that applies a metadata image to the partitions of this broker."""
 
     async def prepare(self, delta: ImageDelta) -> None:
-        """Create what the image needs, before it takes effect."""
+        """Create the logs of new partitions, before the image takes effect."""
 
     def apply(self, delta: ImageDelta) -> None:
-        """Apply the image, which takes effect now."""
+        """Open and close partitions as the image requires; the image takes effect now."""
 
     async def clean_up(self, delta: ImageDelta) -> None:
-        """Delete what is gone, after the listeners were notified."""
+        """Delete the logs of removed partitions, after the listeners were called."""
 
 
 async def _nothing(_: MetadataImage) -> None:
@@ -60,22 +61,22 @@ class ClusterMetadata:
         unreachable: Callable[[], frozenset[int]] = frozenset,
         alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`check` raises if this broker must not use an image."""
+        """`check` raises an error if this broker must not use an image."""
         self.loaded: MetadataImage | None = None
         """Current image; None until the first `refresh`."""
         self._check = check
         self.on_image: list[Callable[[], None]] = []
         self.unreachable = unreachable
-        """Registered brokers that are unreachable."""
+        """Function that returns the registered brokers that cannot be reached."""
         self.alone = alone
-        """Whether other brokers may have replaced this one."""
+        """Function: whether this broker is isolated, so that others may have replaced it."""
         self.control = control
         self._applier = applier
         self._applied: MetadataImage | None = None
         self._refreshing = asyncio.Lock()
         self._looking: asyncio.Task[None] | None = None
         self._next: asyncio.Future[None] | None = None
-        """Completed with the next image."""
+        """Future that completes when the next image takes effect."""
         self._placements: dict[str, Placement] = {}
         self._placed_for: MetadataImage | None = None
 
@@ -88,7 +89,7 @@ class ClusterMetadata:
 
     @property
     def live(self) -> frozenset[int]:
-        """Ids of the brokers that clients may be sent to."""
+        """Ids of the registered brokers that can be reached, to which clients may be directed."""
         brokers = frozenset([broker.broker_id for broker in self.image.brokers])
         return brokers - self.unreachable()
 
@@ -109,9 +110,9 @@ class ClusterMetadata:
             self._applied = image
 
     def apply_leaders(self, leaders: Leaders) -> None:
-        """Use leaders with newer epochs than the image until the next image.
+        """Use leaders that have newer epochs than the image, until the next image.
 
-        A broker without the control plane learns about them from the leaders alone.
+        A broker that cannot reach the control plane learns about new leaders only in this way.
         """
         image = self.image
         changed: dict[str, list[Partition]] = {}
@@ -142,7 +143,7 @@ class ClusterMetadata:
             self._next = None
 
     async def look(self, seconds: float = LOOK_SECONDS) -> None:
-        """Load an image with all earlier changes, or keep the present one after `seconds`."""
+        """Load the newest image. Keep the current one on an error or after `seconds`."""
         before = self._looking
         if before is not None and not before.done():
             await asyncio.wait([before], timeout=seconds)
@@ -163,7 +164,10 @@ class ClusterMetadata:
         await asyncio.wait([self._next], timeout=seconds)
 
     def shown(self, topic: Topic, rack: str = "") -> Sequence[Partition]:
-        """Return a topic's partitions for clients; leaders of diskless ones are of `rack`."""
+        """Return a topic's partitions as clients see them.
+
+        Leaders of diskless partitions are brokers in the client's `rack`, if there are any.
+        """
         if not is_diskless(topic):
             return topic.partitions
         image = self.image

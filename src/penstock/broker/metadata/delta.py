@@ -1,8 +1,8 @@
 """Changes from one image of the metadata to the next.
 
-The control plane notes which topics it changes, so a delta costs what changed. If that is unknown,
-after a read from the database or many changes, images are compared by identity: unchanged topics
-are the same objects in both.
+An image knows which topics have changed since an earlier image, so the cost of a delta depends only
+on the number of changes. If that is unknown, after a read from the database or many changes, all
+topics are compared by identity. Unchanged topics are the same objects in both images.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class ImageDelta(Struct, frozen=True, kw_only=True):
-    """Changes that lead to `image`.
+    """Changes from a previous image to `image`.
 
-    `changed` are new and changed topics; `gone` are removed topics, also those whose name another
-    topic has now. `whole` means that the previous image is unknown: `changed` has all topics,
-    `gone` none.
+    `changed` are new and changed topics. `gone` are removed topics, including those whose name a
+    new topic has now. `whole` means that the previous image is unknown. Then `changed` has all
+    topics, and `gone` none.
     """
 
     image: MetadataImage
@@ -33,7 +33,7 @@ class ImageDelta(Struct, frozen=True, kw_only=True):
 
 
 def delta_of(before: MetadataImage | None, image: MetadataImage) -> ImageDelta:
-    """Return the changes from one image to another; None is an unknown previous image."""
+    """Return the changes from image `before` to `image`; `before` is None if it is unknown."""
     new = image.topics
     if before is None:
         return ImageDelta(image=image, changed=tuple(new.values()), whole=True)

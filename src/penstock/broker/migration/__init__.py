@@ -1,4 +1,4 @@
-"""Migrations of topics from local to diskless and from diskless to replicated, during use.
+"""Migrations of topics in use: from local to diskless, and from diskless to replicated.
 
 | state    | producers             | consumers      | after a crash                        |
 |----------|-----------------------|----------------|--------------------------------------|
@@ -7,17 +7,17 @@
 | commit: objects, index, producers, configs and leader epochs in one transaction                |
 | diskless | submit to objects     | read objects   | a diskless topic; the log is deleted |
 
-Logs are copied in passes, each from the end of the one before, until a pass is short. Then appends
-and deletions are refused, remaining appends become durable and are copied, and all of it is
-committed. A failure before the commit lifts the fence and leaves the topic unchanged; the request
-may be repeated.
+From local to diskless, logs are copied in passes. Each pass begins where the previous one ended,
+until a pass is short. Then the topic is fenced: appends and deletions are rejected, the last
+appends become durable and are copied, and everything is committed. If the migration fails before
+the commit, the fence is lifted and the topic is unchanged; the request may be repeated.
 
-If the outcome of the commit is unknown, the fence stays and the commit is repeated until the
-outcome is known: appends after a commit that took effect would be lost. A commit that arrives after
-this process has died is refused, because another incarnation owns the broker id by then.
+If the outcome of the commit is unknown, the topic remains fenced, and the commit is repeated until
+the outcome is known: appends after an effective commit would be lost. A commit that arrives after
+this process has failed is rejected, because another incarnation owns the broker id by then.
 
-From diskless to replicated, every broker of the replica set fills its own log from the store. The
-control plane fences the topic, until the request ends:
+From diskless to replicated, each broker of the replica set fills its own log from the object store.
+The control plane fences the topic until the request ends:
 
 | state      | producers                  | consumers    | after a crash                          |
 |------------|----------------------------|--------------|----------------------------------------|
@@ -26,9 +26,9 @@ control plane fences the topic, until the request ends:
 | commit: configs, replicas and their first epoch; the index is dropped                            |
 | replicated | NOT_LEADER, then to a log  | read the log | replicas with all records              |
 
-`migrations.py` has the migrations of this broker, `participant.py` the copy and the fence of
-partitions that it leads, `filler.py` the logs that it fills, `leader.py` and `follower.py` the
-coordination of several brokers.
+`migrations.py` starts the migrations of this broker. `participant.py` copies and fences partitions
+that it leads, `filler.py` fills logs. `leader.py` coordinates the brokers of a migration, and
+`follower.py` is the part of the other brokers.
 
 Source: KIP-405 (segments in an archive), KIP-101 (leader epochs); Inkless has no such migration.
 """

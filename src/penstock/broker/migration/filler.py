@@ -1,7 +1,7 @@
-"""Participant of a migration to replicas: fills the logs that this broker is to hold.
+"""Participant of a migration from diskless to replicated: fills the new logs of this broker.
 
-Logs are filled while the topic is in use. Then the control plane refuses all appends, and the rest
-is filled (`diskless/migration/filling.py`).
+The logs are filled while the topic is in use. Then the control plane rejects all appends, and the
+remaining records are filled (`diskless/migration/filling.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FillingParticipant(Participant["TopicFilling"]):
         topic: Topic,
         targets: Sequence[tuple[int, ...]] = (),
     ) -> None:
-        """Take the topic; `targets` are the requested replicas by partition, at the leader."""
+        """Create the participant; at the coordinator, `targets` are the new replicas."""
         super().__init__(context, part, topic)
         self._targets = targets
         self._logs: list[TopicPartition] = []
@@ -49,7 +49,7 @@ class FillingParticipant(Participant["TopicFilling"]):
         return not is_diskless(topic)
 
     async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request with the targets; return the open one."""
+        """Store a request with the new replicas; return the open request."""
         opened = await self.part.plane.open_migration(request, self._targets)
         await self._context.cluster.refresh()
         return opened
@@ -67,8 +67,8 @@ class FillingParticipant(Participant["TopicFilling"]):
         free = shutil.disk_usage(directory).free
         if needed > free:
             raise MigrationFailed(
-                f"topic {topic.name!r}: its {len(rows)} partitions here take {needed} bytes, and"
-                f" {directory} has {free} left"
+                f"topic {topic.name!r}: its {len(rows)} partitions on this broker need {needed}"
+                f" bytes, but {directory} has {free} bytes free"
             )
         return filling
 
@@ -87,7 +87,7 @@ class FillingParticipant(Participant["TopicFilling"]):
     async def commit(
         self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
     ) -> None:
-        """Give the topic its replicas; raises as `DisklessPlane.replicate_topic`."""
+        """Make the topic replicated; raises as `DisklessPlane.replicate_topic`."""
         if request is None:
             raise BugError(f"topic {topic.name!r} is to get replicas without a request")
         config = self._context.store.config_of(topic.name)
@@ -96,7 +96,7 @@ class FillingParticipant(Participant["TopicFilling"]):
         )
 
     async def ended(self, *, made: bool) -> None:
-        """Delete logs that no image has taken over."""
+        """Delete the filled logs that have not become replicas."""
         self.state = self.goal if made else "copying"
         await self._context.partitions.drop_logs(self._logs)
 

@@ -1,9 +1,9 @@
 """Migration of a topic at a broker that participates in it, but does not coordinate it.
 
-The broker advances in step with the others, see `leader.py`. After it has fenced its producers and
-stored its participant, it keeps the fence until the request is gone: then the topic has migrated,
-or the migration can never take effect. If that takes too long, or the coordinating broker is gone,
-it deletes the request itself.
+The broker advances in step with the others (`leader.py`). After it has fenced its producers and
+stored its result, it keeps the fence until the request is deleted. Then the topic has migrated, or
+the migration can never take effect. If that takes too long, or the coordinating broker has failed,
+this broker deletes the request itself.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from penstock.control.batch_index.migration_values import ParticipantState
 
 SWITCH_POLL_SECONDS: Final = 0.1
-"""Interval at which a broker checks the others' progress with a switch."""
+"""Interval at which a broker checks the progress of the other brokers in a migration."""
 SWITCH_PASS_SECONDS: Final = 1.0
-"""Interval at which a broker that waits for the others copies new records."""
+"""Interval at which a broker copies new records while it waits for other brokers."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class MigrationFollower:
         self._plane = participant.part.plane
 
     async def run(self) -> None:
-        """Copy this broker's part, and fence producers until the outcome is known.
+        """Copy the partitions of this broker, and fence producers until the outcome is known.
 
         Raises:
-            PenstockError: this broker failed and reported it; the topic is unchanged.
+            PenstockError: this broker failed, and has reported that; the topic is unchanged.
         """
         try:
             await self._take_part()
@@ -87,7 +87,7 @@ class MigrationFollower:
         await self._plane.join_migration(self._request, self.participant.share(state, reason))
 
     async def _running(self) -> RunningMigration:
-        """Return the running migration.
+        """Return the running migration; delete its request if the coordinating broker has failed.
 
         Raises:
             StaleMigration: the migration has ended.
@@ -110,7 +110,7 @@ class MigrationFollower:
         return ready >= self.participant.brokers() | {self._request.broker_id}
 
     async def _wait_for_end(self) -> None:
-        """Wait until the request is gone; delete it after a time limit."""
+        """Wait until the request is deleted; delete it after `SWITCH_FENCE_SECONDS`."""
         waited = 0.0
         while waited < SWITCH_FENCE_SECONDS:
             try:
@@ -128,7 +128,7 @@ class MigrationFollower:
         try:
             await retry_until_known(self._name, report, refusals=(StaleMigration,))
         except StaleMigration:
-            logger.info("topic %s: its switch ended before this broker failed", self._name)
+            logger.info("topic %s: its migration had ended before this broker failed", self._name)
 
     async def _finish(self) -> None:
         await retry_until_known(self._name, self._context.cluster.refresh)

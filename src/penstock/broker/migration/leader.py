@@ -1,14 +1,15 @@
-"""Migration of a topic at the broker that received the request.
+"""Migration of a topic at its coordinator: the broker that received the request.
 
-If it leads all partitions of a local topic, it copies, fences and commits. Otherwise the other
-brokers participate, by way of the control plane, and all advance in step:
+If this broker leads all partitions of a local topic, it copies, fences and commits alone. Otherwise
+other brokers participate. They exchange their progress through the control plane, and advance in
+step:
 
     this broker   open ── copying ── ready ──┬── fenced ──────────┬── commit
     the others           copying ── ready ──┘ └── fenced, stored ──┘  └── observe the end
 
-Brokers fence only after all are ready, so that producers wait no longer than the slowest tail
-takes. A broker that fails deletes the request; `control/batch_index/migration_rules.py` explains
-why that is safe.
+Brokers fence their producers only after all brokers are ready. Producers thus wait no longer than
+the slowest broker needs to copy its last records. A broker that fails deletes the request;
+`control/batch_index/migration_rules.py` explains why that is safe.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ if TYPE_CHECKING:
     from penstock.broker.migration.participant import MigrationContext, Participant
 
 SWITCH_COMMITS_MAX: Final = 5
-"""Attempts to commit a switch while others change the topic."""
+"""Maximum number of attempts to commit a migration while other requests change the topic."""
 SWITCH_JOIN_SECONDS: Final = 30.0
-"""Time limit for the others to begin."""
+"""Time limit for the participating brokers to join a migration."""
 
 Changed = Callable[[Topic], Mapping[str, str]]
-"""Function from a topic to its configs after the migration."""
+"""Function that returns the configs of a topic after the migration."""
 
 REFUSALS: Final = (
     InvalidCommit,
@@ -134,7 +135,7 @@ class MigrationLeader:
             if silent and waited >= SWITCH_JOIN_SECONDS:
                 raise MigrationFailed(
                     f"topic {self._name!r}: participating brokers {silent}"
-                    f" did not join its switch within {SWITCH_JOIN_SECONDS} s"
+                    f" did not join its migration within {SWITCH_JOIN_SECONDS:g} s"
                 )
             if waited - passed >= SWITCH_PASS_SECONDS:
                 passed = waited
@@ -146,18 +147,18 @@ class MigrationLeader:
             if waited >= SWITCH_FENCE_SECONDS:
                 raise MigrationFailed(
                     f"topic {self._name!r}: brokers {sorted(others)} did not stop their producers"
-                    f" and copy the last records within {SWITCH_FENCE_SECONDS} s"
+                    f" and copy the last records within {SWITCH_FENCE_SECONDS:g} s"
                 )
             await pause(SWITCH_POLL_SECONDS)
             waited += SWITCH_POLL_SECONDS
 
     async def _participants(self, others: set[int]) -> dict[int, MigrationParticipant | None]:
-        """Return the participants of other brokers, None for missing ones.
+        """Return the stored progress of the other brokers; None for brokers that have not joined.
 
-        Participants of processes that have died are ignored.
+        The progress of earlier incarnations is ignored.
 
         Raises:
-            MigrationFailed: a broker failed or is gone, or the request was deleted.
+            MigrationFailed: a broker failed or is not registered, or the request was deleted.
         """
         if self._request is None:
             return {}
@@ -165,7 +166,7 @@ class MigrationLeader:
         for broker_id in sorted(others):
             if self._context.cluster.image.broker(broker_id) is None:
                 raise MigrationFailed(
-                    f"topic {self._name!r}: participating broker {broker_id} is gone"
+                    f"topic {self._name!r}: participating broker {broker_id} has failed"
                 )
             participant = participants.get(broker_id)
             if participant is not None and participant.state == "failed":
@@ -183,7 +184,7 @@ class MigrationLeader:
                     if is_of_living(self._context, participant)
                 }
         raise MigrationFailed(
-            f"topic {self._name!r}: another broker cancelled the switch; repeat the request"
+            f"topic {self._name!r}: another broker cancelled the migration; repeat the request"
         )
 
     async def _commit(self) -> None:

@@ -1,7 +1,7 @@
-"""Migrations of this broker, as coordinator and as participant.
+"""Migrations that this broker coordinates, or in which it participates.
 
-A request waits for the end of its migration up to a limit; the migration continues without it, and
-the same request joins it.
+A request waits for its migration for at most `SWITCH_WAIT_SECONDS`; the migration then continues
+without it. A repeated request waits for the same migration.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class MigrationRunning(RetriableError):
-    """The migration is still running; the same request joins it."""
+    """The migration is still running; a repeated request waits for it."""
 
     code: ClassVar[str] = "request_timed_out"
 
 
 SWITCH_WAIT_SECONDS: Final = 20.0
-"""Longest wait of a request for a switch, which continues afterwards."""
+"""Maximum time that a request waits for a migration, which continues afterwards."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,24 +45,24 @@ _Running = MigrationLeader | MigrationFollower
 
 
 class SwitchMetrics(Metrics, prefix="penstock_topic_"):
-    running = gauge("switches_running", "Local topics that are becoming diskless on this broker.")
+    running = gauge("switches_running", "Topics that this broker makes diskless or replicated.")
     copied_bytes = counter(
         "switch_copied_bytes_total",
-        "Bytes of local topics copied to the object store to make the topics diskless.",
+        "Bytes copied by this broker to make topics diskless or replicated.",
     )
     outcomes: dict[str, int] = counters(
-        "switches_total", "Finished switches of local topics to diskless, by outcome.", "outcome"
+        "switches_total", "Ended switches to diskless or replicated topics, by outcome.", "outcome"
     )
 
 
 class TopicMigrations:
-    """Migrations by topic id; belongs to the event loop."""
+    """Running migrations of this broker, by topic id; belongs to the event loop."""
 
     def __init__(self, context: MigrationContext) -> None:
         self._context = context
         self._running: dict[UUID, tuple[_Running, asyncio.Task[None]]] = {}
         self._looked = False
-        """Whether migrations of an earlier process of this broker were handled."""
+        """Whether the stored migrations, also of this broker's earlier process, were read."""
         self._copied_bytes = 0
         self._metrics = SwitchMetrics()
         self._metrics.outcomes.update(done=0, failed=0)
@@ -91,14 +91,15 @@ class TopicMigrations:
         return targets
 
     async def migrate(self, topic: Topic, changed: Changed) -> None:
-        """Make a local topic diskless, or a diskless one replicated, and wait for it.
+        """Make a local topic diskless, or a diskless topic replicated, and wait for the end.
 
-        A request for a running migration joins it.
+        If a migration of the topic is running, wait for that migration.
 
         Raises:
-            MigrationRunning: the migration continues.
+            MigrationRunning: the time limit passed; the migration continues.
             MigrationFailed, MigrationRefused, ObjectLeaseLost: the topic is unchanged.
-            PenstockError: likewise; store, log or control plane failed.
+            PenstockError: the object store, a log or the control plane failed; the topic is
+                unchanged.
         """
         service = self._context.diskless
         if service is None:
@@ -125,7 +126,7 @@ class TopicMigrations:
             raise MigrationFailed(f"topic {topic.name!r} did not become {goal}; repeat the request")
 
     async def look(self) -> None:
-        """Join migrations of other brokers, and cancel those whose broker is gone."""
+        """Join migrations that other brokers coordinate; cancel those whose coordinator failed."""
         service = self._context.diskless
         alone = self._looked and len(self._context.cluster.image.brokers) < 2
         if service is None or alone:
@@ -189,7 +190,7 @@ class TopicMigrations:
             logger.error("migration of topic %s to %s failed", name, goal, exc_info=error)
 
     async def stop(self) -> None:
-        """Cancel all migrations, except commits under way."""
+        """Cancel all migrations. A commit that was sent already may still take effect."""
         tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()

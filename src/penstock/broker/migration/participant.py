@@ -1,6 +1,7 @@
-"""Participants of migrations; a local topic's participant copies the partitions that it leads.
+"""Participants of migrations: the part of one broker.
 
-`filler.py` has the participant of the other direction.
+`LocalParticipant` copies the partitions of a local topic that this broker leads, to make the topic
+diskless. `filler.py` contains the participant for the other direction.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ class MigrationFailed(RetriableError):
 
 
 SWITCH_PASSES_MAX: Final = 50
-"""Passes over the logs of a topic that becomes diskless before its producers count as too fast."""
+"""Maximum number of passes over the logs of a topic; after it, the producers count as too fast."""
 SWITCH_TAIL_BYTES: Final = 4 << 20
-"""Largest size of a pass that is the last one before the fence."""
+"""Maximum bytes of the last pass before the fence; after a larger pass, another one follows."""
 SWITCH_FENCE_SECONDS: Final = 10.0
-"""Longest time that producers are fenced for the last copy; afterwards the topic stays local."""
+"""Maximum time that producers are fenced for the last copy; after it, the migration fails."""
 
 
 class MigrationContext(Struct, frozen=True, kw_only=True):
-    """Dependencies of migrations; `posts_ended` waits for open commits of sinks."""
+    """Dependencies of migrations; `posts_ended` waits for running commits of exactly-once sinks."""
 
     node_id: int
     clock: Clock
@@ -61,7 +62,7 @@ class MigrationContext(Struct, frozen=True, kw_only=True):
 
 
 def is_of_living(context: MigrationContext, participant: MigrationParticipant) -> bool:
-    """Whether the participant's process still owns its broker id, as far as is known."""
+    """Whether the incarnation of a participant is still registered, by the newest image."""
     found = context.cluster.image.broker(participant.broker_id)
     return found is not None and found.incarnation == participant.incarnation
 
@@ -78,7 +79,8 @@ WorkT = TypeVar("WorkT", bound=Work)
 class Participant(ABC, Generic[WorkT]):
     """Part of one broker in a migration.
 
-    `state` is copying, ready, fenced, or later; finally the `goal`.
+    `state` is copying, ready, fenced or committing, and finally the `goal` (diskless or
+    replicated); copying again after a failure.
     """
 
     goal: ClassVar[str]
@@ -99,17 +101,17 @@ class Participant(ABC, Generic[WorkT]):
     @property
     def work(self) -> WorkT:
         if self._work is None:
-            raise BugError(f"topic {self.topic.name!r} is not copied yet")
+            raise BugError(f"the copy of topic {self.topic.name!r} has not begun")
         return self._work
 
     @property
     @abstractmethod
     def needs_request(self) -> bool:
-        """Whether other brokers or the topic itself must be notified."""
+        """Whether the migration needs a request in the control plane, which other brokers read."""
 
     @abstractmethod
     def brokers(self) -> set[int]:
-        """Return all participating brokers, once the request is open."""
+        """Return the ids of all participating brokers, once the request is open."""
 
     @abstractmethod
     def is_made(self, topic: Topic) -> bool:
@@ -117,18 +119,18 @@ class Participant(ABC, Generic[WorkT]):
 
     @abstractmethod
     async def open(self, request: MigrationRequest) -> MigrationRequest:
-        """Store a request; return the open one, which may be another broker's."""
+        """Store a request; return the open request, which may be another broker's."""
 
     @abstractmethod
     async def begin(self) -> WorkT:
         """Start the copy of this broker's part."""
 
     async def catch_up(self) -> None:
-        """Copy in passes until one is short.
+        """Copy in passes until one has at most `SWITCH_TAIL_BYTES`.
 
         Raises:
-            MigrationFailed: producers are faster, or the disk is full.
-            PenstockError: log, store or control plane failed.
+            MigrationFailed: the producers are faster than the copy, or the disk is full.
+            PenstockError: a log, the object store or the control plane failed.
         """
         self._work = await self.begin()
         while self.passes < SWITCH_PASSES_MAX:
@@ -146,16 +148,17 @@ class Participant(ABC, Generic[WorkT]):
 
     @abstractmethod
     async def stop_producers(self, request: MigrationRequest | None) -> None:
-        """Stop appends and copy the rest.
+        """Stop appends, and copy the remaining records.
 
         Raises:
             MigrationFailed: the time limit passed.
-            PenstockError: store, log or control plane failed, or the leader changed.
+            PenstockError: a log, the object store or the control plane failed, or the leader
+                changed.
         """
 
     @asynccontextmanager
     async def fenced(self) -> AsyncIterator[None]:
-        """Enter the fenced state, within a time limit."""
+        """Set the fenced state, and limit the time of the block to `SWITCH_FENCE_SECONDS`."""
         self.state = "fenced"
         try:
             async with asyncio.timeout(SWITCH_FENCE_SECONDS):
@@ -163,22 +166,22 @@ class Participant(ABC, Generic[WorkT]):
         except TimeoutError:
             raise MigrationFailed(
                 f"topic {self.topic.name!r}: its last records were not copied within"
-                f" {SWITCH_FENCE_SECONDS} s"
+                f" {SWITCH_FENCE_SECONDS:g} s"
             ) from None
 
     @abstractmethod
     def share(self, state: ParticipantState, reason: str = "") -> MigrationParticipant:
-        """Return the progress of this broker, with its result once it is fenced."""
+        """Return the progress of this broker; in the fenced state, with its result."""
 
     @abstractmethod
     async def commit(
         self, topic: Topic, configs: Mapping[str, str], request: MigrationRequest | None
     ) -> None:
-        """Commit the parts of all brokers."""
+        """Commit the migration with the results of all brokers."""
 
     @abstractmethod
     async def ended(self, *, made: bool) -> None:
-        """Handle the end: the topic has migrated (`made`), or never will."""
+        """Clean up after the migration; `made` is true if the topic has migrated."""
 
 
 class LocalParticipant(Participant["TopicCopy"]):

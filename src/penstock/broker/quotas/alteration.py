@@ -1,4 +1,4 @@
-"""AlterClientQuotas: applies an entry to an entity's quotas as a whole, or not at all.
+"""Handler of AlterClientQuotas: applies all changes to the quotas of an entity, or none.
 
 Source: Kafka's `ClientQuotaControlManager`; KIP-546.
 """
@@ -24,7 +24,7 @@ class Change(Struct, frozen=True, kw_only=True):
 def altered(
     entity: Entity, current: Mapping[str, str], changes: Sequence[Change]
 ) -> dict[str, str]:
-    """Return an entity's quotas after changes; raises BadRequest with all invalid changes."""
+    """Return the quotas of an entity after changes; raises BadRequest, naming all invalid ones."""
     problems = [problem_of(entity, change.key, change.value) for change in changes]
     wrong = [problem for problem in problems if problem is not None]
     if wrong:

@@ -1,7 +1,7 @@
 """Quota entities: a user, a client id, both, or an address; by name or default.
 
-An entity is a mapping from type to name, where None is the type's default. The control plane stores
-it as JSON, types in order:
+An entity is a mapping from entity type to name; None is the default entity of the type. The control
+plane stores it as JSON, sorted by type:
 
     {"client-id": "etl", "user": null}
 
@@ -26,7 +26,7 @@ Entity = Mapping[str, str | None]
 
 
 def entity_of(parts: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
-    """Return the entity of pairs of type and name; raises BadRequest."""
+    """Return the entity made of pairs of type and name; raises BadRequest if it is invalid."""
     found: dict[str, str | None] = {}
     for kind, name in parts:
         if kind not in TYPES:
@@ -37,7 +37,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> dict[str, str | None]:
             raise BadRequest(f"the {kind} of a quota entity must not be empty; null is the default")
         found[kind] = name
     if not found:
-        raise BadRequest("the quota entity has no type")
+        raise BadRequest(f"the quota entity is empty; it must have {' or '.join(TYPES)}")
     if IP in found:
         if len(found) > 1:
             raise BadRequest("a quota entity with ip must not have user or client-id")
@@ -60,7 +60,7 @@ def text_of(entity: Entity) -> str:
 
 
 def of_text(text: str) -> dict[str, str | None]:
-    """Parse a text of `text_of`."""
+    """Return the entity of a text from `text_of`."""
     found: dict[str, str | None] = json.loads(text)
     return found
 

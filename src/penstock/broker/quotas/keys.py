@@ -19,7 +19,7 @@ CONNECTION: Final = "connection_creation_rate"
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """Kind of quota. `maximum` is the largest whole number; without one, fractions are valid."""
+    """Kind of quota. With a `maximum`, values are whole numbers; without, fractions are valid."""
 
     doc: str
     maximum: int | None = None
@@ -27,9 +27,9 @@ class Key(Struct, frozen=True, kw_only=True):
 
 CLIENT_KEYS: Final[Mapping[str, Key]] = {
     PRODUCER: Key(doc="bytes a second of Produce requests", maximum=LONG_MAX),
-    CONSUMER: Key(doc="bytes a second of Fetch answers", maximum=LONG_MAX),
+    CONSUMER: Key(doc="bytes a second of Fetch responses", maximum=LONG_MAX),
     REQUEST: Key(doc="percent of the time of the broker's event loop"),
-    MUTATION: Key(doc="partitions a second that are created or deleted"),
+    MUTATION: Key(doc="created or deleted partitions a second"),
 }
 IP_KEYS: Final[Mapping[str, Key]] = {
     CONNECTION: Key(doc="connections a second from the address", maximum=INT_MAX)

@@ -1,7 +1,8 @@
-"""DescribeClientQuotas: entities that a filter matches.
+"""Handler of DescribeClientQuotas: returns the entities that a filter matches.
 
-A component matches an entity type by name, by default, or any value. An entity must match all
-components; with a strict filter it must have no other types.
+Each component of a filter is a condition on one entity type: it must have a given name, be the
+default, or have any value. An entity must match all components. With a strict filter, it must have
+no other entity types.
 
 Source: KIP-546; Kafka's `ClientQuotaCache`.
 """
@@ -28,7 +29,7 @@ class UnknownEntityType(InvalidError):
 
 
 class Component(Struct, frozen=True, kw_only=True):
-    """Condition on one entity type; `name` is that of an exact match."""
+    """Condition on one entity type; `name` is set for an exact match only."""
 
     kind: str
     match: int
@@ -43,7 +44,7 @@ class Component(Struct, frozen=True, kw_only=True):
 
 
 def checked(components: Iterable[Component]) -> list[Component]:
-    """Return the components of a filter; raises BadRequest, UnknownEntityType."""
+    """Return the components of a filter if valid; raises BadRequest, UnknownEntityType."""
     found: dict[str, Component] = {}
     for component in components:
         if not component.kind:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from penstock.broker.quotas.table import QuotaTable, Scope
 
 SERIES_MAX: Final = 100
-"""Entities in metrics, those nearest to their quotas."""
+"""Maximum number of entities in metrics; those with the highest use of their quotas are kept."""
 
 
 class Throttles(Metrics, prefix="penstock_quota_"):
@@ -36,8 +36,8 @@ class Throttles(Metrics, prefix="penstock_quota_"):
     )
     used: dict[tuple[str, str, str], float] = gauges(
         "used_ratio",
-        "Recent use as a fraction of the quota, of the clients nearest to or above it; a label is"
-        " empty if the quota is shared by all.",
+        "Recent use divided by the quota, for the clients with the highest values; a label is empty"
+        " if all users or all client ids share the quota.",
         "quota",
         "user",
         "client_id",
@@ -49,7 +49,7 @@ class Throttles(Metrics, prefix="penstock_quota_"):
 
 
 def quota_samples(throttles: Throttles, table: QuotaTable, now_ms: float) -> Iterator[Sample]:
-    """Yield the effects of quotas, and the clients nearest to theirs."""
+    """Yield the metrics of throttling, and of the clients with the highest use of their quotas."""
     used = list(table.used(now_ms))
     throttles.meters = Counter(quota for quota, _, _ in used)
     throttles.used = {

@@ -1,13 +1,14 @@
-"""Rates over windows, and a token bucket, computed as in Kafka.
+"""Windowed rate and token bucket, computed as in Kafka.
 
-A rate is over the last `samples` windows of `window_ms`, including the present one; with fewer, all
-but one count as elapsed. The throttle time is the time until the rate is back at the quota without
-further use:
+A rate is the use per second in the last `samples` windows of `window_ms` each, including the
+current window. Its time is at least that of `samples` - 1 windows, even if fewer have passed. The
+throttle time is the time until the rate is down to the quota if there is no further use:
 
-    (rate - quota) / quota * the time that the rate is over
+    (rate - quota) / quota * time of the rate
 
-A bucket holds the tokens of all windows; it may be overdrawn once, and then fills at the quota.
-Times are arguments; `now_ms` never goes backwards.
+A token bucket holds at most the tokens of all windows, and is refilled at the quota. A request may
+overdraw it; later requests are throttled until it is not overdrawn any more. Times are arguments;
+`now_ms` never goes backwards.
 
 Source: Kafka's `SampledStat`, `Rate`, `TokenBucket`, `QuotaUtils`; KIP-13, KIP-599.
 """
@@ -27,12 +28,12 @@ class Windows(Struct, frozen=True, kw_only=True):
 
     @property
     def burst_seconds(self) -> float:
-        """Seconds' worth of a quota that may be used at once: all windows but the present."""
+        """Time in seconds whose quota may be used at once: all windows except the current one."""
         return max(self.samples - 1, 1) * self.window_ms / 1000
 
 
 class WindowedRate:
-    """Rate, and its throttle time under a quota per second."""
+    """Rate of use over windows, with its throttle time under a quota per second."""
 
     __slots__ = ("_windows", "_within", "quota")
 
@@ -63,13 +64,13 @@ class WindowedRate:
         return sum([window[2] for window in self._windows]) * 1000 / self._over_ms(now_ms)
 
     def wait_ms(self, now_ms: float) -> float:
-        """Return the time until the rate is back at the quota; 0 below it."""
+        """Return the time in ms until the rate is down to the quota; 0 if it is not above."""
         rate, quota = self.rate(now_ms), self.quota
         return 0.0 if rate <= quota else (rate - quota) / quota * self._over_ms(now_ms)
 
     @property
     def used_ms(self) -> float:
-        """Time of the last record."""
+        """Time of the last use, in ms."""
         return self._windows[-1][1] if self._windows else 0.0
 
     def _over_ms(self, now_ms: float) -> float:
@@ -87,7 +88,7 @@ class WindowedRate:
 
 
 class TokenBucket:
-    """Tokens that arrive at the quota, up to those of all windows; initially full."""
+    """Token bucket: refilled at the quota, up to the tokens of all windows; full at first."""
 
     __slots__ = ("_burst_seconds", "_filled_ms", "_tokens", "quota")
 
@@ -98,23 +99,23 @@ class TokenBucket:
         self._filled_ms: float | None = None
 
     def record(self, amount: float, now_ms: float) -> None:
-        """Take tokens, overdrawing if necessary."""
+        """Take tokens; the bucket may become overdrawn."""
         self._fill(now_ms)
         self._tokens -= amount
 
     def rate(self, now_ms: float) -> float:
-        """Return the tokens taken from the burst, per second of its time."""
+        """Return the missing tokens, divided by the seconds in which the bucket is filled."""
         self._fill(now_ms)
         return self.quota - self._tokens / self._burst_seconds
 
     def wait_ms(self, now_ms: float) -> float:
-        """Return the time until the bucket is not overdrawn; 0 if it is not."""
+        """Return the time in ms until the bucket is not overdrawn any more; 0 if it is not now."""
         self._fill(now_ms)
         return max(0.0, -self._tokens / self.quota * 1000)
 
     @property
     def used_ms(self) -> float:
-        """Time of the last use."""
+        """Time of the last use or refill, in ms."""
         return self._filled_ms or 0.0
 
     def _fill(self, now_ms: float) -> None:

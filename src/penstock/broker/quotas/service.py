@@ -1,15 +1,14 @@
 """Quotas on the request path.
 
-`active` is False while no quota applies to requests; then nothing is measured. A response above the
-quota has a throttle time, and reading from the connection pauses for as long. Producers are
-measured at their requests, since one may send many before a response. Fetches are checked before
-they read: a client above its quota gets an empty response.
+`active` is False while no quota applies to requests; then nothing is measured. If a client exceeds
+its quota, its response contains a throttle time, and the broker does not read from the connection
+for this time. Produce requests are measured when they arrive, because a client may send many before
+a response. Fetch requests are checked before they read: a client above its quota gets an empty
+response.
 
-Request time is that of the event loop's turns from a request's frame on; 100 percent is one loop.
-Work for all requests together, such as log syncs, is not charged. Requests between brokers are
-exempt.
-
-Belongs to the event-loop thread.
+Request time is the event-loop time that a request uses after its frame was read; 100 percent is one
+event loop. Work for all requests together, such as log syncs, is not charged. Requests between
+brokers are exempt.
 
 Belongs to the event-loop thread.
 """
@@ -40,19 +39,19 @@ if TYPE_CHECKING:
 MUTE_SECONDS_MAX: Final = 600.0
 """Longest time for which quotas pause reading from a connection."""
 ACCEPT_SECONDS_MAX: Final = 30.0
-"""Longest time for which a new connection is not read; clients time out after that."""
+"""Longest time for which a new connection is not read; clients would time out after it."""
 
 T = TypeVar("T")
 
 
 class ThrottlingQuotaExceeded(RetriableError):
-    """A partition mutation exceeds the quota; the response has the throttle time."""
+    """A partition mutation exceeds the quota; the response contains the throttle time."""
 
     code: ClassVar[str] = "throttling_quota_exceeded"
 
 
 def between_brokers(context: RequestContext) -> bool:
-    """Return whether only other brokers send such a request."""
+    """Return whether only brokers may send the request."""
     return any(
         check.scope == "whole" and check.operation == "cluster_action"
         for check in context.api.checks
@@ -61,7 +60,10 @@ def between_brokers(context: RequestContext) -> bool:
 
 
 class MutationQuota:
-    """Quota of a partition mutation; a `strict` one rejects, others throttle afterwards."""
+    """Quota of the partition mutations of one request.
+
+    A `strict` quota rejects mutations above it; other quotas throttle after the request.
+    """
 
     __slots__ = ("_bucket", "_now_ms", "_strict", "refused")
 
@@ -72,7 +74,7 @@ class MutationQuota:
         self.refused = 0
 
     def take(self, partitions: int) -> None:
-        """Take tokens for partitions; raises ThrottlingQuotaExceeded."""
+        """Take tokens for the given number of partitions; may raise ThrottlingQuotaExceeded."""
         bucket, now_ms = self._bucket, self._now_ms()
         if bucket is None:
             return
@@ -87,7 +89,7 @@ class MutationQuota:
 
     @property
     def throttle_ms(self) -> int:
-        """Throttle time of the response."""
+        """Throttle time of the response, in ms."""
         if self._bucket is None or (self._strict and not self.refused):
             return 0
         return round(self._bucket.wait_ms(self._now_ms()))
@@ -145,7 +147,7 @@ class Quotas:
         return throttle_ms
 
     def before_fetch(self, context: RequestContext) -> int:
-        """Return the throttle time, in ms, of a client that must not read now; else 0."""
+        """Return the throttle time in ms before a Fetch; above 0, the client must not read now."""
         bounds, now_ms = self._bounds(context), self._now_ms()
         wait_ms = 0.0 if bounds.fetch is None else bounds.fetch.wait_ms(now_ms)
         return self._throttle(context, CONSUMER, wait_ms, bounds, now_ms)
@@ -160,22 +162,25 @@ class Quotas:
         return self._throttle(context, CONSUMER, wait_ms, bounds, now_ms)
 
     def fetch_bytes_max(self, context: RequestContext) -> int | None:
-        """Return the most bytes that quotas allow for one Fetch; None without a quota."""
+        """Return the maximum bytes that quotas allow for one Fetch; None without a quota."""
         meter = self._bounds(context).fetch
         return None if meter is None else int(meter.quota * self._rates.burst_seconds)
 
     def requested(self, context: RequestContext, throttle_ms: int) -> int:
-        """Throttle any other request; `throttle_ms` is its handler's throttle time."""
+        """Throttle a request other than Produce and Fetch; return its throttle time in ms.
+
+        `throttle_ms` is the throttle time that its handler computed.
+        """
         bounds, now_ms = self._bounds(context), self._now_ms()
         return self._throttle(context, MUTATION, throttle_ms, bounds, now_ms)
 
     def mutations(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
-        """Return a request's quota; strict from version `strict_from` on."""
+        """Return the mutation quota of a request; strict from request version `strict_from` on."""
         bucket = self._bounds(context).mutation if self.active else None
         return MutationQuota(bucket, self._now_ms, strict=context.version >= strict_from)
 
     def mutated(self, quota: MutationQuota) -> int:
-        """Return the throttle time, in ms, for a handler's response."""
+        """Count the rejected mutations of a request; return its throttle time in ms."""
         self.throttles.refused += quota.refused
         return quota.throttle_ms
 
@@ -190,7 +195,7 @@ class Quotas:
     def _throttle(
         self, context: RequestContext, quota: str, wait_ms: float, bounds: Bounds, now_ms: float
     ) -> int:
-        """Throttle the connection by the longer of this and the request time's throttle time."""
+        """Throttle a connection for `wait_ms`, or longer if its request-time quota demands it."""
         throttle_ms, quota = self._longer(quota, wait_ms, bounds, now_ms)
         if throttle_ms:
             self.throttles.throttled(quota, throttle_ms)
@@ -219,7 +224,7 @@ class Quotas:
     # Connections, while `counts_connections`
 
     def accepted(self, connection: Connection) -> None:
-        """Measure a new connection; it is not read while its address exceeds its quota."""
+        """Measure a new connection; pause reading from it if its address is above the quota."""
         meter = self._table.accepts(connection.client_host)
         if meter is None:
             return

@@ -1,12 +1,13 @@
 """Quotas of clients, and the meters of their use.
 
-The first matching quota of a kind applies:
+For each kind of quota, the first in this order that matches the client applies:
 
     user and client id · user, default client id · user · default user and client id ·
     default user, default client id · default user · client id · default client id
 
-All clients under a user's quota share that user's meter, as do those of a client id; under a quota
-of both each pair has its own. The longest unused meters are discarded first.
+Clients with a quota of their user share one meter per user. Clients with a quota of their client id
+share one meter per client id. With a quota of both, each pair of user and client id has a meter. If
+there are too many meters, the least recently used are discarded.
 
 Source: Kafka's `ClientQuotaManager`; KIP-55, KIP-546.
 """
@@ -24,10 +25,10 @@ from penstock.broker.quotas.rates import TokenBucket, WindowedRate, Windows
 from penstock.control.values import QUOTA, EntityConfigs
 
 METERS_MAX: Final = 10_000
-"""Measured users, client ids or addresses of each kind of quota; above, the longest unused are
+"""Maximum number of meters of each kind of quota; above it, the least recently used are
 discarded."""
 CLIENTS_MAX: Final = 10_000
-"""Pairs of user and client id whose quotas are cached."""
+"""Maximum number of pairs of user and client id whose meters are cached."""
 
 ALL: Final = "\0"
 """Placeholder for a dimension that a quota does not name: all users, or all client ids."""
@@ -61,7 +62,7 @@ UNBOUNDED: Final = Bounds(None, None, None, None)
 
 
 def levels(user: str, client_id: str) -> Iterator[tuple[Scope, Scope]]:
-    """Yield scopes of a client's possible quotas and their meters, most specific first."""
+    """Yield the scopes of a client's possible quotas and of their meters, most specific first."""
     both, one_user, one_client = (user, client_id), (user, ALL), (ALL, client_id)
     yield both, both
     yield (user, None), both
@@ -83,7 +84,7 @@ class Meters(Generic[Meter]):
         self.known: dict[Scope, Meter] = {}
 
     def replace(self, quotas: dict[Scope, float]) -> None:
-        """Replace the quotas; meters stay while there are any."""
+        """Replace the quotas; if there are none, also discard the meters."""
         self.quotas = quotas
         if not quotas:
             self.known.clear()
@@ -96,7 +97,7 @@ class Meters(Generic[Meter]):
         return None
 
     def under(self, quota: float, shared: Scope) -> Meter:
-        """Return the meter of a scope, with this quota."""
+        """Return the meter of a scope, after setting its quota; create it if needed."""
         meter = self.known.get(shared)
         if meter is None:
             if len(self.known) >= METERS_MAX:
@@ -112,7 +113,7 @@ class Meters(Generic[Meter]):
 
 
 class QuotaTable:
-    """Quotas of an image, and meters created on demand."""
+    """Quotas of the metadata image, and meters, which are created on demand."""
 
     def __init__(self, *, rates: Windows, mutations: Windows) -> None:
         self._rates: dict[str, Meters[WindowedRate]] = {
@@ -175,7 +176,7 @@ class QuotaTable:
         return None if quota is None else meters.under(quota, (ALL, address))
 
     def used(self, now_ms: float) -> Iterator[tuple[str, Scope, float]]:
-        """Yield each meter's kind, scope, and rate over quota."""
+        """Yield the quota kind, the scope, and the rate divided by the quota, of each meter."""
         for key, meters in self._rates.items():
             for shared, meter in meters.known.items():
                 yield key, shared, meter.rate(now_ms) / meter.quota

@@ -1,4 +1,4 @@
-"""Event-loop time of a coroutine: its own turns, without its waiting."""
+"""Measurement of the event-loop time of a coroutine: its own turns, without its waiting time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SASL state of one connection: which requests it may send.
+"""SASL state of one connection, which determines the requests that it may send.
 
     BEGIN     before a handshake: ApiVersions, SaslHandshake
     EXCHANGE  a mechanism was agreed on: SaslAuthenticate
@@ -41,7 +41,7 @@ AGAIN_SECONDS: Final = 1.0
 
 
 class NotAuthenticated(MalformedRequest):
-    """The connection may not send this request now."""
+    """Request that the connection may not send in its current state."""
 
 
 class UnsupportedMechanism(InvalidError):
@@ -49,7 +49,7 @@ class UnsupportedMechanism(InvalidError):
 
 
 class IllegalState(InvalidError):
-    """A message of authentication is not expected now."""
+    """SASL request that is not expected in the current state of the connection."""
 
     code: ClassVar[str] = "illegal_sasl_state"
 
@@ -62,7 +62,7 @@ class Step(Enum):
 
 
 class Authentication:
-    """State of one connection; `now` is monotonic seconds."""
+    """SASL state of one connection. All parameters `now` are monotonic seconds."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Authentication:
         *,
         brokers_only: bool = False,
     ) -> None:
-        """`brokers_only`: only other brokers may authenticate here."""
+        """`begin` starts an exchange. With `brokers_only`, only other brokers may authenticate."""
         self.mechanisms = mechanisms
         self._brokers_only = brokers_only
         self.mechanism = ""
@@ -102,12 +102,15 @@ class Authentication:
             raise NotAuthenticated(f"a request with API key {key} before authentication")
 
     def handshake(self, mechanism: str, now: float) -> None:
-        """Handle the client's mechanism; raises UnsupportedMechanism, IllegalState."""
+        """Begin an exchange by a mechanism; raises UnsupportedMechanism, IllegalState."""
         again = self._step is Step.DONE
         if self._step not in (Step.BEGIN, Step.DONE) or (
             again and now - self._since < AGAIN_SECONDS
         ):
-            raise IllegalState("SaslHandshake is not expected now")
+            raise IllegalState(
+                "SaslHandshake is not allowed during an authentication, or within"
+                f" {AGAIN_SECONDS:g} s after one"
+            )
         if again and mechanism != self.mechanism:
             self._step = Step.FAILED
             raise UnsupportedMechanism(f"{self.principal} must reauthenticate by {self.mechanism}")
@@ -129,10 +132,13 @@ class Authentication:
     def accept(
         self, accepted: Accepted, now: float, now_ms: int, longest_ms: int
     ) -> tuple[int, Principal]:
-        """Return the session's length in ms, 0 for unlimited, and the principal.
+        """Complete an authentication; return the session's length in ms and the principal.
+
+        A length of 0 means unlimited.
 
         Raises:
-            AuthenticationFailed: the principal has changed, or had to be a broker.
+            AuthenticationFailed: the principal differs from that of the last authentication, or is
+                no broker although only brokers may authenticate.
         """
         principal = accepted.principal
         if self.mechanism in HASHES and principal.name == USER:  # only brokers have this user

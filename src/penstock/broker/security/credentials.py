@@ -1,4 +1,4 @@
-"""Credentials of a listener's users, from the brokers, a file or the cluster, in this order."""
+"""Credentials of a listener's users: of brokers, from a file, and from the control plane."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.security.credentials import Shape
 from penstock.security.peers import USER, PeerSecret
 
 Lookup = Callable[[], Credentials]
-"""Source of current credentials."""
+"""Function that returns the current credentials of one source."""
 
 
 class UserCredentials:
-    """Credentials of a file and of the cluster; implements `Credentials`."""
+    """Credentials of several sources; the first that knows a user decides."""
 
     def __init__(self, lookups: Sequence[Lookup]) -> None:
         self._lookups = lookups
@@ -34,7 +34,7 @@ class UserCredentials:
 
 
 class PeerCredentials:
-    """Credentials of `users` and of brokers, whose name is reserved; implements `Credentials`."""
+    """Credentials of `users`, and of brokers, which have the reserved user name `USER`."""
 
     def __init__(self, secret: PeerSecret, users: Credentials) -> None:
         self._secret = secret

@@ -35,7 +35,11 @@ async def bind_all(
     backlog: int,
     bound: dict[str, Address],
 ) -> list[Server]:
-    """Bind listeners without accepting; add addresses to `bound`; raises OSError."""
+    """Bind the listeners without accepting connections yet; raises OSError.
+
+    `connection` constructs the protocol of a connection by its listener's name. The bound addresses
+    are added to `bound`.
+    """
     loop = asyncio.get_running_loop()
     servers: list[Server] = []
     try:

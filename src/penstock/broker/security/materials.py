@@ -1,4 +1,4 @@
-"""TLS files, users, token keys and SASL exchanges of one listener."""
+"""TLS files, users and token keys of one listener, and its SASL exchanges."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USERS_BYTES_MAX: Final = 32 << 20
 
 
 class ListenerMaterials(ListenerFiles):
-    """Materials of one listener. The constructor reads files."""
+    """Files and credentials with which one listener authenticates its clients."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ListenerMaterials(ListenerFiles):
         cluster_users: Lookup,
         clock: Clock,
     ) -> None:
-        """Raise InvalidError if a file is invalid."""
+        """Read the files; raises InvalidError if one is invalid."""
         self.listener = listener
         self.settings = settings
         self._secret = secret
@@ -69,7 +69,7 @@ class ListenerMaterials(ListenerFiles):
         )
 
     def begin(self, mechanism: str, nonce: str) -> ServerExchange:
-        """Begin an exchange by one of the listener's mechanisms, or of brokers."""
+        """Begin a SASL exchange by a mechanism that clients of the listener, or brokers, use."""
         if mechanism in HASHES:
             from penstock.security.sasl.scram import ScramServer
 

@@ -1,8 +1,8 @@
 """Authentication service of the broker's connections.
 
-Slow steps run on two threads, one for passwords (PLAIN) and one for files and token keys, so that
-they block neither each other nor the event loop. The connections that have not authenticated bound
-their queues.
+Slow steps run on two threads, one for passwords (PLAIN) and one for files and token keys. They
+block neither each other nor the event loop. The limit of connections that have not authenticated
+also limits the queues of these threads.
 
 A failed authentication is answered `connection.failed.authentication.delay.ms` after the client's
 message, so that all failures take the same time. Then the connection is closed.
@@ -68,7 +68,7 @@ class SecurityMetrics(Metrics, prefix="penstock_"):
 
 
 class SecurityService:
-    """Authentication of all connections; belongs to the event loop."""
+    """Authentication of all connections of a broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class SecurityService:
         self.limits = self.listener_group.limits
         self.listeners = self.listener_group.listeners
         self.cluster_users = cluster_users
-        """Users in the control plane."""
+        """Credentials of the users in the control plane."""
         self.secret: PeerSecret | None = None
         """Secret of the cluster's brokers, once the control plane has returned it."""
         self.between_brokers = ""
@@ -148,7 +148,7 @@ class SecurityService:
     # Other brokers
 
     def as_client(self) -> ClientSecurity:
-        """Return the security of this broker's connections to brokers: TLS if they have it."""
+        """Return the security settings for this broker's connections to other brokers."""
         secret = self.secret
         if secret is None:
             return NO_SECURITY
@@ -165,7 +165,7 @@ class SecurityService:
     # Connections (`unauthenticated.Authenticator`)
 
     def owner_of(self, listener: str) -> ConnectionOwner:
-        """Return the first owner of a listener's connections."""
+        """Return the owner of a listener's new connections: the server if it is not secured."""
         unauthenticated = self._unauthenticated.get(listener)
         return (
             self._owner
@@ -210,7 +210,7 @@ class SecurityService:
             self.limits.left(connection.client_host)
 
     def end_overdue(self, now: float) -> None:
-        """Close connections that exceed authentication.timeout.ms."""
+        """Close connections that have not authenticated in `authentication.timeout.ms`."""
         overdue = [waiting for waiting, until in self._waiting.items() if until < now]
         for connection in overdue:
             if connection.closing:  # its peer does not read the response
@@ -255,7 +255,7 @@ class SecurityService:
         return {"error_code": 0, "mechanisms": authentication.mechanisms}
 
     def _authentication_of_brokers(self, connection: Connection, mechanism: str) -> Authentication:
-        """Begin an authentication on a listener without SASL, where only brokers authenticate."""
+        """Begin the authentication of another broker on a listener without SASL."""
         made = self.listeners.get(connection.listener)
         if made is None or self._sessions is None or mechanism not in HASHES:
             raise IllegalState(f"listener {connection.listener} has no SASL")
@@ -326,7 +326,7 @@ class SecurityService:
         user: str,
         reason: str,
     ) -> None:
-        """Reject further requests, and close the connection after the response."""
+        """Record a failed authentication, and close the connection after the response."""
         authentication.fail()
         self.limits.failed(connection.client_host, self._owner.now())
         known = mechanism if mechanism in authentication.mechanisms else ""

@@ -29,16 +29,18 @@ class SecuritySettings(ListenerSettings):
     """Settings of the encryption and authentication of clients and brokers."""
 
     inter_broker_listener_name: str = setting(
-        "", "Listener for connections between brokers; empty: the first one whose protocol is"
+        "", "Listener for connections between brokers. Empty: the first listener with the protocol"
         " security.inter.broker.protocol.",
     )  # fmt: skip
     security_inter_broker_protocol: str = setting(
-        "", "Protocol between brokers if inter.broker.listener.name is empty; empty: that of the"
-        " first listener. Replication links use TLS if this protocol does.",
+        "", "Protocol of connections between brokers if inter.broker.listener.name is empty. If"
+        " this setting is empty too, it is the protocol of the first listener. Replication uses TLS"
+        " if this protocol does.",
         choices=("", "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     )  # fmt: skip
     sasl_mechanism_inter_broker_protocol: str = setting(
-        SCRAM_SHA_512, "SASL mechanism between brokers, with a secret from the control plane.",
+        SCRAM_SHA_512, "SASL mechanism of connections between brokers. Their common secret is in"
+        " the control plane.",
         choices=tuple(HASHES),
     )  # fmt: skip
     ssl_keystore_type: str = setting(
@@ -48,23 +50,25 @@ class SecuritySettings(ListenerSettings):
         "PEM", "Format of the truststore.", choices=("PEM",), no_effect=ONE_FORMAT
     )
     ssl_endpoint_identification_algorithm: str = setting(
-        "https", "Check that another broker's certificate is for its host; empty: any host.",
+        "https", "https: check that the certificate of another broker is for its host. Empty: do"
+        " not check the host.",
         choices=("https", ""),
     )  # fmt: skip
     sasl_enabled_mechanisms: tuple[str, ...] = setting(
-        tuple(HASHES), "Mechanisms of listeners with SASL.", choices=MECHANISMS
+        tuple(HASHES), "SASL mechanisms that clients may use.", choices=MECHANISMS
     )
     sasl_users_file: str = setting(
-        "", "File of users for SCRAM and PLAIN besides the cluster's, one per line as"
-        " NAME:SCRAM-SHA-512$ITERATIONS:SALT$…. Changes take effect within seconds.",
+        "", "File of users for SCRAM and PLAIN, in addition to the users in the control plane. Each"
+        " line has the form NAME:SCRAM-SHA-512$ITERATIONS:SALT$…. Changes take effect within"
+        " seconds.",
     )  # fmt: skip
     connections_max_reauth_ms: int = setting(
-        0, "Time after which a client must reauthenticate (KIP-368); 0: only when its token"
+        0, "Time after which a client must reauthenticate (KIP-368). 0: only when its token"
         " expires.", 0, LONG_MAX,
     )  # fmt: skip
     connection_failed_authentication_delay_ms: int = setting(
-        100, "Delay of the response to a failed authentication, from the client's message on, so"
-        " that all failures take the same time.", 0, 10_000,
+        100, "Time from a client's message to the response that its authentication has failed. All"
+        " failures take this time, so that it does not reveal their causes.", 0, 10_000,
     )  # fmt: skip
     authentication_timeout_ms: int = setting(
         10_000, "Time limit for a connection to authenticate.", 100, INT_MAX
@@ -78,11 +82,11 @@ class SecuritySettings(ListenerSettings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Settings of all listeners, with the overrides of single listeners."""
+    """Security settings of all listeners, and overrides for single listeners."""
 
     settings: SecuritySettings = field(default_factory=SecuritySettings)
     overrides: Mapping[str, Mapping[str, object]] = field(default_factory=dict, repr=False)
-    """Values by listener name, as in `listeners`, and setting name."""
+    """Values that override `settings`, by listener name (as in `listeners`) and setting name."""
 
     def of(self, listener: str, protocol: str) -> SecuritySettings:
         """Return the settings of one listener; raises InvalidSetting."""
@@ -94,7 +98,10 @@ class Security:
 
 
 def split_override(name: str) -> tuple[str, str] | None:
-    """Split `listener.name.<listener>.<setting>` at the longest setting; None for other names."""
+    """Return the listener and the setting in `listener.name.<listener>.<setting>`.
+
+    None for other names. If a listener's name contains dots, the longest setting name applies.
+    """
     if not name.startswith(OVERRIDE):
         return None
     words = name.removeprefix(OVERRIDE).split(".")
@@ -107,7 +114,7 @@ def split_override(name: str) -> tuple[str, str] | None:
 
 
 def check_override(name: str, value: object) -> None:
-    """Raise InvalidSetting unless a listener's setting may have this value."""
+    """Raise InvalidSetting unless `name` is a setting of a listener and may have this value."""
     split = split_override(name)
     if split is None:
         raise InvalidSetting(name, value, "no listener setting has this name")

@@ -1,9 +1,10 @@
-"""Owners of connections that have not authenticated, or whose session ends.
+"""Owners of connections that have not authenticated, or whose session expires.
 
-`Unauthenticated` owns a connection of a listener with authentication: it accepts small frames, one
-at a time, of authentication requests only. An authenticated connection passes to the server without
-further cost. `Sessions` checks each request of connections whose session ends, and of those that
-reauthenticate.
+A connection passes its requests to its owner. `Unauthenticated` owns new connections of a listener
+with authentication. It accepts only requests for authentication, one at a time, in small frames.
+The server owns a connection after it has authenticated, so that requests are not checked any more.
+`Sessions` owns authenticated connections whose session expires, and those that reauthenticate. It
+checks each of their requests.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
     from penstock.broker.connection import Connection, ConnectionOwner
 
 FRAME_BYTES_MAX: Final = 64 << 10
-"""Largest request before authentication."""
+"""Largest request frame before authentication."""
 
 
 class Authenticator(Protocol):
-    """Port that decides about connections (`SecurityService`)."""
+    """Interface of `SecurityService` for the owners of connections."""
 
     def arrived(self, connection: Connection) -> bool: ...
     def gone(self, connection: Connection) -> None: ...
 
 
 class _Shared:
-    """Owner that delegates everything but requests to the server."""
+    """Owner that checks requests, and delegates everything else to the server."""
 
     def __init__(self, owner: ConnectionOwner, authenticator: Authenticator) -> None:
         self._owner = owner
@@ -67,7 +68,7 @@ class _Shared:
         self._owner.rejected(connection, error)
 
     def request(self, connection: Connection, frame: memoryview, lease: Lease | None) -> object:
-        """Pass on a request that the connection may send now; raises NotAuthenticated."""
+        """Pass a request to the server if the connection may send it; raises NotAuthenticated."""
         authentication = connection.authentication
         if authentication is None:
             raise NotAuthenticated("a request on a connection without authentication state")
@@ -85,4 +86,4 @@ class Unauthenticated(_Shared):
 
 
 class Sessions(_Shared):
-    """Owner of authenticated connections whose session ends, and of those that reauthenticate."""
+    """Owner of authenticated connections whose session expires, or that reauthenticate."""

@@ -1,4 +1,4 @@
-"""Acknowledgements of a request, from decoding until they are stored, and its responses."""
+"""Acknowledgements of a request, from decoding until they are stored, and its response."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ FETCH_ERRORS: Final = frozenset(
         "unknown_server_error",
     }
 )
-"""Error codes that the Java consumer handles for a fetched partition; others end it."""
+"""Errors of a fetched partition that the Java consumer handles; other errors stop the consumer."""
 
 
 def acknowledgements_of(batches: Iterable[Any]) -> list[Acknowledged]:
-    """Decode the acknowledgements of a partition; neighbours of one type are joined.
+    """Return the decoded acknowledgements of a partition; adjacent ones of a type are joined.
 
     Raises:
-        InvalidAcknowledgement: an unknown type, or neither one type nor one per offset.
+        InvalidAcknowledgement: a type is unknown, or a range has neither one type nor one type per
+            offset.
     """
     acknowledgements = []
     for batch in batches:
@@ -81,7 +82,7 @@ class Answers:
         renews: bool,
         context: RequestContext,
     ) -> None:
-        """Take the request's parts; `renews`: the group allows members to renew locks."""
+        """Create the response of a request. `renews` is true if members may renew locks."""
         self._renews = renews
         self._context = context
         self.group_id = group_id
@@ -141,7 +142,7 @@ class Answers:
         shares, share = self._shares, stored.share
         if not self._renews and any(kind == Acknowledge.RENEW for _, _, kind in acknowledgements):
             raise InvalidAcknowledgement(
-                f"share.renew.acknowledge.enable is false for group {self.group_id!r}"
+                f"share.renew.acknowledge.enable = false for group {self.group_id!r}"
             )
         now_ms = shares.now_ms()
         undeliverable = share.expire(now_ms)
@@ -152,7 +153,7 @@ class Answers:
         return stored.store()
 
     async def acknowledged(self) -> None:
-        """Wait until all acknowledgements are stored; report an error where one is not."""
+        """Wait until all acknowledgements are stored; report an error for those that are not."""
         for place, future in self._acknowledging:
             try:
                 await asyncio.shield(future)
@@ -164,12 +165,12 @@ class Answers:
         answer.acknowledge_error, answer.acknowledge_message = _error_of(error, place)
 
     def nothing(self, place: Place) -> None:
-        """Remove the records from a partition's response; acknowledgements stay."""
+        """Remove the records of a partition from the response; keep its acknowledgement result."""
         answer = self.answer(place)
         answer.buffers, answer.size_bytes, answer.acquired = (), 0, ()
 
     def failed(self, place: Place, error: BaseException) -> None:
-        """Report an error for a partition, mapped to one that fetch clients handle."""
+        """Report an error for a partition. An error that clients do not handle is replaced."""
         self.nothing(place)
         answer = self.answer(place)
         answer.error, answer.message = _error_of(error, place)

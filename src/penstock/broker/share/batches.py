@@ -1,7 +1,7 @@
-"""Batches of a read, and the selection of those that hold acquired records.
+"""Batches of a log read, and selection of those that contain acquired records.
 
-Only batch headers are decoded. Batches are sent whole, with the acquired ranges beside them;
-batches without acquired records are left out.
+Only batch headers are decoded. The response contains whole batches and the acquired offset ranges;
+batches without acquired records are omitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Bytes:
         return sum(map(len, self._views))
 
     def pieces(self, begin: int, end: int) -> Iterator[memoryview]:
-        """Yield the bytes from `begin` to `end`; successive calls must ascend."""
+        """Yield the bytes in [begin, end); the ranges of successive calls must ascend."""
         while begin < end:
             view = self._views[self._index]
             after = self._before + len(view)
@@ -45,7 +45,7 @@ class _Bytes:
 
 
 def walk(buffers: Sequence[Buffer]) -> Iterator[Found]:
-    """Yield the batches of consecutive buffers, across their borders.
+    """Yield the batches of consecutive buffers; a batch may extend over several buffers.
 
     Raises:
         CorruptBatch: a header is not valid.
@@ -60,7 +60,7 @@ def walk(buffers: Sequence[Buffer]) -> Iterator[Found]:
 
 
 def offered(found: Found, aborted: Sequence[AbortedTransaction] = ()) -> Batch:
-    """Return the range of a batch; without records if it is of control, or aborted."""
+    """Return the offsets of a batch. Control batches and aborted batches have no records."""
     header = found.header
     records = not header.is_control
     if records and aborted and header.is_transactional:
@@ -94,7 +94,7 @@ def holding(
 
 
 def cut(acquired: Sequence[Acquired], records: int) -> list[Acquired]:
-    """Split ranges of acquired records to at most `records` each; 0 splits none."""
+    """Split ranges of acquired records into ranges of at most `records`; 0 splits none."""
     if records <= 0:
         return list(acquired)
     return [

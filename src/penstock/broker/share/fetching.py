@@ -1,10 +1,11 @@
-"""ShareFetch: acquires records of the session's partitions in turn, or waits for some.
+"""Handler of ShareFetch: acquires records from the partitions of a session in turn.
 
-The wait ends when a log grows or records are released. Data in an object store is loaded first, as
-for a fetch.
+If there are none, it waits until a log grows or records are released. Data in an object store is
+loaded first, as for a Fetch.
 
-Records are acquired in memory, for all partitions of a request in one turn, and returned after that
-is stored. A member whose session has ended meanwhile gets none.
+The records of all partitions of a request are acquired in memory, in one turn of the event loop.
+They are returned once the acquisition is stored. A member whose session has ended meanwhile gets no
+records.
 
 Source: KIP-932, KIP-1206 (acquire mode); Kafka's `DelayedShareFetch`.
 """
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from penstock.storage import Read
 
 FETCH_ROUNDS_MAX: Final = 100
-"""Reads of one partition by one request while they yield no records."""
+"""Maximum number of reads of a partition by one request while they yield no records."""
 READ_BYTES: Final = 256 << 10
-"""Bytes of a partition's first read, before the size of its records is known."""
+"""Maximum bytes of a partition's first read, before the size of its records is known."""
 READ_BYTES_MIN: Final = 16 << 10
 READ_SPARE: Final = 1.25
 """Factor by which a read exceeds the estimated size of the requested records."""
@@ -47,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Available(NamedTuple):
-    """Position and batches of a partition's first available records, and aborted transactions."""
+    """Offset and batches of a partition's first available records, and aborted transactions."""
 
     stored: StoredShare
     begin: int
@@ -56,7 +57,7 @@ class _Available(NamedTuple):
 
 
 class ShareFetching:
-    """Acquisition for one request; a waiter of the fetch hub."""
+    """Acquisition of records for one request, which waits at the fetch hub."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class ShareFetching:
         hub: FetchHub,
         bytes_max: int,
     ) -> None:
-        """Take the request; `bytes_max` is the broker's limit of a response."""
+        """Create the acquisition; `bytes_max` is the broker's limit for the bytes of a response."""
         self._answers = answers
         self._session = session
         self._settings = settings
@@ -98,7 +99,7 @@ class ShareFetching:
     # Acquisition
 
     async def run(self, wait_seconds: float) -> None:
-        """Acquire records, waiting if there are none; return once that is stored."""
+        """Acquire records, and wait if there are none; return once the acquisition is stored."""
         if self._left <= 0:
             return
         waiting: list[object] = []
@@ -127,7 +128,7 @@ class ShareFetching:
         return any(answer.error for answer in self._answers.found.values())
 
     def _look(self) -> list[object]:
-        """Acquire from partitions in turn; return the sources to wait for."""
+        """Acquire records from the partitions in turn; return the objects to wait for."""
         sources: list[object] = []
         if self._min_bytes > 1 and not self._over and self._available(sources) < self._min_bytes:
             return sources

@@ -1,8 +1,9 @@
-"""Stored states of share groups: described, reset and deleted.
+"""Administration of the stored states of share groups: read, reset and delete them.
 
-A change compares and sets rows, as leaders do, without their cooperation: a leader with the former
-state in memory cannot store over it, and reads the row again. Group coordinators delete the rows of
-deleted topics, at their start and after each deletion.
+A change replaces a row only if its version is unchanged, like the saves of leaders. Leaders need
+not cooperate: a leader with the former state in memory cannot overwrite the change, and reads the
+row again. Group coordinators delete the rows of deleted topics, at their start and after each
+deletion.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
     from penstock.control import ControlPlane, MetadataImage
 
 CHANGE_ATTEMPTS_MAX: Final = 5
-"""Attempts of a manual change that conflicts with saves of leaders."""
+"""Maximum number of attempts of a change that conflicts with saves of leaders."""
 
 logger = logging.getLogger(__name__)
 
 Rows = Mapping[str, CoordinationRecord]
 Changed = Callable[[str, CoordinationRecord | None], bytes | None]
-"""Function from a key's stored row to its new value; None deletes the row."""
+"""Function that returns the new value of a key, from its stored row; None deletes the row."""
 
 BEFORE_ANY: Final = -1
 
 
 class ShareOffsets:
     def __init__(self, control: ControlPlane, forget: Callable[[Collection[str]], None]) -> None:
-        """Take the control plane; `forget` receives keys whose rows were changed."""
+        """Create the administration; `forget` is called with keys whose rows were changed."""
         self._control = control
         self._forget = forget
 
@@ -48,7 +49,7 @@ class ShareOffsets:
         """Return the stored share partitions of a group.
 
         Raises:
-            CorruptShareState: one cannot be decoded.
+            CorruptShareState: a row cannot be decoded.
         """
         keys = [key for key in await self.keys() if place_of(key)[0] == group_id]
         return {
@@ -57,10 +58,10 @@ class ShareOffsets:
         }
 
     async def archiving(self, keys: Sequence[str]) -> list[str]:
-        """Return the given share partitions whose dead letters are not written yet.
+        """Return the given keys of share partitions with records that wait for dead letters.
 
         Raises:
-            CorruptShareState: one cannot be decoded.
+            CorruptShareState: a row cannot be decoded.
         """
         return [
             key
@@ -77,7 +78,7 @@ class ShareOffsets:
         return found
 
     async def set(self, group_id: str, offsets: Mapping[Place, int]) -> None:
-        """Reset a group to these offsets, without acquired records.
+        """Reset the share partitions of a group to these offsets; acquisitions are dropped.
 
         Raises:
             ShareStateLost: every attempt conflicts with saves of leaders.
@@ -91,7 +92,7 @@ class ShareOffsets:
         await self._change(list(starts), begun)
 
     async def delete(self, group_id: str, topics: Collection[UUID] | None = None) -> None:
-        """Delete the stored state of a group, or of some topics; raises as `set`."""
+        """Delete the stored state of a group, or only of the given topics; raises as `set`."""
         parsed = map(place_of, await self.keys())
         await self._change(
             [
@@ -105,9 +106,9 @@ class ShareOffsets:
     async def sweep(
         self, newest: Callable[[], Awaitable[MetadataImage]], owns: Callable[[str], bool]
     ) -> int:
-        """Delete rows of deleted topics for groups of this broker; return their count.
+        """Delete the rows of deleted topics, for groups of this broker; return their number.
 
-        The image is read after the keys: a topic that it lacks existed before, and was deleted.
+        The image is read after the keys. If it lacks the topic of a key, the topic was deleted.
         """
         keys = await self.keys()
         known = {topic.topic_id for topic in (await newest()).topics.values()}
@@ -123,7 +124,7 @@ class ShareOffsets:
                 if not left:
                     break
             else:
-                raise ShareStateLost(f"share partition {next(iter(left))} changed in every attempt")
+                raise ShareStateLost(f"share partition {next(iter(left))} changed in each attempt")
 
     async def _try(self, keys: Sequence[str], changed: Changed) -> list[str]:
         rows = await self._rows(keys)

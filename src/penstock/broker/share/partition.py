@@ -1,8 +1,8 @@
-"""State machine of one share partition: acquisition and acknowledgement of records.
+"""State machine of one share partition: members acquire and acknowledge its records.
 
-    start                                              end
-      |  resolved, acquired, available, archiving: runs |  beyond: available, never delivered
-      |  (the first is never resolved)                  |
+    start                                               end
+      |  runs: resolved, acquired, available, archiving  |  never delivered yet: available
+      |  (the first run is never resolved)               |
 
 | state     | event                                   | next state                               |
 |-----------|-----------------------------------------|------------------------------------------|
@@ -10,28 +10,29 @@
 | acquired  | accept, gap, by its member              | resolved                                 |
 | acquired  | reject by its member                    | archiving with dead letters, else        |
 |           |                                         | resolved                                 |
-| acquired  | release by its member, lock expires,    | available; as rejected at the limit of   |
-|           | member leaves                           | deliveries                               |
+| acquired  | release by its member, lock expires,    | available; at the limit of deliveries    |
+|           | member leaves                           | the same as after a reject               |
 | acquired  | renew by its member                     | acquired, locked again                   |
 | archiving | its dead letter is durable              | resolved                                 |
 | any       | the log start offset passes it          | dropped                                  |
 
-Records are runs of offsets (`runs.py`), so no operation costs time per record unless
-acknowledgements differ from record to record. Unresolved records count as locks. Resolved records
-between two of them are one run, so the limit on locks bounds the memory.
+A run is a range of offsets whose records have the same state (`runs.py`). Operations take time per
+run, not per record. Records that are not resolved count as locks. All resolved records between two
+locks are one run, so the limit on locks also bounds the memory.
 
-A record with one delivery left is delivered alone, and one past half of its deliveries with fewer
-others, so that a record that crashes consumers does not exhaust the deliveries of others.
+A record with one delivery left is delivered alone. A record that has used half of its deliveries is
+delivered with fewer others. A record that crashes consumers thus does not use up the deliveries of
+other records.
 
-An archiving record waits for its dead letter under any leader, and no member can accept it. Dead
-letters are therefore written from stored state only.
+An archiving record waits for its dead letter, even if the leader changes, and no member can acquire
+it again. Dead letters are therefore written only after this state is stored.
 
-No I/O, no clock: `now_ms` is wall-clock time, because locks outlive brokers. A decision takes
-effect only after it is stored (`record.py`), and the row has the full state, so two brokers that
-both act as leader cannot both deliver a record.
+The state machine has no I/O and no clock. `now_ms` is wall-clock time, because locks outlive
+brokers. A decision takes effect only once it is stored (`record.py`). The row contains the full
+state, so two brokers that both act as leader cannot both deliver a record.
 
-Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Unlike there, acquisitions and locks
-are stored, so they survive the broker; and only the number of locks bounds the window.
+Source: KIP-932, KIP-1191, KIP-1222; Kafka's `SharePartition`. Unlike in Kafka, acquisitions and
+locks are stored and survive the broker, and only the limit on locks bounds the range of offsets.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class SharePartition:
         return sum(run.records for run in self.runs if run.state != RESOLVED)
 
     def awaiting_dead_letters(self) -> list[Undeliverable]:
-        """Return the records that wait for their dead letters, by offset."""
+        """Return the records that wait for their dead letters, in the order of offsets."""
         return [
             Undeliverable(run.first, run.last, run.deliveries, Cause(run.cause))
             for run in self.runs
@@ -82,7 +83,7 @@ class SharePartition:
         ]
 
     def next_offset(self) -> int | None:
-        """Return the first offset that can be acquired; None at the limit of locks."""
+        """Return the first offset that can be acquired; None if the limit on locks is reached."""
         for run in self.runs:
             if run.state == AVAILABLE:
                 return run.first
@@ -106,11 +107,12 @@ class SharePartition:
         exact: bool,
         now_ms: int,
     ) -> list[Acquired]:
-        """Acquire records of these batches for a member, in order, until it has enough.
+        """Acquire records of batches for a member, in order, until it has `records_max`.
 
-        The batches are read from `begin` on, as far as needed; offsets without records are
-        resolved. `exact` limits the records to `records_max`; otherwise batches are acquired whole.
-        The limit on locks applies in both cases.
+        `batches` contains all batches from offset `begin` on, and is consumed as far as needed;
+        offsets without records become resolved. With `exact`, at most `records_max` records are
+        acquired; otherwise the last batch is acquired as a whole. The limit on locks always
+        applies.
         """
         spans, room = [], self.limits.record_locks_max - self.locks
         taken, at = 0, max(begin, self.start)
@@ -145,9 +147,10 @@ class SharePartition:
     def _given(
         self, first: int, last: int, left: int, room: int, *, alone: bool
     ) -> tuple[list[tuple[int, int]], int, bool]:
-        """Return the acquired parts of a batch, the locks left, and whether to stop there.
+        """Return the parts of a batch to acquire, the locks left, and whether to stop after them.
 
-        `alone`: records that must be delivered alone are not acquired.
+        `alone` is true if the member has other records, so that records which must be delivered
+        alone cannot be acquired.
         """
         given: list[tuple[int, int]] = []
         for begin, until in self._acquirable(first, last):
@@ -166,7 +169,7 @@ class SharePartition:
         return given, room, False
 
     def _together(self, offset: int) -> int | None:
-        """Return how many such records to deliver together; None without a limit."""
+        """Return how many records from an offset on to deliver together; None without a limit."""
         limit = self.limits.delivery_count_limit
         if offset >= self.end:
             return None
@@ -200,13 +203,13 @@ class SharePartition:
     def acknowledge(
         self, member: str, acknowledgements: Sequence[Acknowledged], *, now_ms: int
     ) -> list[Undeliverable]:
-        """Apply a member's acknowledgements, all or none; return archived records.
+        """Apply all acknowledgements of a member, or none; return undeliverable records.
 
-        Records before the start are resolved, and ignored.
+        Acknowledgements of records before the start, which are resolved, are ignored.
 
         Raises:
-            InvalidAcknowledgement: they are not in order.
-            InvalidRecordState: the member does not hold some of these records any more.
+            InvalidAcknowledgement: the acknowledgements are not in the order of offsets.
+            InvalidRecordState: the member does not hold some of the records.
         """
         spans = self._in_order(acknowledgements)
         if not spans:
@@ -235,11 +238,12 @@ class SharePartition:
         for first, last, _ in acknowledgements:
             if not behind < first <= last:
                 raise InvalidAcknowledgement(
-                    f"offsets {first} to {last} are acknowledged after {behind}"
+                    f"offsets {first} to {last} are acknowledged after offset {behind};"
+                    " the order must be ascending"
                 )
             behind = last
         if behind >= self.end:
-            raise InvalidRecordState(f"offset {behind} was not acquired, the end is {self.end}")
+            raise InvalidRecordState(f"offset {behind} was not acquired, {self.end} is the next")
         start = self.start
         return [
             (max(first, start), last, kind)
@@ -265,10 +269,9 @@ class SharePartition:
         return Run(run.first, run.last, RESOLVED)
 
     def archived(self, first: int, last: int) -> int:
-        """Resolve records of a range whose dead letters are written or not needed; return the
-        count.
+        """Resolve the archiving records of a range; return their number.
 
-        Other records of the range are unchanged.
+        Called once their dead letters are written, or not needed. Other records are unchanged.
         """
         held = [run for run in run_lists.within(self.runs, first, last) if run.state == ARCHIVING]
         if held:
@@ -281,7 +284,7 @@ class SharePartition:
     def release(self, member: str, *, delivered: bool) -> list[Undeliverable]:
         """Release the records of a member that left.
 
-        `delivered`: the member may have processed them, so the delivery counts.
+        `delivered` is true if the member may have processed them, so that the delivery counts.
         """
         return self._release_all(
             [run for run in self.runs if run.state == ACQUIRED and run.member == member],
@@ -314,7 +317,7 @@ class SharePartition:
         return True
 
     def log_ends(self, offset: int) -> bool:
-        """Drop records above the log end offset, which were lost; as `log_begins`."""
+        """Drop records that the log has lost, from its end offset on; return as `log_begins`."""
         if offset >= self.end:
             return False
         left = list(run_lists.within(self.runs, self.start, offset - 1))

@@ -7,12 +7,12 @@
         acquired:  deliveries varint, member varint, deadline varint (ms from the first deadline)
         archiving: deliveries varint, cause varint
 
-Integers are big-endian, varints have seven bits a byte, least significant first. Runs are
-consecutive from the start offset on. A run that one member acquired takes about six bytes, a member
+Integers are big-endian. Varints have seven bits a byte, least significant first. The runs follow
+each other from the start offset on. A run of acquired records takes about six bytes, a member about
 23. Version 1 has no archiving runs.
 
-The leader epoch is that of the broker that stored the row; the state epoch rises with each reset of
-the group's offsets.
+The leader epoch is that of the broker which stored the row. The state epoch rises with each reset
+of the group's offsets.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def encode_state(state_epoch: int, leader_epoch: int, start: int, runs: Iterable
 
 
 def decode_state(key: str, row: bytes) -> ShareState:
-    """Decode a row.
+    """Return the state in a stored row.
 
     Raises:
-        CorruptShareState: the row is not of the form above.
+        CorruptShareState: the row does not have the format above.
     """
     try:
         version, state_epoch, leader_epoch, start, deadline_ms = _HEAD.unpack_from(row)
@@ -82,7 +82,7 @@ def decode_state(key: str, row: bytes) -> ShareState:
     except (ValueError, IndexError, error) as reason:
         raise CorruptShareState(f"share partition {key!r} cannot be read: {reason}") from None
     if at != len(row):
-        raise CorruptShareState(f"share partition {key!r}: {len(row) - at} bytes are left over")
+        raise CorruptShareState(f"share partition {key!r} has {len(row) - at} bytes too many")
     return ShareState(
         state_epoch=state_epoch, leader_epoch=leader_epoch, start=start, runs=tuple(runs)
     )

@@ -1,7 +1,7 @@
-"""Lists of consecutive runs, changed over several spans in one pass.
+"""Operations on lists of consecutive runs, where a run is a range of records in the same state.
 
-A change splits runs that it covers in part, and joins neighbours that are equal afterwards, so that
-the number of runs is minimal.
+A change of several spans of offsets takes one pass. It splits runs that it covers in part, and
+joins adjacent runs with the same state, so that the number of runs is minimal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.broker.share.values import Run
 
 Tag = TypeVar("Tag")
 Span = tuple[int, int, Tag]
-"""First and last offset, and the tag of their change."""
+"""First offset, last offset, and a tag that the change function receives."""
 
 Change = Callable[[Run, Tag], Run]
 
@@ -40,7 +40,7 @@ def append(runs: list[Run], run: Run) -> None:
 
 
 def within(runs: Sequence[Run], first: int, last: int) -> Iterable[Run]:
-    """Yield the parts of runs within [first, last], which may extend beyond the runs."""
+    """Yield the parts of runs within [first, last]; the range may extend beyond the runs."""
     if not runs:
         return
     for index in range(max(index_of(runs, first), 0), len(runs)):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.partitions import Partition
 
 DEAD_LETTER_LOOK_SECONDS: Final = 60.0
-"""Interval of the search for dead letters of idle share partitions."""
+"""Interval of the search for share partitions with records that wait for dead letters."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ShareMetrics(Metrics, prefix="penstock_share_"):
     sessions = gauge("sessions", "Share sessions held by this broker.")
     partitions = gauge(
         "partitions",
-        "Share partitions in this broker's memory: partitions, for each group that reads them.",
+        "Share partitions in this broker's memory; a partition counts once for each group.",
     )
     acquired = counter(
         "acquired_records_total",
@@ -62,8 +62,8 @@ class ShareMetrics(Metrics, prefix="penstock_share_"):
     )
     missing: dict[str, int] = counters(
         "dead_letters_missing_total",
-        "Archived records without a dead letter: already deleted, of an aborted transaction, or"
-        " unwanted because their group has no dead letter topic, or reads from it.",
+        "Archived records without a dead letter, by reason: deleted, aborted (in an aborted"
+        " transaction), or unwanted (their group has no dead letter topic, or reads from it).",
         "reason",
     )
     waiting = gauge(
@@ -77,7 +77,7 @@ class ShareMetrics(Metrics, prefix="penstock_share_"):
 
 
 class ShareService:
-    """Serves share groups. Belongs to the event-loop thread."""
+    """Service for share groups that read from this broker. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -125,7 +125,10 @@ class ShareService:
         self._stale = True
 
     def image_changed(self) -> None:
-        """Retry dead letters, and delete rows of deleted topics, also once at the start."""
+        """Retry dead letters, and delete the rows of deleted topics.
+
+        The first call also deletes rows of topics that were deleted before the start.
+        """
         seen, image = self._seen, self._cluster.image
         self._seen = image
         self._stale = self._stale or bool(delta_of(seen, image).gone)
@@ -198,7 +201,7 @@ class ShareService:
         return share_settings(self._configs.of(self._cluster.image.entity_configs, group_id))
 
     def _ended(self, session: ShareSession, said: bool) -> None:
-        """Release a session's records; after an orderly leave the delivery does not count."""
+        """Release a session's records; if its member ended it, the delivery does not count."""
         group_id, member = session.key
         self.shares.release(group_id, member, session.partitions, delivered=not said)
 

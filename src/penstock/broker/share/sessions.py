@@ -1,4 +1,4 @@
-"""Share sessions: the partitions that a member fetches from this broker, between requests.
+"""Share sessions, which store the partitions that a member fetches, between its requests.
 
 | epoch | ShareFetch                                    | ShareAcknowledge          |
 |------:|-----------------------------------------------|---------------------------|
@@ -6,10 +6,10 @@
 | > 0   | next request; adds and removes partitions     | next request              |
 | -1    | last request; remaining records are released  | last request as well      |
 
-A session is identified by group and member, and belongs to the principal that opened it; requests
-of other principals do not find it. Its records are released when it ends: by the last request, when
-its connection closes, or when an idle session is replaced at the limit. A session that its member
-opens again keeps the member's records.
+A session is identified by group and member. It belongs to the principal that opened it; requests of
+other principals do not find it. It ends with its last request, when its connection closes, or when
+it is idle and another session needs its slot. Its records are then released. If the member opens
+its session again, it keeps its records.
 
 Source: KIP-932; Kafka's `ShareSessionCache` and `SharePartitionManager.newContext`.
 """
@@ -40,13 +40,13 @@ class ShareSessionNotFound(RetriableError):
 
 
 class InvalidShareSessionEpoch(RetriableError):
-    """The request is not the next one of its session."""
+    """The request does not have the next epoch of its session."""
 
     code: ClassVar[str] = "invalid_share_session_epoch"
 
 
 class ShareSessionLimitReached(RetriableError):
-    """The limit of sessions is reached, and none is idle."""
+    """The limit on share sessions is reached, and no session is idle."""
 
     code: ClassVar[str] = "share_session_limit_reached"
 
@@ -56,7 +56,7 @@ class InvalidShareRequest(InvalidError):
 
 
 class ShareSession:
-    """Session of one member; `connection` is that of its last request."""
+    """Session of one member; `connection` is the connection of its last request."""
 
     __slots__ = ("closed", "connection", "epoch", "key", "last_used", "owner", "partitions")
 
@@ -84,7 +84,10 @@ class ShareSessions:
     """Sessions of a broker, least recently used first."""
 
     def __init__(self, slots: int, ended: Callable[[ShareSession, bool], None]) -> None:
-        """Take the limit; `ended` receives each ended session and whether its member ended it."""
+        """Create the cache of at most `slots` sessions.
+
+        `ended` is called with each ended session, and whether its member requested that.
+        """
         self._slots = slots
         self._ended = ended
         self._sessions: dict[SessionKey, ShareSession] = {}
@@ -96,7 +99,7 @@ class ShareSessions:
     def begin(
         self, key: SessionKey, connection: object, *, owner: object, now: float
     ) -> ShareSession:
-        """Open a session, replacing the one that its member has.
+        """Open a session, which replaces an open session of the same member.
 
         Raises:
             ShareSessionNotFound: another principal has a session of this member.
@@ -117,10 +120,13 @@ class ShareSessions:
     def next_request(
         self, key: SessionKey, epoch: int, connection: object, *, owner: object, now: float
     ) -> ShareSession:
-        """Return the session of its next or last request; `end` ends it.
+        """Return the session of a request, and advance its epoch unless the request is the last.
+
+        After the last request the caller must call `end`.
 
         Raises:
-            ShareSessionNotFound, InvalidShareSessionEpoch: none exists, or at another epoch.
+            ShareSessionNotFound: the member has no session, or another principal has it.
+            InvalidShareSessionEpoch: the session expects another epoch.
         """
         session = self._sessions.get(key)
         if session is None or session.owner != owner:
@@ -137,7 +143,7 @@ class ShareSessions:
         return session
 
     def end(self, session: ShareSession, *, said: bool = False) -> None:
-        """End a session; `said`: its member requested that. Idempotent."""
+        """End a session; `said` is true if its member requested that. Idempotent."""
         if not session.closed:
             session.closed = True
             self._drop(session)
@@ -163,11 +169,13 @@ class ShareSessions:
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or now - oldest.last_used < SESSION_IDLE_SECONDS:
             raise ShareSessionLimitReached(
-                f"there are {len(self._sessions)} share sessions, as many as"
-                " group.share.max.share.sessions allows, and none is idle"
+                f"there are {len(self._sessions)} share sessions, group.share.max.share.sessions"
+                f" allows no more, and none was idle for {SESSION_IDLE_SECONDS:g} s"
             )
         self.end(oldest)
 
 
 def _not_found(key: SessionKey) -> ShareSessionNotFound:
-    return ShareSessionNotFound(f"group {key[0]!r} has no session of member {key[1]!r} here")
+    return ShareSessionNotFound(
+        f"member {key[1]!r} of group {key[0]!r} has no share session on this broker"
+    )

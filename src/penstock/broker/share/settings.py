@@ -14,9 +14,10 @@ from penstock.records.positions import EARLIEST, LATEST
 class ShareSettings(Struct, frozen=True, kw_only=True):
     """Settings of one share group.
 
-    `begins_at` is a position (`records.positions`), `begins_before_ms` a duration before now.
-    `renews` allows members to renew locks. `dead_letter_topic` gets dead letters, with the records
-    if `copies`.
+    A new share partition begins at position `begins_at` (`records.positions`), or
+    `begins_before_ms` before now if that is set. With `committed`, the group reads committed
+    records only. `renews` allows members to renew locks. `dead_letter_topic` is the topic of dead
+    letters, empty for none; with `copies` they contain the data of their records.
     """
 
     limits: ShareLimits = field(default_factory=ShareLimits)

@@ -1,11 +1,11 @@
-"""Share partitions of a broker: loaded on demand, and cached within a limit.
+"""Cache of a broker's share partitions, which are loaded on demand.
 
-The leader of a partition serves its share partitions, without a claim or a lease: their rows are
-compared before they are set, and no response precedes that. A broker that is not the leader any
-more therefore cannot decide anything.
+A share partition is the state of a partition for one share group. The partition's leader serves it,
+without a claim or a lease: a row is replaced only if its version is unchanged, and each response
+waits for that. A broker that is no longer the leader can therefore not decide anything.
 
-A new share partition starts at the position in its group's settings, which is stored first: records
-produced from then on belong to the group even if the broker crashes.
+A new share partition begins at the position in the settings of its group. The start is stored
+first: records that are produced afterwards belong to the group, even if the broker crashes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LOAD_KEYS_MAX: Final = 500
 SHARES_HELD_MAX: Final = 50_000
-"""Share partitions in memory; the least recently used one is dropped above."""
+"""Maximum number of share partitions in memory; above it, the least recently used is dropped."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +48,13 @@ def share_key(group_id: str, topic_id: UUID, index: int) -> str:
 
 
 def place_of(key: str) -> SharePlace:
-    """Parse the key of a share partition; group ids may contain slashes."""
+    """Return group, topic id and partition of a key; group ids may contain slashes."""
     group_id, topic_id, index = key.rsplit("/", 2)
     return group_id, UUID(topic_id), int(index)
 
 
 class _Unfenced:
-    """Owner of all keys, without fencing: rows of share partitions are only compared."""
+    """Ownership of all keys, without a cluster epoch: only the versions of rows are compared."""
 
     cluster_epoch: int | None = None
 
@@ -77,9 +77,10 @@ class Shares:
         changed: Callable[[Iterable[object]], None],
         archiving: Callable[[StoredShare], None],
     ) -> None:
-        """`changed` wakes waiters of share partitions, by key.
+        """Create the cache.
 
-        `archiving` receives share partitions with records that wait for their dead letters.
+        `changed` is called with keys of share partitions, to wake the requests that wait for them.
+        `archiving` is called with share partitions whose records wait for dead letters.
         """
         self._control = control
         self._settings_of = settings_of
@@ -94,15 +95,15 @@ class Shares:
         self.acquired = 0
         self._ticker = Ticker(clock, self._tick)
         self.undeliverable = dict.fromkeys(Cause, 0)
-        """Archived records by cause."""
+        """Numbers of archived records, by cause."""
         self.deleted = 0
-        """Records deleted before their dead letters were written."""
+        """Number of records that were deleted before their dead letters were written."""
 
     def __len__(self) -> int:
         return len(self._held)
 
     def now_ms(self) -> int:
-        """Return wall-clock time that never goes back."""
+        """Return the wall-clock time in ms; it never goes back."""
         return self._ticker.now_ms()
 
     # Lookup
@@ -127,7 +128,7 @@ class Shares:
         """Return a share partition, loading it if needed.
 
         Raises:
-            PenstockError: it cannot be read or stored.
+            PenstockError: the share partition cannot be read or stored.
         """
         stored = self.held(group_id, source)
         if stored is not None:
@@ -246,7 +247,7 @@ class Shares:
     def released(
         self, stored: StoredShare, undeliverable: Sequence[Undeliverable]
     ) -> asyncio.Future[None]:
-        """Save released or archived records, and wake waiters of the share partition."""
+        """Save released or archived records, and wake the requests that wait for records."""
         self.watch(stored)
         for run in undeliverable:
             self.undeliverable[run.cause] += run.records
@@ -290,7 +291,10 @@ class Shares:
 
 
 def _no_later(run: Run, latest_ms: int) -> Run:
-    """Limit the deadline of a lock, whose clock may have been ahead, to the lock duration."""
+    """Return a run whose lock ends at `latest_ms` or before.
+
+    The clock of the broker that stored the deadline may have been ahead.
+    """
     if run.state != RecordState.ACQUIRED or run.deadline_ms <= latest_ms:
         return run
     return run._replace(deadline_ms=latest_ms)

@@ -1,9 +1,9 @@
-"""A share partition with its stored row.
+"""Share partition in memory, with its stored row.
 
-The decisions of one turn are one save; the next save gathers while one is under way. No response
-precedes its save. After a save that failed, or was refused because another broker has saved the
-partition, this object is closed, because its state may be wrong; the next request reads the row
-again.
+One save stores all decisions of an event-loop turn; decisions that are made while a save is under
+way share the next save. A response waits for its save. If a save fails, or is rejected because
+another broker has changed the row, the object is closed, because its state may be wrong. The next
+request reads the row again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KIND: Final = "share"
 
 
 class ShareStateLost(RetriableError):
-    """Changes were not stored, or possibly not."""
+    """Changes of a share partition were not stored, or the outcome is unknown."""
 
     code: ClassVar[str] = "coordinator_not_available"
 
 
 class StoredShare:
-    """A share partition in memory, and its saves. Belongs to the event loop."""
+    """Share partition in memory, and its saves. Belongs to the event loop."""
 
     __slots__ = (
         "_current", "_next", "_on_lost", "_rows", "_saver", "key", "leader_epoch", "lost",
@@ -77,22 +77,22 @@ class StoredShare:
             self._next = loop.create_future()
             self._next.add_done_callback(_retrieve_error)
             if self.lost:
-                loop.call_soon(self._fail, ShareStateLost(f"{self.key} is no longer held here"))
+                loop.call_soon(self._fail, ShareStateLost(f"share partition {self.key} is closed"))
             elif self._current is None:
                 loop.call_soon(self._send)
         return self._next
 
     async def all_stored(self) -> None:
-        """Wait until all changes under way are durable.
+        """Wait until all changes so far are durable.
 
         Raises:
-            ShareStateLost: they are not.
+            ShareStateLost: a save failed, or this object is closed.
         """
         waiting = self._next or self._current
         if waiting is not None:
             await asyncio.shield(waiting)
         if self.lost:
-            raise ShareStateLost(f"{self.key} is no longer held here")
+            raise ShareStateLost(f"share partition {self.key} is closed")
 
     def _send(self) -> None:
         if self._next is None or self._current is not None or self.lost:
@@ -109,8 +109,8 @@ class StoredShare:
                 done.set_result(None)
             self._send()
             return
-        reason = "another broker owns it" if isinstance(outcome, Lost) else outcome.reason
-        error = ShareStateLost(f"{self.key} was not saved: {reason}")
+        reason = "another broker changed it" if isinstance(outcome, Lost) else outcome.reason
+        error = ShareStateLost(f"share partition {self.key} was not saved: {reason}")
         if done is not None and not done.done():
             done.set_exception(error)
         self.close(error)

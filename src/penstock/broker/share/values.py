@@ -14,10 +14,10 @@ from penstock.base.errors import InvalidError
 
 
 class RecordState(IntEnum):
-    """State of a record in the window of its group.
+    """State of a record for one share group.
 
-    `RESOLVED` covers KIP-932's Acknowledged and Archived. `ARCHIVING` (KIP-1191) records wait for
-    their dead letters.
+    `RESOLVED` covers KIP-932's Acknowledged and Archived. Records in `ARCHIVING` (KIP-1191) wait
+    for their dead letters.
     """
 
     AVAILABLE = 0
@@ -29,8 +29,8 @@ class RecordState(IntEnum):
 class Run(NamedTuple):
     """Consecutive records, `first` to `last`, in the same state.
 
-    `deliveries` counts acquisitions. `member` and `deadline_ms`, by the wall clock, belong to
-    acquired runs, `cause`, a `Cause`, to archiving ones.
+    `deliveries` counts acquisitions. Acquired runs have a `member` and a `deadline_ms`, in
+    wall-clock time. Archiving runs have a `cause`, the value of a `Cause`.
     """
 
     first: int
@@ -47,7 +47,7 @@ class Run(NamedTuple):
 
 
 class Acknowledge(IntEnum):
-    """Acknowledgement types; a gap is an offset without a record."""
+    """Type of an acknowledgement. `GAP` is for an offset without a record."""
 
     GAP = 0
     ACCEPT = 1
@@ -79,7 +79,7 @@ class Acquired(NamedTuple):
 
 
 class Cause(IntEnum):
-    """Cause of archiving: rejected by a member, or delivered too often."""
+    """Cause of archiving a record: a member rejected it, or it was delivered too often."""
 
     REJECTED = 1
     DELIVERIES = 2

@@ -1,3 +1,3 @@
-"""Metrics that clients push to the broker (KIP-714), as Kafka's `ClientMetricsManager`."""
+"""Metrics that clients push to the broker (KIP-714), as in Kafka's `ClientMetricsManager`."""
 
 from __future__ import annotations

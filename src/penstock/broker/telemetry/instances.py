@@ -1,9 +1,9 @@
-"""Client instances that push metrics: their subscriptions, and which requests are accepted.
+"""Client instances that push metrics: their subscriptions, and the checks of their requests.
 
-A client requests its subscription, then pushes once per interval; its first push may come at any
-time afterwards, so that pushes are spread. UNKNOWN_SUBSCRIPTION_ID makes it request its changed
-subscription again. The subscription id depends only on the subscription and the client's id, so a
-client may continue at any broker.
+A client requests its subscription, then pushes once per interval. Its first push is accepted at any
+time, so that clients can spread their pushes. If the subscription has changed, a push gets
+UNKNOWN_SUBSCRIPTION_ID, and the client requests the new subscription. The subscription id depends
+only on the subscription and the client's id, so a client may continue at any broker.
 
 This is a core: times are ms of a monotonic clock, ids are arguments.
 
@@ -25,9 +25,9 @@ from penstock.broker.admin_errors import BadRequest
 from penstock.broker.telemetry.subscriptions import Attributes, Subscription, subscribed_metrics
 
 INSTANCES_MAX: Final = 16_384
-"""Client instances; above, the longest unused are discarded (as in Kafka)."""
+"""Limit of client instances, above which the least recently used are discarded (as in Kafka)."""
 FORGOTTEN_AFTER_INTERVALS: Final = 3
-"""Intervals without a push after which a client and its metrics are discarded."""
+"""Intervals without a request or push after which a client and its metrics are discarded."""
 
 CODECS: Final = (4, 3, 1, 2)
 """Accepted compressions, best first: zstd, lz4, gzip, snappy."""
@@ -36,7 +36,7 @@ _LONG_AGO: Final = float("-inf")
 
 
 class UnknownSubscription(InvalidError):
-    """The client's subscription has changed; it must request the new one."""
+    """Push for a subscription that has changed; the client must request the new one."""
 
     code: ClassVar[str] = "unknown_subscription_id"
 
@@ -46,7 +46,7 @@ class UnsupportedCompression(InvalidError):
 
 
 class TelemetryTooLarge(InvalidError):
-    """A push exceeds `telemetry.max.bytes`."""
+    """Push that exceeds `telemetry.max.bytes`."""
 
     code: ClassVar[str] = "telemetry_too_large"
 
@@ -65,7 +65,8 @@ class Instance(Struct, kw_only=True):
     asked_ms: float = _LONG_AGO
     pushed_ms: float = _LONG_AGO
     may_ask: bool = True
-    """Whether it may request before its interval has passed, after UNKNOWN_SUBSCRIPTION_ID."""
+    """Whether the client may request its subscription before its interval has passed. It may at
+    first, and after a push was rejected because of its subscription or codec."""
     ended: bool = False
 
     @property
@@ -74,12 +75,12 @@ class Instance(Struct, kw_only=True):
 
     @property
     def kept_ms(self) -> float:
-        """Time without a request after which the client is discarded."""
+        """Time in ms without a request or push after which the client is discarded."""
         return self.interval_ms * FORGOTTEN_AFTER_INTERVALS
 
 
 class Instances:
-    """Client instances of a broker, longest unused first."""
+    """Client instances of a broker, least recently used first."""
 
     def __init__(self, telemetry_bytes_max: int) -> None:
         self._bytes_max = telemetry_bytes_max
@@ -99,7 +100,8 @@ class Instances:
         instance = self._instance(instance_id, attributes, now_ms)
         if now_ms - instance.used_ms < instance.interval_ms and not instance.may_ask:
             raise TooEarly(
-                f"client {instance_id} asked before its interval of {instance.interval_ms} ms"
+                f"client {instance_id} requested its subscription again before its interval of"
+                f" {instance.interval_ms} ms has passed"
             )
         instance.asked_ms = now_ms
         instance.may_ask = False
@@ -116,22 +118,26 @@ class Instances:
         size_bytes: int,
         ends: bool,
     ) -> Instance:
-        """Accept a push without parsing it; raises PenstockError."""
+        """Check a push, whose content is not parsed here; raises PenstockError.
+
+        `ends`: it is the client's last push.
+        """
         instance = self._instance(instance_id, attributes, now_ms)
         if instance.ended:
             raise BadRequest(f"client {instance_id} pushed again after its terminating push")
         early = instance.asked_ms <= instance.pushed_ms
         if early and now_ms - instance.pushed_ms < instance.interval_ms and not ends:
             raise TooEarly(
-                f"client {instance_id} pushed before its interval of {instance.interval_ms} ms"
+                f"client {instance_id} pushed again before its interval of {instance.interval_ms}"
+                " ms has passed"
             )
         instance.pushed_ms = now_ms
         instance.ended = ends
         if subscription_id != instance.subscription_id:
             instance.may_ask = True
             raise UnknownSubscription(
-                f"client {instance_id} pushed for subscription {subscription_id}, not"
-                f" {instance.subscription_id}"
+                f"client {instance_id} pushed for subscription {subscription_id}, but its"
+                f" subscription is {instance.subscription_id}: request it again"
             )
         if codec != 0 and codec not in CODECS:
             instance.may_ask = True
@@ -167,7 +173,7 @@ class Instances:
         return found
 
     def _forget(self, now_ms: float) -> None:
-        """Discard up to two of the longest unused clients that are expired or above the limit."""
+        """Discard up to two least recently used clients if they are expired or above the limit."""
         for _ in range(2):
             first = next(iter(self._known.values()))
             due = now_ms - first.used_ms > first.kept_ms and first.used_ms != _LONG_AGO
@@ -179,6 +185,6 @@ class Instances:
 
 
 def subscription_id_of(instance_id: UUID, metrics: Sequence[str], interval_ms: int) -> int:
-    """Return the id of a client's subscription, the same at all brokers, as a signed int32."""
+    """Return the id of a client's subscription, a signed int32 that is equal at all brokers."""
     subscription = json.dumps([instance_id.hex, list(metrics), interval_ms]).encode()
     return crc32c(subscription) - (1 << 31)

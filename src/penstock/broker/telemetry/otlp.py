@@ -1,7 +1,7 @@
-"""OTLP metrics that clients push: gauges and sums.
+"""Parser of the OTLP metrics that clients push: gauges and sums.
 
-The schema has the used fields; parsers of Protocol Buffers skip all others. Field numbers are those
-of `opentelemetry/proto/metrics/v1/metrics.proto`.
+The schema below contains only the fields that are used, because parsers of Protocol Buffers skip
+unknown fields. Field numbers are those of `opentelemetry/proto/metrics/v1/metrics.proto`.
 
     MetricsData   1 resource metrics
     Resource…     2 scope metrics
@@ -25,11 +25,11 @@ from google.protobuf.message import DecodeError
 from penstock.base.errors import InvalidError
 
 POINTS_MAX: Final = 2_000
-"""Data points read from one push."""
+"""Largest number of data points that are read from one push."""
 ATTRIBUTES_MAX: Final = 8
-"""Attributes of a data point that become labels."""
+"""Largest number of attributes of a data point that become labels."""
 TEXT_CHARACTERS_MAX: Final = 200
-"""Characters of a name or label; longer ones are truncated."""
+"""Length in characters to which names and labels are truncated."""
 
 _DELTA: Final = 1
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -68,7 +68,10 @@ class InvalidMetrics(InvalidError):
 
 
 class Point(NamedTuple):
-    """Value of a series. A `delta` is the increase since the previous push."""
+    """Value of a time series in one push.
+
+    With `delta` it is the increase since the previous push. `monotonic` values never decrease.
+    """
 
     name: str
     attributes: tuple[tuple[str, str], ...]
@@ -79,7 +82,7 @@ class Point(NamedTuple):
 
 @cache
 def metrics_type() -> Any:
-    """Return the message class that `points` parses."""
+    """Return the Protocol Buffers class of the message `MetricsData`."""
     pool = descriptor_pool.DescriptorPool()
     file = descriptor_pb2.FileDescriptorProto(
         name="client_metrics.proto", package="clients", syntax="proto3"

@@ -5,8 +5,8 @@
 software, and for the attributes of the data point. Monotonic series are counters, whose names end
 in `_total`; deltas are summed up while the series exists.
 
-Clients and series are bounded; a client without a push for three of its intervals is discarded with
-its series, also after its terminating push.
+The numbers of clients and series are limited. A client without a push for three of its intervals is
+discarded with its series. This also applies after its terminating push.
 
 Source: OpenTelemetry's rules for Prometheus; KIP-714.
 """
@@ -26,15 +26,15 @@ from penstock.broker.telemetry.otlp import TEXT_CHARACTERS_MAX, Point
 from penstock.broker.telemetry.subscriptions import CLIENT_ID, SOFTWARE, SOFTWARE_VERSION
 
 CLIENTS_MAX: Final = 1_000
-"""Clients whose metrics are exposed."""
+"""Largest number of clients whose metrics are exposed."""
 SERIES_PER_CLIENT_MAX: Final = 200
-"""Exposed series of one client; more are counted and dropped."""
+"""Largest number of exposed series of one client. Further ones are counted and dropped."""
 
 _PREFIX: Final = "kafka_client_"
 _FOREIGN: Final = re.compile(r"[^a-zA-Z0-9_]+")
 _LABELS: Final = ("client_instance_id", "client_id", "client_software", "client_software_version")
 Key = tuple[str, bool, tuple[tuple[str, str], ...]]
-"""Name, whether it is monotonic, and attributes."""
+"""Key of a series: the metric's name, whether it is monotonic, and its attributes."""
 
 
 class _Client:
@@ -62,7 +62,7 @@ class SeriesMetrics(Metrics, prefix="penstock_client_metrics_"):
 
 
 class ClientSeries:
-    """Newest values of each client, longest unused client first."""
+    """Newest values of each client's metrics, least recently used client first."""
 
     def __init__(self) -> None:
         self._clients: dict[UUID, _Client] = {}
@@ -104,7 +104,7 @@ class ClientSeries:
 
 @lru_cache(maxsize=4096)
 def _metric(name: str, monotonic: bool, attributes: tuple[str, ...]) -> Metric:
-    """Return the exposed metric; duplicate labels get a prefix."""
+    """Return the exposed metric; label names that are already used get a prefix."""
     stem = _FOREIGN.sub("_", name.removeprefix("org.apache.kafka.")).strip("_")
     labels = list(_LABELS)
     for attribute in attributes:
@@ -117,7 +117,7 @@ def _metric(name: str, monotonic: bool, attributes: tuple[str, ...]) -> Metric:
     return Metric(
         name=_PREFIX + stem,
         kind="counter" if monotonic else "gauge",
-        doc=f"{name}, as clients push it.",
+        doc=f"Metric {name} that clients push.",
         labels=tuple(labels),
     )
 

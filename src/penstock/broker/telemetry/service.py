@@ -1,4 +1,4 @@
-"""Clients' metrics for the handlers. Belongs to the event-loop thread."""
+"""Service for client metrics, which the handlers call. Belongs to the event-loop thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.control.values import EntityConfigs
 
 INFLATED_BYTES_MAX: Final = 4 << 20
-"""Bytes of one push after decompression."""
+"""Largest size of one push after decompression."""
 
 
 class TelemetryMetrics(Metrics, prefix="penstock_client_metrics_"):
@@ -56,7 +56,7 @@ class Telemetry:
         self._series = ClientSeries()
         self._metrics = TelemetryMetrics()
         self.subscribed = False
-        """Whether any subscription exists."""
+        """Whether any subscription requests metrics."""
 
     def image_changed(self) -> None:
         """Apply the subscriptions of the newest image."""
@@ -70,7 +70,7 @@ class Telemetry:
             self._configs = configs
 
     def ask(self, context: RequestContext, instance_id: UUID | None) -> Instance:
-        """Return a client's subscription; a new client has no id; raises TooEarly."""
+        """Return a client's subscription; raises TooEarly. A client without an id gets a new id."""
         client = instance_id or self._randomness.uuid()
         return self._instances.ask(client, _attributes(context, client), self._now_ms())
 
@@ -84,7 +84,7 @@ class Telemetry:
         codec: int,
         ends: bool,
     ) -> None:
-        """Store a client's push; raises PenstockError, as `Instances.push`."""
+        """Store the metrics of a push; raises InvalidMetrics and the errors of `Instances.push`."""
         now_ms = self._now_ms()
         instance = self._instances.push(
             instance_id,

@@ -1,7 +1,7 @@
-"""Subscriptions to clients' metrics: which metrics, how often, from which clients.
+"""Subscriptions to client metrics: the metrics that clients push, how often, and which clients.
 
-A subscription is a config resource (CLIENT_METRICS, 16) with a name; without configs it does not
-exist. A client pushes the metrics of all matching subscriptions, at the shortest of their
+A subscription is a config resource (CLIENT_METRICS, 16) with a name. It exists if it has a
+configuration. A client pushes the metrics of all matching subscriptions, at the shortest of their
 intervals.
 
 Source: KIP-714; Kafka's `ClientMetricsConfigs`.
@@ -29,12 +29,12 @@ from penstock.broker.configs import (
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
 
 MATCHES_MAX: Final = 20
-"""Patterns of one subscription."""
+"""Largest number of patterns in one subscription."""
 PREFIXES_MAX: Final = 500
-"""Prefixes of metrics in one subscription."""
+"""Largest number of name prefixes in one subscription."""
 
 ALL: Final = "*"
-"""Name of all metrics of a client."""
+"""Entry of the configuration `metrics` that requests all metrics of a client."""
 
 INTERVAL_MS: Final = 300_000
 INSTANCE_ID: Final = "client_instance_id"
@@ -52,11 +52,11 @@ ATTRIBUTES: Final = (
 class SubscriptionConfigs:
     interval_ms: int = setting(INTERVAL_MS, "Interval at which clients push.", 100, 3_600_000)
     metrics: tuple[str, ...] = setting(
-        (), "Prefixes of the names of requested metrics; * requests all, an empty list none."
+        (), "Name prefixes of the requested metrics. * requests all metrics, an empty list none."
     )
     match: tuple[str, ...] = setting(
-        (), "Clients that the subscription applies to, as attribute=regular expression, all of"
-        " which must match; an empty list matches all clients.",
+        (), "Conditions for clients to which the subscription applies, each in the form"
+        " attribute=regular expression. All must match. An empty list matches all clients.",
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ Attributes = Mapping[str, str]
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
-    """Metrics requested from clients, their interval, and the clients."""
+    """Subscription to `metrics` of the clients that `match`, pushed every `interval_ms`."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -77,7 +77,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
 
 
 def subscription_of(configs: Mapping[str, str]) -> Subscription:
-    """Return the subscription of stored configs."""
+    """Return the subscription with these stored configurations."""
     values = load(SubscriptionConfigs, configs)
     return Subscription(
         metrics=values.metrics, interval_ms=values.interval_ms, match=_matches(values.match)
@@ -90,7 +90,8 @@ def _matches(words: Sequence[str]) -> list[tuple[str, str]]:
         attribute, equals, pattern = (part.strip() for part in word.partition("="))
         if attribute not in ATTRIBUTES or not equals or not pattern:
             raise InvalidConfig(
-                f"match: {word!r} must be attribute=expression, with {', '.join(ATTRIBUTES)}"
+                f"match: {word!r} must have the form attribute=expression; attributes are"
+                f" {', '.join(ATTRIBUTES)}"
             )
         try:
             compile_regex(pattern)
@@ -101,7 +102,7 @@ def _matches(words: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a subscription's configs if valid; raises BadRequest, InvalidConfig."""
+    """Return `configs` if they are valid for a subscription; raises BadRequest, InvalidConfig."""
     given = {key: value for key, value in configs.items() if value is not None}
     if len(given) < len(configs):
         missing = sorted(key for key, value in configs.items() if value is None)
@@ -116,7 +117,7 @@ def check_subscription(name: str, configs: Mapping[str, str | None]) -> dict[str
     ):
         if len(words) > most:
             raise InvalidConfig(
-                f"client metrics {name!r}: {key} has {len(words)} entries, at most {most}"
+                f"client metrics {name!r}: {key} has {len(words)} entries, more than {most}"
             )
     _matches(values.match)
     return given
@@ -131,7 +132,7 @@ def apply_subscription_changes(
 def describe_subscription(
     configs: Mapping[str, str], names: Iterable[str] | None = None
 ) -> list[ConfigEntry]:
-    """Return all configs of a subscription, or those in `names`."""
+    """Return all configurations of a subscription, or those in `names`."""
     selected = None if names is None else set(names)
     return [
         _entry(info, configs)
@@ -160,7 +161,7 @@ def _entry(info: SettingInfo, configs: Mapping[str, str]) -> ConfigEntry:
 def subscribed_metrics(
     client: Attributes, subscriptions: Iterable[Subscription]
 ) -> tuple[tuple[str, ...], int]:
-    """Return the metrics requested from a client, and the interval in ms."""
+    """Return the name prefixes of the metrics that a client should push, and its interval in ms."""
     metrics: set[str] = set()
     interval_ms: int | None = None
     for subscription in subscriptions:

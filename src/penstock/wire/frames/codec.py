@@ -12,11 +12,11 @@ The prelude, 16 bytes, big endian:
     12      4  CRC32C of the payload, 0 unless bit 0 is set
     16      …  header (Protobuf, `header.proto`), then payload
 
-A reader rejects an invalid frame by these 16 bytes, before it allocates memory. The header's
-checksum detects bugs (a truncated buffer, a reader at a wrong position).
+A reader rejects an invalid frame by these 16 bytes, before it allocates memory. The checksum of the
+header detects bugs, such as a truncated buffer or a reader at a wrong position.
 
-Source: `host-ipc.txt`, the wire protocol. It counts 16 bytes and lists 12; the last four are the
-payload checksum that it reserves.
+Source: `host-ipc.txt`, the wire protocol. It states a size of 16 bytes but lists fields of 12; the
+last four are the payload checksum, for which it reserves space.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _PRELUDE: Final = Struct(">IHBBII")
 
 
 class MalformedFrame(CorruptError):
-    """Invalid frame: the stream cannot be trusted any more and has to be closed."""
+    """Invalid frame, after which the stream must be closed."""
 
 
 class Prelude(NamedTuple):
-    """Checked numbers of the 16 bytes."""
+    """Fields of a prelude that has passed the checks."""
 
     frame_bytes: int
     header_bytes: int
@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 
 
 def decode_prelude(buffer: Readable, offset: int, frame_bytes_max: int) -> Prelude:
-    """Read and check the 16 bytes at `offset`, which must be there.
+    """Read and check the prelude at `offset`. The buffer must contain all 16 bytes.
 
     Raises:
         MalformedFrame: a length over the limit, a header longer than the frame, an unknown flag,
@@ -78,24 +78,24 @@ def decode_prelude(buffer: Readable, offset: int, frame_bytes_max: int) -> Prelu
         )
     if header_bytes > frame_bytes or header_bytes == 0:
         raise MalformedFrame(
-            f"header length {header_bytes} bytes does not fit a frame of {frame_bytes}"
+            f"header length {header_bytes} bytes: must be 1 to the frame length, {frame_bytes}"
         )
     if flags & ~_FLAGS or reserved:
         raise MalformedFrame(
             f"flags {flags:#04x}, reserved byte {reserved:#04x}: only flags {_FLAGS:#04x} are known"
         )
     if payload_crc and not flags & FLAG_PAYLOAD_CRC:
-        raise MalformedFrame(f"payload checksum {payload_crc:#010x} without its flag")
+        raise MalformedFrame(f"payload checksum {payload_crc:#010x} is set without its flag")
     if flags & FLAG_PAYLOAD_IN_RING and frame_bytes != header_bytes:
         raise MalformedFrame(
-            f"{frame_bytes - header_bytes} payload bytes on the stream of a frame whose payload"
-            " is flagged as in the ring"
+            f"{frame_bytes - header_bytes} payload bytes are on the stream, but the payload is"
+            " flagged as in the ring"
         )
     return Prelude(frame_bytes, header_bytes, flags, header_crc, payload_crc)
 
 
 def decode_body(prelude: Prelude, body: memoryview) -> Frame:
-    """Read the header and cut off the payload of a body of `prelude.frame_bytes` bytes.
+    """Decode the rest of a frame: `body` has the `prelude.frame_bytes` bytes after the prelude.
 
     Raises:
         MalformedFrame: a checksum that does not match, or a header that is not Protobuf.
@@ -112,7 +112,7 @@ def _header(head: bytes, header_crc: int) -> Header:
     try:
         return Header.FromString(head)
     except DecodeError as error:
-        raise MalformedFrame(f"header of {len(head)} bytes: {error}") from None
+        raise MalformedFrame(f"header of {len(head)} bytes is not Protobuf: {error}") from None
 
 
 def _check_header(head: Readable, header_crc: int) -> None:
@@ -123,10 +123,10 @@ def _check_header(head: Readable, header_crc: int) -> None:
 
 
 def check_payload(payload: memoryview, payload_crc: int) -> None:
-    """Compare a payload with its checksum.
+    """Check the checksum of a payload.
 
     Raises:
-        MalformedFrame: they differ.
+        MalformedFrame: the checksum does not match.
     """
     if crc32c(payload) != payload_crc:
         raise MalformedFrame(
@@ -140,11 +140,11 @@ def decode(
     """Read the frame at `offset`.
 
     Returns:
-        The frame and its size with the prelude; or None and the number of bytes, from `offset`,
-        that the next call needs.
+        The frame, and its size with the prelude. If the frame is incomplete: None, and the number
+        of bytes from `offset` on that the next call needs.
 
     Raises:
-        MalformedFrame: the stream cannot be trusted any more.
+        MalformedFrame: the frame is invalid, so the stream must be closed.
     """
     left = len(buffer) - offset
     if left < PRELUDE_BYTES:
@@ -179,10 +179,10 @@ def decode(
 def decode_parts(
     buffer: Readable, offset: int, frame_bytes_max: int
 ) -> tuple[tuple[memoryview, memoryview], int] | tuple[None, int]:
-    """Read a frame with an opaque header: return header and payload bytes as `decode` does.
+    """Read a frame as `decode` does, but return the bytes of its header without decoding them.
 
     Raises:
-        MalformedFrame: the stream cannot be trusted any more.
+        MalformedFrame: the frame is invalid, so the stream must be closed.
     """
     left = len(buffer) - offset
     if left < PRELUDE_BYTES:
@@ -200,10 +200,12 @@ def decode_parts(
 
 
 def encode_parts(header: bytes, payload_bytes: int) -> bytes:
-    """Return prelude and header of a frame whose payload follows it, without a checksum.
+    """Return the prelude and header of a frame, after which the caller writes the payload.
+
+    The payload has no checksum.
 
     Raises:
-        MalformedFrame: a header of no bytes, or of more than 65,535.
+        MalformedFrame: the header is empty or longer than 65,535 bytes.
     """
     _check_size(header)
     frame_bytes = len(header) + payload_bytes
@@ -213,7 +215,7 @@ def encode_parts(header: bytes, payload_bytes: int) -> bytes:
 def _check_size(header: bytes) -> None:
     if not 0 < len(header) <= HEADER_BYTES_MAX:
         raise MalformedFrame(
-            f"header of {len(header)} bytes is over the limit of {HEADER_BYTES_MAX}, or nothing"
+            f"header of {len(header)} bytes: must have 1 to {HEADER_BYTES_MAX} bytes"
         )
 
 
@@ -225,13 +227,13 @@ def encode(
     in_ring: bool = False,
     checksum: bool = False,
 ) -> bytes:
-    """Return prelude and header of a frame; the payload's pieces follow it on the stream.
+    """Return the prelude and header of a frame, after which the caller writes the payload.
 
-    `payload_bytes` is the size of `payload` if the caller has it. With `in_ring` the payload is not
-    on the stream. With `checksum` the prelude carries the payload's CRC32C.
+    `payload_bytes` is the size of `payload`, if the caller knows it. With `in_ring` the payload is
+    not on the stream. With `checksum` the prelude contains the CRC32C of the payload.
 
     Raises:
-        MalformedFrame: a header longer than 65,535 bytes.
+        MalformedFrame: the header is longer than 65,535 bytes.
     """
     body = header.SerializeToString()
     _check_size(body)

@@ -1,4 +1,4 @@
-"""Kafka's protocol: the API table, framing, and codecs made from Kafka's own schemas."""
+"""Kafka's protocol: the table of API keys, framing, and codecs generated from Kafka's schemas."""
 
 from penstock.wire.kafka.apis import APIS, BY_NAME, Api
 from penstock.wire.kafka.decoder import decoder

@@ -1,22 +1,23 @@
 """Table of the API keys that the broker serves.
 
-The dispatcher, the ApiVersions response and `docs/reference/api-keys.md` are made from this table.
-Version ranges are kio's, except InitProducerId version 6 (KIP-939, two-phase transactions, which
-Apache Kafka 4.3 does not advertise either) and ListTransactions version 2 (a client's regular
-expression). Two numbers may differ from kio's range:
+The dispatcher, the ApiVersions response and `docs/reference/api-keys.md` use this table. Version
+ranges are those of kio, except that two versions are not supported. InitProducerId version 6 is for
+two-phase transactions (KIP-939), which Apache Kafka 4.3 does not advertise either. ListTransactions
+version 2 filters by a client's regular expression. Some fields need an explanation:
 
-- `minimum` is what ApiVersions advertises, `served_from` what is served. Produce is advertised from
-  version 0, because librdkafka otherwise turns compression off; versions 0 to 2 (older message
-  formats) return an error. So does version 0 of SaslHandshake, by which librdkafka 2.0 detects
-  SASL before it sends version 1.
-- `flexible_from` is the first version with tagged fields (KIP-482); request headers are read before
-  any schema is loaded, so it is repeated here, and a test compares it with kio.
+- `minimum` is the first version that ApiVersions advertises, `served_from` the first that is
+  served. They differ for two APIs. Produce is advertised from version 0, because librdkafka
+  otherwise turns compression off; versions 0 to 2 (older message formats) return an error.
+  SaslHandshake is advertised from version 0, because librdkafka 2.0 detects SASL by it; librdkafka
+  then sends version 1.
+- `flexible_from` is the first version with tagged fields (KIP-482). It is needed to read request
+  headers before any schema is loaded. A test compares it with kio.
 
 `checks` are the required permissions, in order (`broker/access.py` enforces them):
 
-- `whole`: on everything that a request names; else the whole request is rejected;
-- `each`: on each element of the request; unauthorized elements are removed from it;
-- `listed`: on each element of the response; unauthorized elements are left out;
+- `whole`: on all resources of the request. Without one of them the whole request is rejected.
+- `each`: on each element of the request. Unauthorized elements are removed from it.
+- `listed`: on each element of the response. Unauthorized elements are left out.
 - `asked`: checked by the handler, because the resources depend on its state.
 
 Source: Kafka's `clients/src/main/resources/common/message/*.json` as generated in kio; KIP-35,
@@ -42,13 +43,14 @@ Operation = Literal[
     "idempotent_write",
 ]
 Resource = Literal["topic", "group", "transactional_id", "cluster", "config"]
-"""Type of the resource; `config` is the element's `resource_type` and `resource_name`."""
+"""Resource type. `config` means the resource that the fields `resource_type` and `resource_name` of
+an element describe."""
 Scope = Literal["whole", "each", "listed", "asked"]
 
 PRODUCE: Final = 0
 SASL_HANDSHAKE: Final = 17
 _SERVED_FROM: Final = {PRODUCE: 3, SASL_HANDSHAKE: 1}
-"""First served version, if it differs from the advertised one."""
+"""First version that is served, for APIs of which it is not the first advertised one."""
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
@@ -59,16 +61,16 @@ NEVER_FLEXIBLE: Final = VERSION_MAX
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """Permission that a principal needs."""
+    """Permission that a principal needs for an API."""
 
     scope: Scope
     operation: Operation
     resource: Resource
     unless: Operation | None = None
-    """Permission on the cluster that replaces this one."""
+    """Operation on the cluster: a principal with this permission does not need the other one."""
     since: int = 0
     until: int = VERSION_MAX
-    """Last version in which it is checked."""
+    """Last version of the API in which the permission is checked."""
 
     def asked_of(self, version: int) -> bool:
         return self.since <= version <= self.until
@@ -101,7 +103,7 @@ class Api(Struct, frozen=True, kw_only=True):
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """Header version of a response; always 0 for ApiVersions (KIP-511)."""
+        """Return the header version of a response; for ApiVersions it is always 0 (KIP-511)."""
         if self.key == API_VERSIONS:
             return 0
         return 1 if version >= self.flexible_from else 0
@@ -255,10 +257,11 @@ def reference_page() -> str:
         "",
         "Generated from `penstock.wire.kafka.apis`; do not edit.",
         "",
-        "Permissions that a principal needs, in the order of the checks: *whole*, on everything"
-        " that the request names; *each*, unauthorized elements get an error of their own;"
-        " *listed*, unauthorized elements are left out of the response; *asked*, on resources that"
-        " the handler finds.",
+        "The last column has the permissions that a principal needs, in the order of the checks."
+        " *whole*: on all resources of the request, else the request is rejected. *each*: on each"
+        " element of the request; unauthorized elements get an error. *listed*: on each element of"
+        " the response; unauthorized elements are left out. *asked*: on resources that the handler"
+        " determines.",
         "",
         "| key | name | versions | flexible from | needs |",
         "|---:|---|---|---:|---|",

@@ -1,14 +1,15 @@
-"""Decoders compiled from schemas, for untrusted bytes.
+"""Compiler of decoders from schemas, for untrusted bytes.
 
-kio's native readers reserve memory for as many elements as an array claims: 20 bytes can end the
-process. So requests are read by functions generated here, from the same schemas, that return kio's
-own dataclasses. They reject, before anything is allocated,
+kio's native readers allocate memory for the number of elements that an array declares. A message of
+20 bytes can thus exhaust the memory of the process. Requests are therefore read by functions that
+are generated here, from the same schemas. They return kio's dataclasses. Before they allocate
+memory, they reject
 
-- an array that claims more elements than the bytes that are left can hold,
-- a message with more than `ELEMENTS_MAX` array elements altogether,
-- a negative length, a null where the schema has none, and every read beyond the end.
+- an array with more elements than the remaining bytes can contain,
+- a message with more than `ELEMENTS_MAX` array elements in total,
+- a negative length, a null that the schema does not allow, and any read beyond the end.
 
-Source: Kafka's protocol guide; KIP-482. Equality with kio's reader is tested over the table.
+Source: Kafka's protocol guide; KIP-482. Tests compare the results with those of kio's readers.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from penstock.wire.kafka.schema import (
 Decoder = Callable[[memoryview | bytes, int], tuple[Any, int]]
 
 ELEMENTS_MAX: Final = 100_000
-"""Array elements in one message; an entity of a few fields takes 200 to 400 bytes."""
+"""Largest number of array elements in one message. A decoded element takes 200 to 400 bytes."""
 
 _FIXED: Final[dict[str, tuple[str, int, str]]] = {
     # wire type: struct format, size in bytes, expression around the raw value
@@ -65,8 +66,8 @@ _FIXED: Final[dict[str, tuple[str, int, str]]] = {
 def decoder(api_name: str, version: int, kind: MessageKind) -> Decoder:
     """Return the compiled decoder of a message body: `(buffer, offset) -> (entity, end offset)`.
 
-    The decoder raises `MalformedRequest` for bytes that do not follow the schema. It copies what it
-    returns; nothing refers to the buffer afterwards.
+    The decoder raises `MalformedRequest` for bytes that do not follow the schema. The entity has
+    copies of all values and no reference to the buffer.
 
     Raises:
         UnsupportedVersion: no schema has this version.
@@ -128,18 +129,18 @@ def _refuse_null(name: str) -> None:
 
 
 def _refuse_length(name: str, length: int, left: int) -> None:
-    raise MalformedRequest(f"field {name} claims {length} bytes where {left} are left")
+    raise MalformedRequest(f"field {name} has length {length}, but {left} bytes are left")
 
 
 def _refuse_count(name: str, count: int, left: int, budget: int) -> None:
     raise MalformedRequest(
-        f"array {name} claims {count} elements where {left} bytes are left"
-        f" (and at most {budget} more elements are accepted in one message)"
+        f"array {name} has {count} elements, but {left} bytes are left, and at most {budget} more"
+        " elements are allowed in this message"
     )
 
 
 def _refuse_tag(name: str) -> None:
-    raise MalformedRequest(f"tagged field {name} does not have the length that it claims")
+    raise MalformedRequest(f"the content of tagged field {name} does not match its length")
 
 
 class _Source:
@@ -240,7 +241,7 @@ class _Source:
         self.indent -= 1
 
     def _length(self, target: str, form: str, *, flexible: bool) -> None:
-        """Read a length; -1 is null in both encodings."""
+        """Add code that reads a length into `target`, as -1 for null in both encodings."""
         self.flush()
         if flexible:
             self.line(f"{target} = buffer[offset]")

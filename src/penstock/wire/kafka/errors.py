@@ -14,7 +14,7 @@ class MalformedRequest(InvalidError):
 
 
 class UnsupportedVersion(InvalidError):
-    """API key or version that is not served."""
+    """API key, or version of an API, that the broker does not support."""
 
     code: ClassVar[str] = "unsupported_version"
 

@@ -1,4 +1,4 @@
-"""Hand-made codec of Fetch: responses are lists of buffers, the records are never copied.
+"""Hand-written codec of Fetch. Responses are lists of buffers, so that records are never copied.
 
     request    [replica id i32 (-14)] max wait i32, min bytes i32, max bytes i32, isolation i8,
                session id i32 (7+), session epoch i32 (7+), [topic [partition]],
@@ -11,7 +11,8 @@
                log start i64 (5+), aborted [producer id i64, first offset i64],
                preferred replica i32 (11+), records bytes
 
-Compact lengths and tagged fields from version 12 on. Tests compare every byte with kio's.
+From version 12 on, lengths are compact and there are tagged fields. Tests compare every byte with
+kio's codec.
 
 Source: `FetchRequest.json`, `FetchResponse.json`; KIP-227 (sessions), KIP-392, KIP-516, KIP-903.
 """
@@ -40,11 +41,12 @@ LEADERS_FROM: Final = 16
 TOPIC_IDS_FROM: Final = 13
 
 PartitionRequest = tuple[int, int, int, int, int]
-"""(index, leader epoch, fetch offset, last fetched epoch, max bytes); epochs -1 when absent."""
+"""(index, leader epoch, fetch offset, last fetched epoch, max bytes); absent epochs are -1."""
 TopicRequest = tuple[bytes, list[PartitionRequest]]
 Buffer = bytes | bytearray | memoryview
 Aborted = tuple[int, int]
-"""A producer id, and the offset from which on its batches are left out, until its marker."""
+"""Producer id and first offset of an aborted transaction. Readers skip batches of this producer
+from there to its abort marker."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -66,7 +68,7 @@ _FLEXIBLE_ABORTED = struct.Struct(">qqx")
 
 
 class FetchRequest:
-    """Decoded request that does not refer to the frame."""
+    """Decoded request, without references to its frame."""
 
     __slots__ = (
         "forgotten", "isolation_level", "max_bytes", "max_wait_ms", "min_bytes", "rack",
@@ -87,7 +89,7 @@ class FetchRequest:
 
 
 class PartitionAnswer(Struct):
-    """Partition of a response. `buffers` are whole batches of `size_bytes` together."""
+    """Partition of a response. `buffers` have whole batches, `size_bytes` in total."""
 
     index: int
     error: int = 0
@@ -97,17 +99,18 @@ class PartitionAnswer(Struct):
     buffers: Sequence[Buffer] = ()
     size_bytes: int = 0
     aborted: Sequence[Aborted] | None = None
-    """Aborted transactions among the records; a list for readers of committed ones, else null."""
+    """Aborted transactions in the range of the records, for `read_committed`; else None."""
     preferred_replica: int = -1
-    """Broker that the consumer should fetch from instead; then there are no records."""
+    """Broker from which the consumer should fetch instead; -1 for none. If it is set, there are no
+    records."""
     leader: Leader | None = None
-    """The partition's leader, if it is not this broker."""
+    """Leader of the partition, if it is not this broker."""
     parts: tuple[int, int] | None = None
-    """Epoch and end offset where the log diverges from the client's (from version 12)."""
+    """Leader epoch and end offset at which the log diverges from the client's (from version 12)."""
 
 
 def throttled(pieces: list[Buffer], throttle_ms: int) -> None:
-    """Set the throttle time in the pieces of a body; it is their first field."""
+    """Set the throttle time, the first field of a response body, in the body's pieces."""
     pieces[0] = _I32.pack(throttle_ms) + pieces[0][_I32.size :]
 
 
@@ -118,7 +121,7 @@ def decode_request(frame: memoryview, offset: int, version: int) -> FetchRequest
     """Read the body of a request of version 4 to 18 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema. Bytes behind the request are ignored,
+        MalformedRequest: the bytes do not follow the schema. Bytes after the request are ignored,
             as in Apache Kafka.
     """
     try:
@@ -223,8 +226,8 @@ def _count(frame: memoryview, offset: int, budget: int, *, flexible: bool) -> tu
     left = len(frame) - offset
     if count < 0 or count > budget or count * 4 > left:
         raise MalformedRequest(
-            f"Fetch: an array claims {count} elements where {left} bytes are left"
-            f" and at most {budget} elements are accepted"
+            f"Fetch: an array has {count} elements, but {left} bytes are left, and at most"
+            f" {budget} more elements are allowed"
         )
     return count, offset
 
@@ -254,7 +257,7 @@ def _text(frame: memoryview, offset: int, *, flexible: bool) -> tuple[str, int]:
 def _field(frame: memoryview, offset: int, length: int) -> memoryview:
     if length < 0 or offset + length > len(frame):
         raise MalformedRequest(
-            f"Fetch: a text claims {length} bytes where {len(frame) - offset} are left"
+            f"Fetch: a field has length {length}, but {len(frame) - offset} bytes are left"
         )
     return frame[offset : offset + length]
 
@@ -272,7 +275,7 @@ def _request_tags(frame: memoryview, offset: int, version: int, request: FetchRe
 
 
 class ResponseWriter:
-    """Builder of the pieces of one response body; adjacent header pieces are joined."""
+    """Encoder of one response body as a list of buffers. All bytes between records are joined."""
 
     __slots__ = ("_flexible", "_pending", "_pieces", "_version", "size_bytes")
 
@@ -291,7 +294,7 @@ class ResponseWriter:
         session_id: int = 0,
         endpoints: Sequence[Endpoint] = (),
     ) -> list[Buffer]:
-        """Return the pieces of the body; `endpoints` are of the leaders it names."""
+        """Return the buffers of the body; `endpoints` are the addresses of leaders in `topics`."""
         pending = self._pending
         if self._version >= 7:
             pending.append(struct.pack(">ihi", 0, error, session_id))
@@ -361,7 +364,7 @@ class ResponseWriter:
             pending.append(current_leader(1, answer.leader) if named else b"\0")
 
     def _with_aborted(self, answer: PartitionAnswer, aborted: Sequence[Aborted]) -> None:
-        """Return the fields before the records of a partition with aborted transactions."""
+        """Append the fields before the records, for a partition with aborted transactions."""
         pending, version = self._pending, self._version
         head = answer.index, answer.error, answer.high_watermark, answer.last_stable_offset
         pending.append(_RESULT_HEAD.pack(*head))

@@ -1,11 +1,11 @@
 """Frames and headers of the Kafka protocol.
 
-    frame      length i32 | header | body             length counts the bytes behind it
+    frame      length i32 | header | body             length counts the bytes after it
     request    key i16 | version i16 | correlation id i32 | client id (i16 length, -1 = null)
                | tagged fields, from header version 2 on
     response   correlation id i32 | tagged fields, from header version 1 on
 
-The client id keeps its old encoding in every header version.
+The client id has the same encoding in all header versions, without a compact length.
 
 Source: Kafka's protocol guide; `RequestHeader.json`, `ResponseHeader.json`; KIP-511.
 """
@@ -33,7 +33,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class UntrustworthyFrame(InvalidError):
-    """Invalid frame length: the connection can only be closed."""
+    """Invalid frame length, after which the connection must be closed."""
 
     code: ClassVar[str] = "invalid_request"
 
@@ -52,8 +52,8 @@ def check_length(length: int, limit: int) -> None:
     """Check the length of a frame before anything is allocated for it.
 
     Raises:
-        UntrustworthyFrame: negative, shorter than a header, or above `limit`; a TLS hello sent
-            to a plain port is named as such.
+        UntrustworthyFrame: the length is negative, less than a header, or above `limit`. The
+            message says so if the bytes are a TLS hello to a plain-text listener.
     """
     if HEADER_BYTES_MIN <= length <= limit:
         return
@@ -75,7 +75,7 @@ def check_length(length: int, limit: int) -> None:
 def read_request_header(frame: memoryview | bytes) -> RequestHeader:
     """Read the header of a request, from a frame without its length.
 
-    An unknown key is returned unchanged, its header read as version 1.
+    If the API key is unknown, the header is read as header version 1.
 
     Raises:
         MalformedRequest: the frame ends within the header, or the client id is not UTF-8.
@@ -106,7 +106,7 @@ def read_request_header(frame: memoryview | bytes) -> RequestHeader:
 
 
 def response_prefix(correlation_id: int, header_version: int, body_bytes: int) -> bytes:
-    """Return the length and the header in front of a response body of `body_bytes`."""
+    """Return the frame length and the header that precede a response body of `body_bytes`."""
     if header_version == 0:
         return _LENGTH_AND_CORRELATION.pack(4 + body_bytes, correlation_id)
     return _LENGTH_AND_CORRELATION.pack(5 + body_bytes, correlation_id) + b"\0"

@@ -1,8 +1,8 @@
-"""Tagged fields by which an error names the partition's leader and its address.
+"""Tagged fields with which error responses name the leader of a partition and its address.
 
     partition   tag 0 (Produce) or 1 (Fetch): leader id i32, leader epoch i32
-                tag 0 (Fetch): an epoch i32, and its end offset i64 in a log that diverges there
-                from the fetching one
+                tag 0 (Fetch): leader epoch i32, end offset i64: the point at which the log diverges
+                from the client's
     response    tag 0: [node id i32, host string, port i32, rack string or null]
 
 Source: KIP-951, KIP-595; `ProduceResponse.json` (from version 10), `FetchResponse.json` (from
@@ -18,7 +18,7 @@ from typing import Final
 from penstock.wire.kafka.primitives import uvarint
 
 Leader = tuple[int, int]
-"""A broker's id, and the epoch in which it leads."""
+"""Broker id of a leader, and its leader epoch."""
 Endpoint = tuple[int, str, int, str | None]
 
 _LEADER: Final = struct.Struct(">BBBiix")
@@ -27,17 +27,17 @@ _I32: Final = struct.Struct(">i")
 
 
 def current_leader(tag: int, leader: Leader | None) -> bytes:
-    """Return the section of tagged fields of a partition."""
+    """Return the tagged fields of a partition with its leader; without a leader there are none."""
     return b"\0" if leader is None else _LEADER.pack(1, tag, 9, *leader)
 
 
 def diverging_epoch(parts: tuple[int, int]) -> bytes:
-    """Return the section of tagged fields of a fetched partition whose log diverges."""
+    """Return the tagged fields of a partition in a Fetch response whose log diverges at `parts`."""
     return _DIVERGING.pack(1, 0, 13, *parts)
 
 
 def node_endpoints(endpoints: Sequence[Endpoint]) -> bytes:
-    """Return the section of tagged fields of a response."""
+    """Return the tagged fields of a response with the addresses of leaders."""
     if not endpoints:
         return b"\0"
     field = endpoint_array(endpoints)

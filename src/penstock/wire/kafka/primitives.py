@@ -1,7 +1,7 @@
-"""Primitives of generated and hand-made codecs: varints, times, ids.
+"""Primitives of generated and hand-written codecs: varints, times, ids.
 
-uvarint    7 bits a byte, least significant group first, high bit = more follows; at most
-           5 bytes for the lengths and tags of the protocol
+uvarint    unsigned varint: 7 bits a byte, least significant group first; the high bit means that
+           another byte follows; at most 5 bytes for the lengths and tags of the protocol
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def uvarint(value: int) -> bytes:
 
 
 def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
-    """Return an unsigned varint, and the offset behind it.
+    """Return an unsigned varint, and the offset after it.
 
     Raises:
         MalformedRequest: more than five bytes.
@@ -51,7 +51,7 @@ def read_uvarint(buffer: memoryview | bytes, offset: int) -> tuple[int, int]:
 
 
 def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
-    """Skip a section of unknown tagged fields; return the offset behind it.
+    """Skip a section of unknown tagged fields; return the offset after it.
 
     Raises:
         MalformedRequest: a field reaches beyond the buffer.
@@ -71,14 +71,17 @@ def skip_tags(buffer: memoryview | bytes, offset: int) -> int:
 
 
 def milliseconds(value: int | timedelta) -> int:
-    """Return a duration as milliseconds; kio holds durations as `timedelta`."""
+    """Return a duration in milliseconds; in kio's dataclasses it is a `timedelta`."""
     if isinstance(value, int):
         return value
     return round(value.total_seconds() * 1000)
 
 
 def timestamp_ms(value: int | datetime | None) -> int:
-    """Return a time as milliseconds since the epoch, -1 for none; kio holds `datetime`s."""
+    """Return a time in milliseconds since the epoch, -1 for None.
+
+    In kio's dataclasses a time is a `datetime`.
+    """
     if value is None:
         return -1
     if isinstance(value, int):
@@ -87,14 +90,14 @@ def timestamp_ms(value: int | datetime | None) -> int:
 
 
 def uuid_bytes(value: Any) -> bytes:
-    """Return a UUID as its 16 bytes, zeros for none."""
+    """Return the 16 bytes of a UUID; zeros for None."""
     if value is None:
         return ZERO_UUID
     return value if isinstance(value, bytes) else value.bytes
 
 
 def read_uuid(value: bytes) -> UUID | None:
-    """Return 16 bytes as a UUID, none for zeros."""
+    """Return the UUID with these 16 bytes; None for zeros."""
     return None if value == ZERO_UUID else UUID(bytes=value)
 
 

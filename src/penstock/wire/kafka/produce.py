@@ -1,13 +1,13 @@
-"""Hand-made codec of Produce, the hottest request: records stay views of the frame.
+"""Hand-written codec of Produce, the most frequent request. Records are views of the frame.
 
     request    [transactional id] acks i16 timeout i32 [topic [index i32, records bytes]]
     topic      name string (versions 3 to 12) or id uuid (13)
     response   [topic [index i32, error i16, base offset i64, append time i64 (2+),
                log start i64 (5+), record errors (8+), error message (8+)]] throttle i32 (1+)
 
-Strings, arrays and records have compact lengths from version 9 on, and structs a section of tagged
-fields. Versions 0 to 2 are rejected with responses of their own format. Tests compare every byte
-with kio's.
+From version 9 on, strings, arrays and records have compact lengths, and structs have tagged fields.
+Requests of versions 0 to 2 are rejected with responses in their own format. Tests compare every
+byte with kio's codec.
 
 Source: `ProduceRequest.json`, `ProduceResponse.json`; KIP-467 (record errors), KIP-516 (ids).
 """
@@ -31,7 +31,7 @@ TOPIC_IDS_FROM: Final = 13
 
 Partition = tuple[int, memoryview | None]
 Topic = tuple[bytes, list[Partition]]
-"""Topic by the bytes of its name or of its id, and its partitions' records."""
+"""Bytes of a topic's name or id, and its partitions, each with its records."""
 
 _ACKS_TIMEOUT = struct.Struct(">hi")
 _I16 = struct.Struct(">h")
@@ -47,7 +47,7 @@ _SINGLE_HEAD = struct.Struct(">xhiBB")
 
 
 class ProduceRequest:
-    """Decoded request; `topics` hold views of the frame."""
+    """Decoded request. The records in `topics` are views of the frame."""
 
     __slots__ = ("acks", "timeout_ms", "topics", "transactional_id")
 
@@ -62,7 +62,7 @@ class ProduceRequest:
 
 @dataclass(slots=True)
 class PartitionResult:
-    """Result of one partition's append. `error` is 0 for success."""
+    """Result of the append to one partition. `error` is Kafka's number, 0 for success."""
 
     index: int
     error: int = 0
@@ -72,7 +72,7 @@ class PartitionResult:
     message: str | None = None
     record_errors: Sequence[tuple[int, str | None]] = ()
     leader: Leader | None = None
-    """The partition's leader, if it is not this broker."""
+    """Leader of the partition, if it is not this broker."""
 
 
 TopicResult = tuple[bytes, list[PartitionResult]]
@@ -82,7 +82,7 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
     """Read the body of a request of version 3 to 13 that starts at `offset` of its frame.
 
     Raises:
-        MalformedRequest: the bytes do not follow the schema. Bytes behind the request are ignored,
+        MalformedRequest: the bytes do not follow the schema. Bytes after the request are ignored,
             as in Apache Kafka.
     """
     try:
@@ -103,9 +103,9 @@ def decode_request(frame: memoryview, offset: int, version: int) -> ProduceReque
 
 
 def _decode_single(frame: memoryview, offset: int, version: int) -> ProduceRequest | None:
-    """Read the most frequent shape: not transactional, one topic, one partition, no tagged fields.
+    """Read the most frequent form: not transactional, one topic, one partition, no tagged fields.
 
-    None for any other shape, and for truncated bytes; the full decoder handles those.
+    Return None for other forms and for truncated bytes, which the full decoder must read.
     """
     size = len(frame)
     if size < offset + 9:
@@ -222,8 +222,8 @@ def _within(end: int, size: int) -> int:
 def _claim(count: int, bytes_each: int, left: int, budget: int) -> int:
     if count < 0 or count > budget or count * bytes_each > left:
         raise MalformedRequest(
-            f"Produce: an array or text claims {count} elements where {left} bytes are left"
-            f" and at most {budget} elements are accepted"
+            f"Produce: an array or text has length {count}, but {left} bytes are left, and at most"
+            f" {budget} more array elements are allowed"
         )
     return budget - count
 
@@ -237,7 +237,10 @@ def _single_packer(version: int, key_bytes: int) -> struct.Struct:
 def encode_single_frame(
     version: int, correlation_id: int, key: bytes, result: PartitionResult
 ) -> bytes | None:
-    """Return the response frame of one appended partition; None: use `encode_response`."""
+    """Return the response frame for one successful append.
+
+    None if the version or the length of `key` is not supported; use `encode_response` then.
+    """
     size = len(key)
     if version < FLEXIBLE_FROM or result.error or size > 126:
         return None
@@ -263,7 +266,10 @@ def encode_response(
     endpoints: Sequence[Endpoint] = (),
     throttle_ms: int = 0,
 ) -> bytes:
-    """Return the body of a response of version 0 to 13; `endpoints` are of leaders it names."""
+    """Return the body of a response of version 0 to 13.
+
+    `endpoints` are the addresses of the leaders that `topics` names.
+    """
     if version >= FLEXIBLE_FROM:
         return _encode_flexible(version, topics, endpoints, throttle_ms)
     pieces = [_I32.pack(len(topics))]

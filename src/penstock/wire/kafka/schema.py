@@ -1,9 +1,10 @@
 """Message schemas, read from kio's generated dataclasses when they are first needed.
 
-kio generates one dataclass per message, version and nested struct from Kafka's own schema files,
-with each field's wire type in its metadata. This module turns such a class into a `Struct` of
-`Field`s, from which encoder and decoder are compiled. kio's base module imports Hypothesis if it is
-installed, for two seconds and 200 MiB, so that import is suppressed unless it is loaded already.
+kio generates one dataclass per message, version and nested struct from Kafka's own schema files.
+The metadata of each field has its wire type. This module converts such a class into a `Struct` of
+`Field`s, from which encoders and decoders are compiled. kio's base module imports Hypothesis if
+it is installed, which takes two seconds and 200 MiB. This import is suppressed, unless Hypothesis
+is already loaded.
 
 Source: KIP-482 (tagged fields), KIP-893 (nullable structs); kio's `kio.schema` package.
 """
@@ -31,7 +32,7 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """Field of a struct. `kind` is kio's wire type, or `struct`."""
+    """Field of a struct. `kind` is the name of its wire type in kio, or `struct`."""
 
     name: str
     kind: str
@@ -43,7 +44,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Struct(msgspec.Struct, frozen=True, kw_only=True):
-    """Message or nested struct, as one version of its schema has it."""
+    """Message or nested struct in one version of its schema; `entity` is kio's dataclass."""
 
     name: str
     flexible: bool
@@ -81,13 +82,13 @@ def _base_loaded() -> None:
 
 @cache
 def error_codes() -> Any:
-    """Return kio's `ErrorCode` enum, loaded at the first error."""
+    """Return kio's `ErrorCode` enum, which is imported at the first call."""
     _base_loaded()
     return importlib.import_module("kio.schema.errors").ErrorCode
 
 
 def module_name(api_name: str) -> str:
-    """Return `ListOffsets` as kio names its package: `list_offsets`."""
+    """Return the name of kio's package for an API, such as `list_offsets` for `ListOffsets`."""
     return _WORDS.sub("_", api_name).lower()
 
 
@@ -128,7 +129,7 @@ def load_struct(api_name: str, version: int, kind: MessageKind) -> Struct:
 
 
 def struct_of(entity: Any) -> Struct:
-    """Return the schema of one generated dataclass, its nested structs included."""
+    """Return the schema of one of kio's dataclasses, with its nested structs."""
     return Struct(
         name=entity.__name__,
         flexible=entity.__flexible__,

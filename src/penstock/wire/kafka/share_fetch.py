@@ -1,4 +1,4 @@
-"""Hand-made encoder of ShareFetch's responses: lists of buffers, the records are never copied.
+"""Hand-written encoder of ShareFetch responses: lists of buffers, so that records are not copied.
 
     response   throttle i32, error i16, message string?, lock timeout i32, [topic [partition]],
                endpoints [id i32, host string, port i32, rack string?]
@@ -6,7 +6,8 @@
                leader id i32, leader epoch i32, records bytes, acquired [first i64, last i64,
                deliveries i16]
 
-Compact lengths and tagged fields everywhere. Tests compare every byte with kio's.
+All lengths are compact, and all structs have tagged fields. Tests compare every byte with kio's
+codec.
 
 Source: `ShareFetchResponse.json`; KIP-932, KIP-951 (endpoints).
 """
@@ -33,9 +34,9 @@ _ACQUIRED: Final = struct.Struct(">qqhx")
 
 
 class SharePartitionAnswer(Struct):
-    """Partition of a response. `buffers` are whole batches of `size_bytes` together.
+    """Partition of a response. `buffers` have whole batches, `size_bytes` in total.
 
-    `acquired` are first and last offsets, and how often they were delivered.
+    `acquired` has ranges of acquired records: first offset, last offset, number of deliveries.
     """
 
     index: int
@@ -55,7 +56,7 @@ def encode_response(
     lock_timeout_ms: int,
     endpoints: Sequence[Endpoint] = (),
 ) -> list[Buffer]:
-    """Return the pieces of a response's body, versions 1 and 2, with unchanged record buffers."""
+    """Return the buffers of a response body of version 1 or 2; records are not copied."""
     pieces: list[Buffer] = []
     pending = [_HEAD.pack(0, 0), b"\0", _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
     for topic_id, partitions in topics:

@@ -1,4 +1,7 @@
-"""Sets of partitions by topic id; empty sets are left out, so that equality is comparison."""
+"""Sets of partitions, as maps from topic id to partition numbers, and operations on them.
+
+Topics without partitions are omitted, so that equal sets compare equal.
+"""
 
 from __future__ import annotations
 

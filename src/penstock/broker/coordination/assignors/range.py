@@ -1,8 +1,9 @@
-"""Range assignor: each member gets one range of partitions of each topic.
+"""Range assignor: splits the partitions of each topic into ranges, one for each reader.
 
-Members are ordered by instance id, then by member id. Topics with the same readers and partition
-count are split alike, so that a member gets partitions of equal numbers. Racks are ignored, because
-they would separate partitions of equal numbers.
+Static members come first, ordered by instance id; dynamic members follow, ordered by member id.
+Topics with the same readers and the same number of partitions are split in the same way, so that a
+member gets the same partition numbers of each. Racks are ignored, because they could assign equal
+partition numbers of two topics to different members.
 
 Source: Kafka 4's `RangeAssignor`.
 """
@@ -38,7 +39,7 @@ def assign_ranges(group: GroupSpec) -> Mapping[str, Partitions]:
 
 
 def _order(member: MemberSpec) -> tuple[bool, str]:
-    """Sort key: static members first, because their order survives restarts."""
+    """Return the sort key: static members come first, because their order survives restarts."""
     if member.instance_id is None:
         return True, member.member_id
     return False, member.instance_id

@@ -1,9 +1,13 @@
-"""Simple assignor of share groups: each partition has as few members as possible.
+"""Simple assignor of share groups: assigns each partition to as few members as possible.
 
-Members with the same topics are assigned together. If partitions outnumber them, each partition has
-one member, and members have equally many, give or take one. Otherwise each member has one
-partition, and partitions have equally many members. Members keep what they have as far as that
-allows.
+Members with the same subscribed topics are assigned together, by one of two rules:
+
+    partitions >= members   each partition has one member; the partition counts of two members
+                            differ by at most one
+    partitions < members    each member has one partition; the member counts of two partitions
+                            differ by at most one
+
+Members keep their last assigned partitions as far as the rule allows.
 
 Source: Kafka's `SimpleAssignor`; KIP-932.
 """
@@ -19,7 +23,7 @@ Partition = tuple[bytes, int]
 
 
 def assign_simply(group: GroupSpec) -> Mapping[str, Partitions]:
-    """Assign every partition to a reader of its topic, and every member to a partition."""
+    """Return the partitions of each member, by member id."""
     together: dict[frozenset[bytes], list[MemberSpec]] = {}
     for member in sorted(group.members, key=lambda member: member.member_id):
         together.setdefault(member.topics.intersection(group.partitions), []).append(member)

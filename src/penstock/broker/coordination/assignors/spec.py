@@ -1,4 +1,4 @@
-"""Input of an assignor: immutable values, so that any thread can run it."""
+"""Input of an assignor. The values are immutable, so that an assignor can run on any thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.broker.coordination.assignors.partitions import Partitions
 
 
 class MemberSpec(Struct, frozen=True, kw_only=True):
-    """A member: ids of its topics, its last assignment, and its rack if it has one."""
+    """Member of a group: ids of its subscribed topics, its last assignment, and its rack."""
 
     member_id: str
     instance_id: str | None
@@ -20,9 +20,10 @@ class MemberSpec(Struct, frozen=True, kw_only=True):
 
 
 class GroupSpec(Struct, frozen=True, kw_only=True):
-    """Members of a group, and the partition counts of the topics that they read.
+    """Members of a group, and the partition counts of their subscribed topics, by topic id.
 
-    `racks` has the racks of each partition's replicas by topic, where they are known.
+    `racks` maps a topic id to the racks of each partition's replicas. Topics without known racks
+    are omitted.
     """
 
     members: Sequence[MemberSpec]
@@ -31,4 +32,5 @@ class GroupSpec(Struct, frozen=True, kw_only=True):
 
 
 Assignor = Callable[[GroupSpec], Mapping[str, Partitions]]
-"""Function from a group to each member's partitions, by id; members without any may be absent."""
+"""Function that returns the partitions of each member, by member id. Members without partitions may
+be absent."""

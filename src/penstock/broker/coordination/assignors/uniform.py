@@ -1,17 +1,19 @@
-"""Uniform assignor: balanced assignments that keep partitions where they are.
+"""Uniform assignor: gives members equally many partitions, and moves as few as possible.
 
-    same topics for all   each member keeps up to a fair share, the rest is dealt in turn
-    different topics      each partition goes to the reader that has fewest; then partitions move
-                          from readers with more to readers with fewer, topic by topic
+    all members read     each member keeps its partitions up to a fair share; the others are
+    the same topics      assigned to the members in turn
+    members read         each unassigned partition goes to the reader with the fewest partitions;
+    different topics     then, topic by topic, readers with more give partitions to readers with
+                         fewer
 
-Partitions are dealt in the order of their topics, so that different members get the partitions of
-one topic. A member keeps its lowest partition numbers.
+Partitions are assigned in the order of their topics, so that different members get the partitions
+of one topic. A member that keeps only a part of its partitions keeps the lowest numbers.
 
-If all members read the same topics, dealt partitions go to members in the rack of a replica, as far
-as their share allows, which read from there (KIP-392). Racks change neither the balance nor which
-partitions members keep.
+If all members read the same topics, an unassigned partition goes to a member in the rack of one of
+its replicas, if such a member has less than its share. The member can then fetch from that replica
+(KIP-392). Racks influence neither how many partitions a member gets nor which ones it keeps.
 
-Source: Kafka 4's `UniformAssignor`; racks are KIP-881's, which Kafka's assignor ignores.
+Source: Kafka 4's `UniformAssignor`, which ignores racks; KIP-881 (racks).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from penstock.broker.coordination.assignors.partitions import Partitions
 from penstock.broker.coordination.assignors.spec import GroupSpec, MemberSpec
 
 BALANCING_PASSES_MAX: Final = 16
-"""Passes over all topics to move partitions, if members read different topics."""
+"""Maximum number of passes over all topics to move partitions between members."""
 
 _Held = dict[bytes, set[int]]
 
@@ -64,7 +66,7 @@ class _Free:
 
 
 def _kept(member: MemberSpec, free: _Free, group: GroupSpec, most: int) -> _Held:
-    """Return what a member keeps of its last assignment, `most` partitions at most."""
+    """Return the partitions of its last assignment that a member keeps: at most `most`."""
     has: _Held = {}
     for topic in sorted(member.assigned.keys() & member.topics & group.partitions.keys()):
         numbers = has[topic] = set()
@@ -94,7 +96,7 @@ def _alike(group: GroupSpec, members: Sequence[MemberSpec]) -> list[_Held]:
         held.append(has)
         wants.append(share - size)
     for index, want in enumerate(wants):
-        if longer and want >= 0:  # it has at most a share, and may have one more
+        if longer and want >= 0:  # it keeps at most a share, so it may get one more
             wants[index] += 1
             longer -= 1
     left: Iterable[tuple[bytes, int]] = free.left(topics)
@@ -122,9 +124,9 @@ def _deal_near(
     held: list[_Held],
     wants: list[int],
 ) -> list[tuple[bytes, int]]:
-    """Assign partitions to members in their racks; return the rest.
+    """Assign partitions to members in the racks of their replicas; return the unassigned ones.
 
-    Partitions with fewest racks come first, because others have more choice.
+    Partitions with the fewest racks come first, because the fewest members can get them.
     """
     hungry: dict[str, deque[int]] = {}
     for index, member in enumerate(members):
@@ -183,7 +185,7 @@ def _deal(
 
 
 def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[int]) -> int:
-    """Move partitions of a topic from readers with more to readers with fewer; return the count."""
+    """Move partitions of a topic from readers with more to readers with fewer; count the moves."""
     poor = [(sizes[index], index) for index in readers]
     rich = [(-sizes[index], index) for index in readers if held[index].get(topic)]
     heapify(poor)
@@ -192,7 +194,7 @@ def _level(topic: bytes, readers: Sequence[int], held: list[_Held], sizes: list[
     while rich:
         most, giver = rich[0]
         fewest, taker = poor[0]
-        if sizes[taker] != fewest:  # it gave one away since
+        if sizes[taker] != fewest:  # an outdated entry
             heappop(poor)
             heappush(poor, (sizes[taker], taker))
         elif -most != sizes[giver] or not held[giver][topic]:

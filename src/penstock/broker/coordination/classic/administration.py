@@ -1,4 +1,4 @@
-"""Describe, list and delete classic groups, and check deletions of offsets.
+"""Administration of classic groups: describe, list and delete them; check deletions of offsets.
 
 Source: Kafka's `ClassicGroup.asDescribedGroup`, `validateDeleteGroup`, `validateOffsetDelete`;
 KIP-229 (deletion), KIP-496 (offset deletion).
@@ -30,7 +30,7 @@ from penstock.broker.coordination.group_events import (
 )
 
 EMPTY_GROUP_GRACE_MS: Final = 60_000
-"""Time after which an unused empty group without offsets may be dropped."""
+"""Time after its last use at which an empty group without committed offsets may be deleted."""
 
 CLASSIC: Final = "classic"
 
@@ -108,7 +108,8 @@ def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token:
         rebalancer.refuse(
             token,
             NON_EMPTY_GROUP,
-            f"group {group.group_id!r} of type {group.protocol_type!r} has members",
+            f"group {group.group_id!r} of protocol type {group.protocol_type!r} has members;"
+            " stop them before you delete offsets",
         )
     else:
         group.touched_ms = rebalancer.now_ms
@@ -117,7 +118,7 @@ def check_offset_delete(rebalancer: Rebalancer, event: OffsetDeleteCheck, token:
 
 
 def prune(rebalancer: Rebalancer, event: Prune) -> None:
-    """Drop empty groups without offsets some time after their last use."""
+    """Delete empty groups without committed offsets `EMPTY_GROUP_GRACE_MS` after their last use."""
     for group_id, group in list(rebalancer.groups.items()):
         group.has_offsets = group_id in event.with_offsets
         if (

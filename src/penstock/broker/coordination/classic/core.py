@@ -1,7 +1,7 @@
-"""Core of classic groups.
+"""Core of classic groups: handles their requests, and the reports about their saves.
 
-A heartbeat costs a few microseconds regardless of the number of groups: all deadlines share one
-heap (`timers`), and postponing one is an assignment.
+A heartbeat takes a few microseconds, however many groups there are: all deadlines are in one heap
+(`timers.py`), and postponing a deadline is one assignment.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, classic protocol.
 """
@@ -49,9 +49,9 @@ _HANDLERS: Final[Mapping[type, Callable[[Rebalancer, Any, int], None]]] = {
 
 
 class ClassicGroups:
-    """Classic groups of this broker, and groups that have offsets only.
+    """Classic groups of this broker, including groups that only have committed offsets.
 
-    `epoch` rises with each incarnation of the coordinator, as a registered broker's does.
+    `epoch` is the epoch of the registered broker, which rises with each incarnation.
     """
 
     name: ClassVar[str] = administration.CLASSIC
@@ -75,11 +75,11 @@ class ClassicGroups:
         return self._rebalancer.groups[group_id]
 
     def release(self, group: Group) -> None:
-        """Drop a group that was converted to another kind; waiting members join again."""
+        """Remove a group that was converted to a consumer group; its waiting members join again."""
         self._rebalancer.release(group, REBALANCE_IN_PROGRESS, "the group is a consumer group now")
 
     def adopt(self, group: Group) -> None:
-        """Add a group that was converted from another kind; its members join again."""
+        """Add a group that was converted from a consumer group; its members join again."""
         self._rebalancer.adopt(group)
 
     # -- kind-specific parts ----------------------------------------------------------------
@@ -90,7 +90,7 @@ class ClassicGroups:
         )
 
     def load(self, stored: Stored) -> None:
-        """Take over a stored group; sessions of members restart."""
+        """Add a group from its stored rows, and restart the sessions of its members."""
         rebalancer, group_id = self._rebalancer, stored.key
         groups, now_ms = rebalancer.groups, rebalancer.now_ms
         known = groups.get(group_id)
@@ -117,7 +117,7 @@ class ClassicGroups:
         administration.prune(self._rebalancer, event)
 
     def topics_changed(self, event: NewTopics) -> None:
-        """Do nothing: members of classic groups watch topics themselves."""
+        """Do nothing: clients of classic groups detect changed topics themselves."""
 
     def counts(self) -> dict[GroupState, int]:
         counts = dict.fromkeys(GroupState, 0)

@@ -6,17 +6,17 @@ from msgspec import Struct
 
 
 class Protocol(Struct, frozen=True, kw_only=True):
-    """Assignment strategy that a member supports, with its opaque subscription."""
+    """Assignment strategy that a member supports; `metadata` is its encoded subscription."""
 
     name: str
     metadata: bytes
 
 
 class JoinGroup(Struct, frozen=True, kw_only=True):
-    """A member joins or rejoins.
+    """JoinGroup request: a member joins or rejoins.
 
-    `fresh_id` is random and makes a new member id unique. `member_id_required` is set from version
-    4 on (KIP-394), `skip_assignment_known` from version 9 on (KIP-814).
+    `fresh_id` is a random text that makes a new member id unique. `member_id_required` is true from
+    version 4 of the request on (KIP-394), `skip_assignment_known` from version 9 on (KIP-814).
     """
 
     group_id: str
@@ -40,9 +40,9 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
 
 class SyncGroup(Struct, frozen=True, kw_only=True):
-    """A member requests its assignment; the leader sends all assignments.
+    """SyncGroup request: a member requests its assignment; the leader also sends all assignments.
 
-    `protocol_type` and `protocol` are None where the request's version has no such field.
+    `protocol_type` and `protocol` are None if the request's version lacks these fields.
     """
 
     group_id: str
@@ -62,7 +62,7 @@ class Heartbeat(Struct, frozen=True, kw_only=True):
 
 
 class LeavingMember(Struct, frozen=True, kw_only=True):
-    """A leaving member; `member_id` is empty if only the instance is named."""
+    """Member that leaves; `member_id` is empty if the request contains only the instance id."""
 
     member_id: str
     group_instance_id: str | None = None

@@ -1,7 +1,7 @@
-"""A classic group and its members: state with queries; no events, effects or time.
+"""State of a classic group and its members, with queries. It handles no events and has no clock.
 
-Membership changes only by `add`, `remove` and `replace_static`, which maintain the counts of
-supported protocols, the leader and the static ids.
+Only `add`, `remove` and `replace_static` change the membership. They also update the counts of
+supported protocols, the leader, and the member ids of static members.
 
 Source: Kafka's `ClassicGroup` and `ClassicGroupMember`.
 """
@@ -37,10 +37,10 @@ class Purpose(Enum):
 
 
 class SaveWaiter(Struct, frozen=True, kw_only=True):
-    """Action after a durable save.
+    """Purpose of a save, to be fulfilled once the save is durable.
 
-    For the return of a static member: the leader before it, and whether its client supports
-    skipping the assignment (KIP-814).
+    The last three fields are for the return of a static member: its new member id, the leader
+    before its return, and whether its client can skip the assignment (KIP-814).
     """
 
     purpose: Purpose
@@ -62,9 +62,11 @@ def _idle() -> None:
 
 
 class Member:
-    """A member. `join_token` and `sync_token` are set while their requests are parked.
+    """Member of a classic group.
 
-    `number` is the order of joining: members are kept, listed and elected in that order.
+    `join_token` and `sync_token` identify its JoinGroup and SyncGroup requests while these wait for
+    a response. `number` rises in the order of joining; members are stored, listed and elected as
+    leader in that order.
     """
 
     __slots__ = (
@@ -126,11 +128,11 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether a request is parked: it counts as a sign of life."""
+        """Whether a JoinGroup or SyncGroup of the member waits for a response."""
         return self.join_token is not None or self.sync_token is not None
 
     def metadata(self, protocol: str) -> bytes:
-        """Return the subscription under a protocol; empty if the member lacks it."""
+        """Return the subscription for a protocol; empty if the member does not support it."""
         for candidate in self.protocols:
             if candidate.name == protocol:
                 return candidate.metadata
@@ -181,7 +183,7 @@ class Group:
         """Change the state.
 
         Raises:
-            BugError: the transition is not in the table.
+            BugError: the table of states does not allow the transition.
         """
         if self.state not in PREVIOUS[state]:
             raise BugError(
@@ -216,7 +218,7 @@ class Group:
     # -- members ----------------------------------------------------------------------------
 
     def validate(self, member_id: str, group_instance_id: str | None) -> str:
-        """Return the error of a request by this member; empty if it is a member."""
+        """Return the error of a request with these ids; empty if they identify a member."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -226,7 +228,7 @@ class Group:
         return NONE if member_id in self.members else UNKNOWN_MEMBER_ID
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member; the first one sets the protocol type and leads."""
+        """Add a member. The first member sets the protocol type and becomes the leader."""
         if not self.members:
             self.protocol_type = protocol_type
         if not self.leader:
@@ -238,7 +240,7 @@ class Group:
         self._count(member, 1)
 
     def remove(self, member_id: str) -> Member:
-        """Remove a member; elect another leader if it led."""
+        """Remove a member. If it was the leader, the next member becomes the leader."""
         member = self.members.pop(member_id)
         self._count(member, -1)
         if member.join_token is not None:
@@ -262,7 +264,7 @@ class Group:
         self._count(member, 1)
 
     def replace_static(self, old_id: str, new_id: str) -> Member:
-        """Give a static member a new id; its order, leadership and assignment stay."""
+        """Change the id of a static member, which keeps its order, leadership and assignment."""
         member = self.members[old_id]
         member.member_id = new_id
         self.members = {other.member_id: other for other in self.members.values()}
@@ -276,7 +278,7 @@ class Group:
         return member
 
     def park_join(self, member: Member, token: int) -> int | None:
-        """Park a JoinGroup; return the token of the one it replaces."""
+        """Record a waiting JoinGroup; return the token of the JoinGroup that it replaces."""
         replaced = member.join_token
         if replaced is None:
             self.joined_count += 1
@@ -284,7 +286,7 @@ class Group:
         return replaced
 
     def take_join(self, member: Member) -> int | None:
-        """Return and clear the token of a parked JoinGroup; None if there is none."""
+        """Remove a waiting JoinGroup and return its token; None if there is none."""
         token = member.join_token
         if token is not None:
             self.joined_count -= 1
@@ -303,7 +305,7 @@ class Group:
         return [member for member in self.members.values() if member.join_token is None]
 
     def elect_joined_leader(self) -> bool:
-        """Ensure that the leader has joined; return False if no member has."""
+        """Make a member that has rejoined the leader; return False if no member has rejoined."""
         leader = self.members.get(self.leader)
         if leader is not None and leader.join_token is not None:
             return True
@@ -335,12 +337,13 @@ class Group:
         return any(self._supporters.get(protocol.name, 0) == count for protocol in protocols)
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes: each member's first that all support.
+        """Return the protocol with the most votes.
 
-        A tie goes to the protocol that got its first vote first.
+        Each member votes for the first of its protocols that all members support. In a tie, the
+        protocol with the earliest first vote wins.
 
         Raises:
-            BugError: no protocol is common, which `supports` should have prevented.
+            BugError: the members have no common protocol, which `supports` should have prevented.
         """
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -372,7 +375,7 @@ class Group:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member of this generation reads a topic; true if that is unknown."""
+        """Whether a member of this generation may read a topic; true if that is unknown."""
         if not self.is_consumer or not self.members:
             return False
         if not self.protocol:

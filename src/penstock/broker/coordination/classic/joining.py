@@ -1,11 +1,12 @@
-"""JoinGroup: member ids, admission, and the decision to rebalance.
+"""Handler of JoinGroup: assigns member ids, admits members, and decides whether to rebalance.
 
-    empty id ──┬── dynamic, version ≥ 4 ──▶ an id is handed out and kept pending (KIP-394)
+    empty id ──┬── dynamic, version ≥ 4 ──▶ the response contains a new id, which is reserved
+               │                            until the member joins with it (KIP-394)
                ├── dynamic, older       ──▶ a new member
                └── static               ──▶ a new member, or it replaces the member
                                             with its instance id (KIP-345)
-    known id  ──┬── handed out before    ──▶ a new member
-                └── a member's           ──▶ takes part, or gets the generation again
+    other id ──┬── a reserved id        ──▶ a new member
+               └── the id of a member   ──▶ joins the rebalance, or gets its last response again
 
 Source: Kafka's `GroupMetadataManager.classicGroupJoin`; KIP-345, KIP-389 (size), KIP-394, KIP-814.
 """
@@ -53,7 +54,8 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
             rebalancer.refuse(
                 token,
                 COORDINATOR_NOT_AVAILABLE,
-                f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
+                f"there are {rebalancer.turn.count()} groups, groups.max ="
+                f" {rebalancer.limits.groups_max} allows no more",
             )
             return
         group = rebalancer.groups[event.group_id] = Group(
@@ -69,7 +71,7 @@ def join(rebalancer: Rebalancer, event: JoinGroup, token: int) -> None:
 
 
 def refuse_malformed(limits: GroupLimits, event: JoinGroup) -> Refused | None:
-    """Return the error of a malformed JoinGroup, regardless of the group."""
+    """Return the error of a JoinGroup that is invalid for every group; None if it is valid."""
     if not event.group_id:
         return Refused(error=INVALID_GROUP_ID, message="the group id is empty")
     low, high = limits.group_min_session_timeout_ms, limits.group_max_session_timeout_ms
@@ -81,19 +83,22 @@ def refuse_malformed(limits: GroupLimits, event: JoinGroup) -> Refused | None:
         )
     if not event.protocol_type or not event.protocols:
         return Refused(
-            error=INCONSISTENT_GROUP_PROTOCOL, message="no protocol type, or no protocols"
+            error=INCONSISTENT_GROUP_PROTOCOL,
+            message="JoinGroup must contain a protocol type and at least one protocol",
         )
     count = len(event.protocols)
     if count > limits.member_protocols_max:
         return Refused(
             error=INVALID_REQUEST,
-            message=f"{count} protocols, the limit is {limits.member_protocols_max}",
+            message=f"JoinGroup contains {count} protocols, at most"
+            f" {limits.member_protocols_max} are allowed",
         )
     size = protocols_bytes(event.protocols)
     if size > limits.member_bytes_max:
         return Refused(
             error=INVALID_REQUEST,
-            message=f"{size} bytes of subscriptions, the limit is {limits.member_bytes_max}",
+            message=f"JoinGroup contains {size} bytes of subscriptions, at most"
+            f" {limits.member_bytes_max} are allowed",
         )
     return None
 
@@ -116,7 +121,7 @@ def _refuse(limits: GroupLimits, group: Group, event: JoinGroup) -> Refused | No
         return Refused(
             error=GROUP_MAX_SIZE_REACHED,
             message=f"group {group.group_id!r} would hold {size} bytes of subscriptions, "
-            f"the limit is {limits.group_bytes_max}",
+            f"at most {limits.group_bytes_max} are allowed",
         )
     if not group.supports(event.protocol_type, event.protocols):
         return Refused(
@@ -128,7 +133,11 @@ def _refuse(limits: GroupLimits, group: Group, event: JoinGroup) -> Refused | No
 
 
 def _has_room(limits: GroupLimits, group: Group, event: JoinGroup) -> bool:
-    """Whether the group has room; members have priority, then the first to join a rebalance."""
+    """Whether `group_max_size` allows a JoinGroup.
+
+    During a rebalance, the first `group_max_size` members to join are allowed. At other times
+    members of the group are always allowed.
+    """
     most = limits.group_max_size
     if not event.member_id and len(group.pending) >= most:
         return False
@@ -149,13 +158,13 @@ def _join_unknown(rebalancer: Rebalancer, group: Group, event: JoinGroup, token:
     instance = event.group_instance_id
     member_id = f"{instance if instance is not None else event.client_id}-{event.fresh_id}"
     if member_id in group.members or member_id in group.pending:
-        raise BugError(f"the id {member_id!r} is not fresh, group {group.group_id!r} has it")
+        raise BugError(f"group {group.group_id!r} already has the new member id {member_id!r}")
     if instance is None and event.member_id_required:
         rebalancer.add_pending(group, member_id, event.session_timeout_ms)
         rebalancer.refuse(
             token,
             MEMBER_ID_REQUIRED,
-            "join again with the member id given here",
+            "join again with the member id in this response",
             member_id=member_id,
         )
     elif instance is not None and instance in group.static:
@@ -208,9 +217,9 @@ def _same_again(group: Group, member: Member, event: JoinGroup, action: OnRejoin
 def _replace_static(
     rebalancer: Rebalancer, group: Group, event: JoinGroup, token: int, new_id: str
 ) -> None:
-    """Let a restarted static member take its place under a new id.
+    """Give a restarted static member a new id; it keeps its instance id and assignment.
 
-    A stable group whose selected protocol stays the same is not rebalanced.
+    The group does not rebalance if it is stable and its selected protocol does not change.
     """
     old_id = group.static[event.group_instance_id or ""]
     previous_leader = group.leader

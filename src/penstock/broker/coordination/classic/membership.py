@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat, LeaveGroup, and the check of offset commits.
+"""Handlers of SyncGroup, Heartbeat and LeaveGroup, and checks of offset commits and fetches.
 
 Source: Kafka's `GroupMetadataManager.classicGroupSync`, `…Heartbeat`, `…Leave` and
 `ClassicGroup.validateOffsetCommit`.
@@ -42,7 +42,7 @@ ACCEPTED: Final = Accepted()
 
 
 def sync(rebalancer: Rebalancer, event: SyncGroup, token: int) -> None:
-    """Handle a SyncGroup: the leader's assignment is saved before any member gets it."""
+    """Handle a SyncGroup. The leader's assignment is saved before any member receives its part."""
     group = rebalancer.groups.get(event.group_id)
     error = _refuse(group, event.group_id, event.member_id, event.group_instance_id)
     if group is None or error:
@@ -87,7 +87,8 @@ def _wait_for_assignment(
             rebalancer.refuse(
                 token,
                 INVALID_REQUEST,
-                f"{size} bytes of assignments, the limit is {rebalancer.limits.group_bytes_max}",
+                f"SyncGroup contains {size} bytes of assignments, at most"
+                f" {rebalancer.limits.group_bytes_max} are allowed",
             )
             return
     rebalancer.park_sync(group.members[event.member_id], token)
@@ -131,7 +132,7 @@ def _generation(group: Group, given: int) -> str:
 
 
 def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
-    """Handle a LeaveGroup: members leave one by one, followed by one rebalance."""
+    """Remove the members that a LeaveGroup names; then rebalance once if any was removed."""
     group = rebalancer.groups.get(event.group_id)
     if not event.group_id:
         rebalancer.refuse(token, INVALID_GROUP_ID, "the group id is empty")
@@ -141,7 +142,12 @@ def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
         return
     count = len(event.members)
     if count > 2 * rebalancer.limits.group_max_size:
-        rebalancer.refuse(token, INVALID_REQUEST, f"{count} members in one request")
+        rebalancer.refuse(
+            token,
+            INVALID_REQUEST,
+            f"LeaveGroup names {count} members, at most twice group.max.size ="
+            f" {rebalancer.limits.group_max_size} are allowed",
+        )
         return
     members_before = 0 if group is None else len(group.members)
     left = tuple(
@@ -157,7 +163,7 @@ def leave(rebalancer: Rebalancer, event: LeaveGroup, token: int) -> None:
         return
     if len(group.members) < members_before:
         rebalancer.members_left(group)
-    else:  # at most pending ids were dropped
+    else:  # only reserved member ids were dropped, if any
         rebalancer.complete_if_all_joined(group)
         rebalancer.forget_if_unused(group)
 
@@ -181,9 +187,9 @@ def _leave(rebalancer: Rebalancer, group: Group, leaving: LeavingMember) -> str:
 
 
 def check_commit(rebalancer: Rebalancer, event: CommitCheck, token: int) -> None:
-    """Check an offset commit; outside transactions it counts as a sign of life.
+    """Check an offset commit. Outside of a transaction it also restarts the member's session.
 
-    The empty id is that of a group without members, as in Kafka.
+    As in Kafka, an empty group id is allowed; that group has no members.
     """
     group = rebalancer.groups.get(event.group_id)
     if group is None:
@@ -210,7 +216,8 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
         rebalancer.refuse(
             token,
             COORDINATOR_NOT_AVAILABLE,
-            f"there are {rebalancer.turn.count()} groups, the limit groups.max is reached",
+            f"there are {rebalancer.turn.count()} groups, groups.max ="
+            f" {rebalancer.limits.groups_max} allows no more",
         )
         return
     group = Group(event.group_id, touched_ms=rebalancer.now_ms)
@@ -220,7 +227,7 @@ def _commit_to_new(rebalancer: Rebalancer, event: CommitCheck, token: int) -> No
 
 
 def check_fetch(rebalancer: Rebalancer, event: FetchCheck, token: int) -> None:
-    """Check an offset fetch: refuse only members of groups that do not exist."""
+    """Accept an offset fetch, unless it has a member epoch and its group does not exist."""
     if event.group_id not in rebalancer.groups and event.epoch >= 0:
         rebalancer.refuse(token, UNKNOWN_MEMBER_ID, f"there is no group {event.group_id!r}")
     else:
@@ -228,9 +235,9 @@ def check_fetch(rebalancer: Rebalancer, event: FetchCheck, token: int) -> None:
 
 
 def commit_error(group: Group, event: CommitCheck) -> str:
-    """Return why a commit is refused; empty if it is accepted.
+    """Return the error name of an offset commit; empty if the commit is accepted.
 
-    A consumer outside any generation may commit while the group is empty.
+    A client without a generation may commit while the group has no members.
     """
     if group.state is GroupState.DEAD:
         return COORDINATOR_NOT_AVAILABLE

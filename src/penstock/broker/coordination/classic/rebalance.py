@@ -1,7 +1,7 @@
-"""Rebalance: from the first member that joins to the generation of all members.
+"""Rebalance of classic groups: from the first JoinGroup to the next generation.
 
-`Rebalancer` holds the groups. Its methods are the steps of a rebalance, called by requests
-(`joining`, `membership`) and by timers:
+`Rebalancer` holds the groups. Its methods are the steps of a rebalance; the handlers of requests
+(`joining`, `membership`) and timers call them:
 
     prepare ──▶ (initial delay | everyone joined | rebalance timeout) ──▶ complete_join
         ▲                                                                     │
@@ -31,14 +31,15 @@ from penstock.broker.coordination.timers import Timer
 from penstock.broker.coordination.turn import Turn
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""Session timeout of a new member while its JoinGroup is parked, as in Kafka.
+"""Session timeout of a new member while its JoinGroup waits for a response; Kafka's value.
 
-It cannot heartbeat yet; without the limit, members of vanished clients would accumulate.
+The member cannot send heartbeats yet. Without this timeout, members of disconnected clients would
+never be removed.
 """
 
 
 class GroupLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of groups, members and bytes; times in milliseconds."""
+    """Limits of classic groups: counts, bytes, and times in milliseconds."""
 
     groups_max: int = 100_000
     group_max_size: int = 10_000
@@ -51,7 +52,7 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
 
 
 class Rebalancer:
-    """Steps of a rebalance over all classic groups."""
+    """Classic groups of this broker, with the steps of their rebalances."""
 
     def __init__(self, turn: Turn, limits: GroupLimits, *, epoch: int) -> None:
         self.turn = turn
@@ -69,7 +70,7 @@ class Rebalancer:
     # -- answers ----------------------------------------------------------------------------
 
     def answer_join(self, group: Group, member: Member, response: Response) -> None:
-        """Answer a parked JoinGroup, if any, and restart the session."""
+        """Answer the member's waiting JoinGroup, if there is one, and restart its session."""
         token = group.take_join(member)
         if token is not None:
             self.reply(token, response)
@@ -83,9 +84,9 @@ class Rebalancer:
         self.start_session(member)
 
     def park_join(self, group: Group, member: Member, token: int) -> None:
-        """Park a JoinGroup and suspend the session of its member.
+        """Hold a JoinGroup until the rebalance completes, and stop its member's session timer.
 
-        A member that joins for the first time gets a long timeout instead.
+        The timer of a new member is set to `NEW_MEMBER_JOIN_TIMEOUT_MS` instead.
         """
         replaced = group.park_join(member, token)
         if replaced is not None:
@@ -138,7 +139,7 @@ class Rebalancer:
             self.complete_if_all_joined(group)
 
     def add_pending(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Keep a handed-out member id until its member joins with it."""
+        """Reserve a new member id until its member joins with it, or `timeout_ms` have passed."""
         timer = group.pending[member_id] = Timer(partial(self._expire_pending, group, member_id))
         self.timers.start(timer, self.now_ms + timeout_ms)
 
@@ -159,7 +160,10 @@ class Rebalancer:
             self.prepare(group)
 
     def prepare(self, group: Group) -> None:
-        """Wait for all members to rejoin; a group that was empty waits the initial delay."""
+        """Begin a rebalance: wait until all members have rejoined.
+
+        A group that was empty waits for `group.initial.rebalance.delay.ms` instead.
+        """
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.refuse_syncs(group, REBALANCE_IN_PROGRESS)
         self.timers.stop(group.sync_timer)
@@ -200,7 +204,7 @@ class Rebalancer:
         self.timers.start(group.join_timer, self.now_ms + group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self, group: Group) -> None:
-        """Complete the join once all members joined; the initial delay is never cut short."""
+        """Complete the join if all members have joined, except during the initial delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.all_joined
@@ -209,9 +213,9 @@ class Rebalancer:
             self.complete_join(group)
 
     def complete_join(self, group: Group) -> None:
-        """Begin the next generation with the members that joined; remove the others.
+        """Begin the next generation with the members that joined; remove other dynamic members.
 
-        Static members stay until their session ends, because they may be restarting.
+        Static members remain until their session expires, because they may be restarting.
         """
         self.timers.stop(group.join_timer)
         for member in group.not_rejoined():
@@ -268,7 +272,7 @@ class Rebalancer:
         self.start_save(group)
 
     def start_save(self, group: Group) -> None:
-        """Save a group if a purpose still holds and no save is under way."""
+        """Start the next save of a group if it still has a purpose and no save is under way."""
         waiters = [waiter for waiter in group.next_waiters if group.is_current(waiter)]
         if group.store_busy:
             group.next_waiters = waiters
@@ -287,11 +291,11 @@ class Rebalancer:
             self.turn.effects.append(Save(key=group.group_id, rows={}, deletes_offsets=True))
 
     def save_emptiness(self, group: Group) -> None:
-        """Save that the last member left; no request waits for it."""
+        """Save that a group has no members any more. No request waits for this save."""
         self.save(group, SaveWaiter(purpose=Purpose.EMPTINESS, generation=group.generation))
 
     def forget_if_unused(self, group: Group) -> None:
-        """Drop a group that was created for a member that never joined."""
+        """Drop a group that was created for a JoinGroup and never had a generation or offsets."""
         if (
             group.state is GroupState.EMPTY
             and not group.pending
@@ -302,7 +306,11 @@ class Rebalancer:
             self.forget(group)
 
     def take_over(self, group: Group, *, handed_out: int) -> None:
-        """Coordinate a stored group, above all generations handed out here before."""
+        """Add a stored group, and restart the sessions of its members.
+
+        Its next generation is above `handed_out`, the last generation that this broker used for the
+        group before; 0 without one.
+        """
         gap = handed_out + GENERATIONS_PER_EPOCH - group.generation
         if handed_out:
             group.generation_gap = max(group.generation_gap, gap)
@@ -320,7 +328,7 @@ class Rebalancer:
         self.release(group, NOT_COORDINATOR, reason)
 
     def release(self, group: Group, error: str, reason: str) -> None:
-        """Drop a group and refuse the parked requests of its members."""
+        """Drop a group, and refuse the waiting requests of its members."""
         for member in group.members.values():
             for token in (member.join_token, member.sync_token):
                 if token is not None:
@@ -328,7 +336,10 @@ class Rebalancer:
         self.forget(group)
 
     def adopt(self, group: Group) -> None:
-        """Coordinate a converted group, above all generations handed out before."""
+        """Add a group that was a consumer group, and rebalance it if it has members.
+
+        Its next generation is above all generations that were used before.
+        """
         group.generation_gap += GENERATIONS_PER_EPOCH * (self.epoch + 1)
         group.epoch = self.epoch
         if group.members:

@@ -1,6 +1,6 @@
 """Stored rows of a classic group: one for the group, and one for each member.
 
-Rows are JSON. The group's row, of the empty member:
+Rows are JSON. The group's own row has the empty member id:
 
     {"format": 2, "generation": int, "protocol_type": text, "protocol": text,
      "epoch": int, "leader": text}
@@ -11,12 +11,12 @@ A member's row, under its id:
      "session_timeout_ms": int, "rebalance_timeout_ms": int,
      "protocols": [[name, base64], …], "assignment": base64}
 
-Format 1 is read but not written; its group row contains the members, in order and without numbers:
-`"members": [{"id": text, …}, …]`.
+Format 1 is read but not written. Its group row also contains the members, in order and without
+numbers: `"members": [{"id": text, …}, …]`.
 
-A group is saved when it becomes stable, when a static member returns, and when it becomes empty; a
-stored group with members is therefore stable. The epoch is that of the coordinator in which the
-generation began.
+A group is saved when it becomes stable, when a static member returns, and when it becomes empty. A
+stored group with members is therefore stable. `epoch` is the epoch of the coordinating broker when
+the generation began.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from penstock.broker.coordination.classic.states import GroupState
 from penstock.broker.coordination.kinds import GROUP_ROW, CorruptGroup
 
 GENERATIONS_PER_EPOCH: Final = 100
-"""Generations that a restored group skips for each coordinator epoch since it was saved.
+"""Number of generations that a loaded group skips for each broker epoch since it was saved.
 
-Generations are handed out before they are saved. A generation that a crash lost must not be reused,
-or the assignment of its old leader could be taken for the new one's.
+Members receive a generation before it is saved. If a crash loses it, its number must not be reused:
+the assignment of its old leader could otherwise be accepted in the new generation.
 """
 
 FORMAT: Final = 2
@@ -43,7 +43,7 @@ FORMAT_OF_ONE_ROW: Final = 1
 
 
 def encode_group(group: Group) -> dict[str, bytes]:
-    """Encode a group; during a rebalance, with its proposed assignments."""
+    """Return the rows of a group by member id; during a rebalance with the proposed assignments."""
     proposed = group.proposed or {}
     completing = group.state is GroupState.COMPLETING_REBALANCE
     rows = {
@@ -76,12 +76,12 @@ def _row(**fields: Any) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes], *, epoch: int, now_ms: int) -> Group:
-    """Decode a group; sessions of its members are not started.
+    """Return the group of stored rows, without running sessions.
 
-    Its next generation is above all that earlier epochs handed out.
+    Its next generation is above all generations that were used in earlier broker epochs.
 
     Raises:
-        CorruptGroup: the rows are not of the form above.
+        CorruptGroup: the rows do not have the format above.
     """
     group = Group(group_id, touched_ms=now_ms)
     try:

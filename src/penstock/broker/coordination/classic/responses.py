@@ -9,7 +9,7 @@ from penstock.broker.coordination.group_events import Accepted
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True):
-    """A member as its leader receives it, with the subscription under the selected protocol."""
+    """Member in the leader's JoinGroup response. `metadata` is its subscription."""
 
     member_id: str
     group_instance_id: str | None
@@ -17,7 +17,7 @@ class JoinedMember(Struct, frozen=True, kw_only=True):
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """Membership in a generation; only the leader gets the members."""
+    """JoinGroup response to a member of a generation; only the leader receives `members`."""
 
     generation: int
     protocol_type: str

@@ -1,10 +1,10 @@
-"""Outcomes of saves and removals of classic groups.
+"""Handlers of the outcomes of saves and removals of classic groups.
 
-One save of a group is under way at a time (`Rebalancer.save`), with its purposes: the leader's
-assignment, the return of a static member, or the emptiness of the group. After a durable save, each
-purpose that still holds (same state, same generation) is fulfilled; others are dropped, because the
-rebalance that replaced them will save again. After a failed save members get
-COORDINATOR_NOT_AVAILABLE and join again.
+A group has at most one save under way (`Rebalancer.save`). A save has one or more purposes: to
+store the leader's assignment, the return of a static member, or that the group became empty. Once
+the save is durable, each purpose is fulfilled if the group still has the same state and generation.
+Other purposes are dropped, because a later rebalance saves the group again. If the save fails, the
+waiting members get COORDINATOR_NOT_AVAILABLE and join again.
 
 Source: Kafka's `storeGroup` and its callbacks.
 """
@@ -24,7 +24,7 @@ from penstock.broker.coordination.core import Refused, Saved, SaveFailed
 from penstock.broker.coordination.group_events import COORDINATOR_NOT_AVAILABLE, Accepted
 
 SAVE_RETRY_MS: Final = 1_000
-"""Pause before a failed save without a waiting request is retried."""
+"""Pause before the retry of a failed save for which no request waits."""
 
 
 def saved(rebalancer: Rebalancer, event: Saved, token: int) -> None:
@@ -92,10 +92,11 @@ def _fulfil(rebalancer: Rebalancer, group: Group, waiter: SaveWaiter) -> None:
 
 
 def _rejoined(rebalancer: Rebalancer, group: Group, member: Member, waiter: SaveWaiter) -> Joined:
-    """Return the response to a static member that returned without a rebalance.
+    """Return the JoinGroup response to a static member that returned without a rebalance.
 
-    A leader with an old client gets its former id as leader, so that it does not assign (KIP-345);
-    a newer client gets the members and the request to skip the assignment (KIP-814).
+    If the member is the leader, it must not assign partitions. A client that can skip the
+    assignment gets the members and the flag to skip it (KIP-814). An older client gets its former
+    member id as the id of the leader (KIP-345).
     """
     leads = group.leader == member.member_id
     response = rebalancer.joined(group, member, skip_assignment=leads)

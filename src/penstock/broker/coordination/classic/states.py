@@ -6,8 +6,8 @@
                               ▲                                  │                          │
                               └──── join, leave, expiry, sync timeout ◀─────────────────────┘
 
-Every state may end in Dead (the group is being removed). The effect of each request by state is a
-table as well, consulted after the checks of member and generation.
+Each state may change to Dead, in which the group is being removed. Other tables contain the effect
+of each request by state; they apply after the member id and the generation were checked.
 
 Source: Kafka's `ClassicGroupState` and `GroupMetadataManager`.
 """
@@ -38,7 +38,7 @@ UNKNOWN_MEMBER_ID: Final = "unknown_member_id"
 
 
 class GroupState(Enum):
-    """States, by the names that DescribeGroups and ListGroups show."""
+    """State of a classic group; the values are the names in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

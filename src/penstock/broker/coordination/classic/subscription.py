@@ -1,11 +1,11 @@
-"""Topics in a classic member's subscription; no other part of its metadata is read.
+"""Decoder of the topics in a classic member's subscription. The other fields are not read.
 
     ┌─────────┬───────────────┬──────────────────────────────┬───────────────────────────┐
     │ version │ topics: count │ count × (length int16, text) │ user data, owned, … unread│
     │ int16   │ int32         │                              │                           │
     └─────────┴───────────────┴──────────────────────────────┴───────────────────────────┘
 
-All versions start like this. Big-endian.
+All versions begin with these fields. Integers are big-endian.
 
 Source: Kafka's `ConsumerProtocolSubscription.json`.
 """
@@ -20,7 +20,7 @@ _LENGTH: Final = struct.Struct(">h")
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """Return the topics of a subscription; None if it is not the consumer protocol's."""
+    """Return the topics of a subscription; None if it is not one of the consumer protocol."""
     try:
         version, count = _PREFIX.unpack_from(metadata, 0)
         if version < 0 or count < 0 or count * _LENGTH.size > len(metadata):

@@ -1,13 +1,14 @@
-"""Requests of members that use the classic protocol in a consumer group.
+"""Handlers of requests to a consumer group from members that use the classic protocol.
 
-    JoinGroup   carries the subscription and owned partitions, as a heartbeat of the new protocol
-                does; no member leads, and the generation is the member epoch
+    JoinGroup   updates the subscription and the owned partitions, like a ConsumerGroupHeartbeat.
+                The response names no leader; its generation is the member epoch
     SyncGroup   returns the assignment
-    Heartbeat   asks the member to rejoin: for a new target, to revoke partitions, or to take those
-                that others revoked; its rebalance timeout limits the time until then
-    LeaveGroup  as in a classic group
+    Heartbeat   returns REBALANCE_IN_PROGRESS if the member must rejoin: to get a new target, to
+                revoke partitions, or to get partitions that others have revoked. A member that
+                does not rejoin within its rebalance timeout is removed
+    LeaveGroup  removes members, as in a classic group
 
-Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and its likes; KIP-848.
+Source: Kafka's `GroupMetadataManager.classicGroupJoinToConsumerGroup` and similar methods; KIP-848.
 """
 
 from __future__ import annotations
@@ -69,14 +70,14 @@ class Rejoin(Struct, frozen=True):
 
 
 def by_id(owned: Owned, topics: Mapping[str, Topic]) -> Partitions:
-    """Index partitions by topic id; topics that do not exist are left out."""
+    """Return partitions by topic id; topics that do not exist are omitted."""
     return {
         topics[name].topic_id.bytes: numbers for name, numbers in owned.items() if name in topics
     }
 
 
 def by_name(partitions: Partitions, topics: Mapping[str, Topic]) -> Owned:
-    """Index partitions by topic name; topics that do not exist are left out."""
+    """Return partitions by topic name; topics that do not exist are omitted."""
     names = {topic.topic_id.bytes: name for name, topic in topics.items()}
     return {names[topic]: numbers for topic, numbers in partitions.items() if topic in names}
 
@@ -125,18 +126,25 @@ def _joining(
         holder = group.static.get(event.group_instance_id)
         if holder is not None:
             if member_id and holder != member_id:
-                return Refused(error=FENCED_INSTANCE_ID, message=f"{holder} is this instance")
+                return Refused(
+                    error=FENCED_INSTANCE_ID,
+                    message=f"member {holder!r} has instance id {event.group_instance_id!r}",
+                )
             return _returning(groups, group, group.members[holder], event), subscription
     size = len(group.members)
     if size >= groups.limits.max_size and member_id not in group.members:
-        return Refused(error=GROUP_MAX_SIZE_REACHED, message=f"the group has {size} members")
+        return Refused(
+            error=GROUP_MAX_SIZE_REACHED,
+            message=f"group {group.group_id!r} has {size} members,"
+            f" group.consumer.max.size is {groups.limits.max_size}",
+        )
     if not member_id:
         instance = event.group_instance_id
         member_id = f"{instance if instance is not None else event.client_id}-{event.fresh_id}"
         if instance is None and event.member_id_required:
             return Refused(
                 error=MEMBER_ID_REQUIRED,
-                message="join again with the member id given here",
+                message="join again with the member id in this response",
                 member_id=member_id,
             )
     return group.members.get(member_id) or _new(groups, group, event, member_id), subscription
@@ -168,7 +176,7 @@ def _returning(
         group.rename(holder, f"{event.group_instance_id}-{event.fresh_id}")
         holder.previous_epoch = holder.epoch = JOIN
         groups.changed(group)
-        if group.ticket:  # the target under computation is for the former id
+        if group.ticket:  # the running computation has the former member id
             groups.bump(group)
     return holder
 
@@ -180,7 +188,7 @@ def _update(
     event: JoinGroup,
     subscription: Subscription,
 ) -> bool:
-    """Store what a JoinGroup says about its member; return whether a new target is needed."""
+    """Update a member from its JoinGroup; return whether the group needs a new target."""
     member.classic = ClassicSide(
         session_timeout_ms=event.session_timeout_ms, protocols=event.protocols
     )
@@ -225,11 +233,17 @@ def sync(groups: ConsumerState, event: SyncGroup, token: int) -> None:
         return
     side = member.classic
     if side is None:
-        groups.turn.refuse(token, UNKNOWN_MEMBER_ID, "the member uses the consumer protocol")
+        groups.turn.refuse(
+            token, UNKNOWN_MEMBER_ID, f"member {event.member_id!r} uses the consumer protocol"
+        )
         return
     name = side.protocols[0].name
     if event.protocol_type not in (None, CONSUMER) or event.protocol not in (None, name):
-        groups.turn.refuse(token, INCONSISTENT_GROUP_PROTOCOL, f"the protocol is {name!r}")
+        groups.turn.refuse(
+            token,
+            INCONSISTENT_GROUP_PROTOCOL,
+            f"member {event.member_id!r} uses protocol {name!r} of type {CONSUMER!r}",
+        )
         return
     groups.start_session(group, member)
     if member.epoch < group.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:

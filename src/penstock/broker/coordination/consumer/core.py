@@ -1,4 +1,4 @@
-"""Core of consumer groups: dispatch of events.
+"""Core of consumer groups: passes each event to its handler.
 
 Source: Kafka's `GroupCoordinatorService` and `GroupMetadataManager`, consumer protocol; KIP-848.
 """

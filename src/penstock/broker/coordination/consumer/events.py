@@ -11,17 +11,17 @@ from msgspec import Struct
 from penstock.broker.coordination.assignors import Partitions
 
 LEAVE_FOR_A_WHILE: Final = -2
-"""Heartbeat epoch of a static member that will return."""
+"""Epoch in the heartbeat of a static member that leaves temporarily."""
 
 UNCHANGED: Final = -1
-"""Rebalance timeout of a heartbeat that does not change it."""
+"""Value of `rebalance_timeout_ms` in a heartbeat that does not change the timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """Heartbeat by which a member joins, stays or leaves; None means unchanged.
+    """ConsumerGroupHeartbeat request: a member joins, stays or leaves. None means unchanged.
 
-    `fresh_id` is the id of a member without one, where the request's version allows that.
+    `fresh_id` is the member id if the request contains none, as some of its versions allow.
     """
 
     group_id: str
@@ -38,11 +38,14 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     fresh_id: str = ""
     visible: Callable[[str], bool] | None = field(default=None, compare=False, repr=False)
-    """Predicate of topics that the member may describe; None allows all."""
+    """Function that returns whether the member may describe a topic; None allows all topics."""
 
     @property
     def is_full(self) -> bool:
-        """Whether the heartbeat carries the full state, as after an error; so does the response."""
+        """Whether the heartbeat contains the member's full state, which clients send after errors.
+
+        The response then contains the full assignment.
+        """
         return (
             self.rebalance_timeout_ms != UNCHANGED
             and (self.topics is not None or self.regex is not None)
@@ -65,7 +68,7 @@ class DescribedConsumer(Struct, frozen=True, kw_only=True):
 
 
 class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):
-    """A consumer group; topics in assignments are ids."""
+    """Description of a consumer group; assignments contain topic ids."""
 
     group_id: str
     state: str
@@ -77,5 +80,5 @@ class DescribedConsumerGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def protocol(self) -> str:
-        """Assignor, in place of a classic group's protocol."""
+        """Name of the assignor, shown where a classic group shows its protocol."""
         return self.assignor

@@ -1,4 +1,4 @@
-"""A consumer group and its members, with the owner of each partition.
+"""State of a consumer group and its members, with the owner of each partition.
 
 Source: Kafka's `ConsumerGroup` and `ConsumerGroupMember`.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class GroupState(Enum):
-    """States, by the names that DescribeGroups and ListGroups show."""
+    """State of a consumer group; the values are the names in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -30,7 +30,7 @@ class GroupState(Enum):
 
 
 class ConsumerMember(ModernMember):
-    """A member. `classic` is set while it uses the classic protocol."""
+    """Member of a consumer group. `classic` is set while it uses the classic protocol."""
 
     __slots__ = (
         "assigned",
@@ -63,16 +63,16 @@ class ConsumerMember(ModernMember):
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember]):
-    """A group. `owners` maps each assigned or not yet revoked partition to its member."""
+    """Consumer group. `owners` maps each partition to the member that has not revoked it yet."""
 
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
         super().__init__(group_id, touched_ms=touched_ms)
         self.owners: dict[bytes, dict[int, str]] = {}
         self.visible: Callable[[str], bool] | None = None
-        """Predicate of topics that regexes may match, from the newest subscriber by regex."""
+        """Function that returns whether regexes may match a topic; set by the newest subscriber."""
         self.regex_ticket = 0
         self.regex_stale = False
-        """Whether topics changed since the resolution under way began."""
+        """Whether topics changed after the running resolution of regexes had begun."""
         self.regex_timer = Timer(idle)
         self.next_regex_ms = 0
 
@@ -128,7 +128,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return found
 
     def released(self, member: ConsumerMember) -> bool:
-        """Whether no partition that a member waits for has an owner."""
+        """Whether all partitions that a member waits for have been released by their owners."""
         for topic, numbers in member.target.items():
             has = member.assigned.get(topic, frozenset())
             if self.taken({topic: numbers - has}):
@@ -158,7 +158,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- queries ----------------------------------------------------------------------------
 
     def votes(self) -> str:
-        """Return the assignor that most members request; empty if none does."""
+        """Return the assignor that most members request; empty if no member requests one."""
         counts: dict[str, int] = {}
         for member in self.members.values():
             if member.assignor:

@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat: members join, stay and leave.
+"""Handler of ConsumerGroupHeartbeat, by which members join, stay and leave.
 
     epoch 0    the member joins, or rejoins without partitions
     epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
@@ -37,9 +37,9 @@ from penstock.broker.coordination.modern.group_saver import outdate
 from penstock.broker.coordination.topic_regex import InvalidRegex, compile_regex
 
 WAITING_HEARTBEAT_MS: Final = 500
-"""Heartbeat interval of a member that waits for revocations by others."""
+"""Heartbeat interval of a member that waits until other members revoke partitions."""
 WAITING_HEARTBEAT_MS_PER_MEMBER: Final = 5
-"""Least such interval per member: at most 200 of these heartbeats a second per group."""
+"""Minimum of that interval for each member of the group: at most 200 heartbeats a second in all."""
 
 FENCED_INSTANCE_ID: Final = "fenced_instance_id"
 FENCED_MEMBER_EPOCH: Final = "fenced_member_epoch"
@@ -76,7 +76,7 @@ def heartbeat(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> No
 
 
 def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Refused | None:
-    """Return the error of a malformed heartbeat, regardless of the group."""
+    """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
     for name, text in (
         ("GroupId", event.group_id),
         ("InstanceId", event.instance_id),
@@ -90,7 +90,9 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
         return _invalid(missing)
     size = sum(map(len, event.topics or ())) + len(event.regex or "")
     if size > MEMBER_BYTES_MAX:
-        return _invalid(f"{size} bytes of subscriptions, the limit is {MEMBER_BYTES_MAX}")
+        return _invalid(
+            f"the subscription has {size} bytes, at most {MEMBER_BYTES_MAX} are allowed"
+        )
     if event.assignor is not None and event.assignor not in assignors:
         known = ", ".join(assignors)
         return Refused(
@@ -102,7 +104,7 @@ def refuse_malformed(event: ConsumerHeartbeat, assignors: tuple[str, ...]) -> Re
 
 
 def _missing(event: ConsumerHeartbeat) -> str:
-    """Return which field is missing or invalid for the epoch; empty if none is."""
+    """Return the error of a field that is missing or invalid for the epoch; empty without one."""
     if event.epoch < LEAVE_FOR_A_WHILE:
         return f"MemberEpoch {event.epoch} is invalid."
     if event.epoch == LEAVE_FOR_A_WHILE and event.instance_id is None:
@@ -144,7 +146,8 @@ def refuse_group(
         if groups.turn.count() >= limits.groups_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"there are {groups.turn.count()} groups, the limit groups.max is reached",
+                message=f"there are {groups.turn.count()} groups, groups.max ="
+                f" {limits.groups_max} allows no more",
             )
         return None
     busy = groups.busy(group)
@@ -216,14 +219,18 @@ def _replace(
         return Refused(error=INVALID_REQUEST, message=f"{member_id} is another member's id.")
     groups.unpark(holder, FENCED_INSTANCE_ID, "another process joined as this instance")
     group.rename(holder, member_id)
-    if group.ticket:  # the target under computation is for the former id
+    if group.ticket:  # the running computation has the former member id
         groups.bump(group)
     groups.changed(group)
     return holder
 
 
 def _refuse_epoch(member: ConsumerMember, event: ConsumerHeartbeat) -> Refused | None:
-    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
+    """Return the error of a stale or unknown epoch; None if the epoch is valid.
+
+    The previous epoch is valid too if the member owns only partitions that are assigned to it: the
+    response with the current epoch may have been lost.
+    """
     if event.epoch == member.epoch:
         return None
     if event.epoch > member.epoch:
@@ -270,7 +277,7 @@ def _beat(
 def update(
     groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember, event: ConsumerHeartbeat
 ) -> bool:
-    """Store what a heartbeat says about its member; return whether a new target is needed."""
+    """Update a member from its heartbeat; return whether the group needs a new target."""
     known = (
         member.rack_id, member.rebalance_timeout_ms, member.assignor, member.client_id,
         member.client_host, member.topics, member.regex, member.classic,
@@ -283,7 +290,7 @@ def update(
         member.assignor = event.assignor
     member.client_id, member.client_host = event.client_id, event.client_host
     member.classic = None
-    joins = event.epoch == JOIN  # a join has the full subscription, also of a static member
+    joins = event.epoch == JOIN  # a join always contains the full subscription
     topics = (NO_TOPICS if joins else member.topics) if event.topics is None else event.topics
     regex = ("" if joins else member.regex) if event.regex is None else event.regex
     if regex and event.visible is not None:
@@ -326,7 +333,7 @@ def _answer(
 
 
 def _interval_ms(groups: ConsumerState, group: ConsumerGroup, member: ConsumerMember) -> int:
-    """Return the heartbeat interval: short while a member waits for revocations by others."""
+    """Return the heartbeat interval, which is shorter while a member waits for revocations."""
     usual = groups.limits.heartbeat_interval_ms(group.group_id)
     if member.current.state is not MemberState.UNRELEASED_PARTITIONS:
         return usual
@@ -362,7 +369,7 @@ def _move(
 
 
 def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
-    """Remove a member, or keep a static member's partitions until it returns."""
+    """Remove a member; a static member that leaves temporarily keeps its partitions instead."""
     turn, group = groups.turn, groups.groups.get(event.group_id)
     if group is None:
         groups.missing(event, token)
@@ -375,12 +382,18 @@ def leave(groups: ConsumerState, event: ConsumerHeartbeat, token: int) -> None:
     if event.instance_id is not None:
         holder = group.static.get(event.instance_id)
         if holder is not None and holder != event.member_id:
-            turn.refuse(token, FENCED_INSTANCE_ID, f"{holder} is instance {event.instance_id}")
+            turn.refuse(
+                token,
+                FENCED_INSTANCE_ID,
+                f"member {holder!r} has instance id {event.instance_id!r}",
+            )
             return
         member = None if holder is None else member
     if member is None:
         turn.refuse(
-            token, UNKNOWN_MEMBER_ID, f"{event.member_id} is not a member of {group.group_id!r}"
+            token,
+            UNKNOWN_MEMBER_ID,
+            f"{event.member_id!r} is not a member of group {group.group_id!r}",
         )
         return
     if event.epoch == LEAVE:

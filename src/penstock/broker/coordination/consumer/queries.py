@@ -58,9 +58,9 @@ def _described(member: ConsumerMember) -> DescribedConsumer:
 
 
 def check_commit(groups: ConsumerState, event: CommitCheck, token: int) -> None:
-    """Check an offset commit: its epoch must be the member's.
+    """Check an offset commit: its epoch must be the epoch of the member.
 
-    A client without membership may commit while the group is empty.
+    A client that is not a member may commit while the group has no members.
     """
     group = groups.groups[event.group_id]
     refusal = _refuse_commit(groups, group, event)

@@ -1,15 +1,21 @@
-"""Reconciliation of a member's assignment with its target: revocation before assignment.
+"""Reconciliation of a member: changes its assignment to its target, step by step.
 
-    STABLE ──target epoch changed──▶ next
-    UNREVOKED ──member owns no partition to be revoked──▶ next
-    UNRELEASED ──▶ next
+A member first revokes partitions, then gets new ones. It takes the next step at a heartbeat:
 
-    next:  partitions outside the target are not revoked yet       UNREVOKED, epoch unchanged
-           partitions of the target belong to another member       UNRELEASED, target epoch
-           otherwise                                               STABLE, target epoch
+    | state      | next step when                                                       |
+    |------------|----------------------------------------------------------------------|
+    | STABLE     | the target epoch has changed                                         |
+    | UNREVOKED  | the member reports that it owns none of the partitions to be revoked |
+    | UNRELEASED | at every heartbeat                                                   |
 
-A partition belongs to a member from its assignment until the member's heartbeat confirms that it
-owns the partition no more; no other member is assigned it in between.
+    | next step: the first condition that holds             | new state  | member epoch     |
+    |-------------------------------------------------------|------------|------------------|
+    | the member still owns partitions outside the target   | UNREVOKED  | unchanged        |
+    | partitions of the target belong to other members      | UNRELEASED | the target epoch |
+    | otherwise                                             | STABLE     | the target epoch |
+
+An assigned partition belongs to its member until a heartbeat of the member confirms that it no
+longer owns the partition. Only then can another member get it.
 
 Source: Kafka's `CurrentAssignmentBuilder`; KIP-848.
 """
@@ -25,7 +31,7 @@ from penstock.broker.coordination.assignors import Partitions, both, fewer, merg
 
 
 class MemberState(Enum):
-    """Progress of a member towards its target; the values are stored."""
+    """State of a member on the way to its target; the values are stored."""
 
     STABLE = "stable"
     UNREVOKED_PARTITIONS = "unrevoked_partitions"
@@ -33,7 +39,7 @@ class MemberState(Enum):
 
 
 class Current(Struct, frozen=True, kw_only=True):
-    """Assigned partitions of a member, and those that it must revoke."""
+    """Reconciliation state of a member: its assigned partitions, and those that it must revoke."""
 
     state: MemberState
     epoch: int
@@ -52,7 +58,11 @@ def reconcile(
     owned: Partitions | None,
     taken: Taken,
 ) -> Current:
-    """Return the next step of a member; `owned` is what it reports to own, if it does."""
+    """Return the state of a member after a heartbeat.
+
+    `owned` are the partitions that the heartbeat reports; None if it reports none. `taken` returns
+    those of the given partitions that belong to a member.
+    """
     if current.state is MemberState.STABLE:
         if current.epoch == target_epoch:
             return current

@@ -1,6 +1,6 @@
 """Stored rows of a consumer group: one for the group, and one for each member.
 
-Rows are JSON. The group's row, of the empty member:
+Rows are JSON. The group's own row has the empty member id:
 
     {"kind": "consumer", "format": 1, "epoch": int, "assignment_epoch": int, "assignor": text,
      "topics": text (fingerprint of the topics that members read)}
@@ -72,10 +72,10 @@ def _current(member: ConsumerMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ConsumerGroup, str]:
-    """Decode a group and the fingerprint of its topics; no timer runs.
+    """Return the group of stored rows, without running timers, and the fingerprint of its topics.
 
     Raises:
-        CorruptGroup: the rows are not of the form above.
+        CorruptGroup: the rows do not have the format above.
     """
     empty = ConsumerGroup(group_id, touched_ms=0)
     return decode_rows(empty, rows, row_format=FORMAT, member=_decode_member)

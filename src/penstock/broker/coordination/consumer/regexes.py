@@ -1,8 +1,8 @@
-"""Resolution of the regular expressions by which members subscribe.
+"""Resolution of the regular expressions by which members subscribe to topics.
 
-All expressions of a group are resolved together, apart from requests: when a new one is used, after
-topics were created or deleted, and periodically. No target is computed before each expression has
-been resolved once.
+A background computation resolves all expressions of a group together: when a member uses a new
+expression, after topics were created or deleted, and periodically. The first target is computed
+once every expression has been resolved.
 
 Source: Kafka's `GroupMetadataManager.maybeUpdateRegularExpressions`; KIP-848.
 """
@@ -21,7 +21,7 @@ from penstock.broker.coordination.topic_regex import compile_regex
 from penstock.broker.coordination.turn import Turn
 
 REGEX_RETRY_MS: Final = 10_000
-"""Least interval between resolutions of a group's regular expressions; Kafka's value."""
+"""Minimum interval between resolutions of a group's regular expressions; Kafka's value."""
 
 _STEPS_PER_TOPIC: Final = 20
 """Cost of matching one topic, in units of `Work.size`."""
@@ -56,7 +56,11 @@ class Regexes:
         topics: Callable[[], Collection[str]],
         resolved: Callable[[ConsumerGroup, str | None], None],
     ) -> None:
-        """Take the parts; `resolved` receives a group and its topics' fingerprint from before."""
+        """Create the resolver; `topics` returns the names of all topics.
+
+        `resolved` is called after a resolution, with the group and the fingerprint that its topics
+        had before.
+        """
         self._turn = turn
         self._refresh_ms = refresh_ms
         self._topics = topics
@@ -70,7 +74,7 @@ class Regexes:
         return self.in_use(group) <= group.resolved.keys()
 
     def look(self, group: ConsumerGroup) -> None:
-        """Resolve new expressions and drop unused ones after a change of subscriptions."""
+        """Resolve new expressions, and drop unused ones, after subscriptions changed."""
         if not group.resolved and not any(m.regex for m in group.members.values()):
             return
         used = self.in_use(group)
@@ -80,16 +84,16 @@ class Regexes:
             self._start(group)
 
     def seen_by(self, group: ConsumerGroup, visible: Callable[[str], bool]) -> None:
-        """Limit matches to topics that a member may describe, as Kafka does for the requesting one.
+        """Limit the matches of a group to topics that the requesting member may describe.
 
-        Expressions resolved without a limit, after a load, are resolved again.
+        After a load no limit is known. Expressions that were resolved then are resolved again.
         """
         unasked, group.visible = group.visible is None, visible
         if unasked:
             self.refresh(group)
 
     def refresh(self, group: ConsumerGroup) -> None:
-        """Resolve all expressions again, unless the last resolution is too recent."""
+        """Resolve all expressions again: now, or `REGEX_RETRY_MS` after the last resolution."""
         if group.regex_ticket:
             group.regex_stale = True
         elif not group.resolved:

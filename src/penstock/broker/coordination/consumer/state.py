@@ -1,4 +1,4 @@
-"""State of all consumer groups: rows, timers, regular expressions.
+"""Consumer groups of this broker: their rows, timers and regular expressions.
 
 Source: Kafka's `GroupMetadataManager`, consumer protocol; KIP-848.
 """
@@ -24,7 +24,7 @@ from penstock.broker.group_configs import GroupConfigs
 
 
 class MigrationPolicy(Enum):
-    """Allowed conversions of groups that have members."""
+    """Allowed conversions of groups with members: to consumer (upgrade), to classic (downgrade)."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -41,7 +41,7 @@ class MigrationPolicy(Enum):
 
 
 class ConsumerLimits(Struct, frozen=True, kw_only=True):
-    """Bounds in milliseconds; `configs` returns overriding settings of a group."""
+    """Limits of consumer groups; times in ms. `configs` returns the settings of a single group."""
 
     groups_max: int = 100_000
     max_size: int = 2_147_483_647
@@ -70,7 +70,7 @@ class ConsumerLimits(Struct, frozen=True, kw_only=True):
 
 
 class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
-    """Base of `ConsumerGroups`: the parts below request handling."""
+    """Base of `ConsumerGroups`: everything except the handlers of requests."""
 
     name: ClassVar[str] = KIND
     protocol_type: ClassVar[str] = "consumer"
@@ -79,7 +79,8 @@ class ConsumerState(ModernGroups[ConsumerGroup, ConsumerMember]):
         self.limits: ConsumerLimits = limits or ConsumerLimits()
         super().__init__(turn, self.limits)
         self.may_be_classic: Callable[[ConsumerGroup], bool] = lambda group: False
-        """Converts a group that has only classic members; returns whether it did."""
+        """Called after each event: converts a group whose members all use the classic protocol to a
+        classic group, and returns whether it did."""
         self.regexes = Regexes(
             turn,
             refresh_ms=self.limits.regex_refresh_ms,

@@ -1,12 +1,15 @@
-"""Base of the kinds of groups whose members heartbeat and get computed targets.
+"""Base of the cores of consumer and share groups.
+
+Members of these groups send heartbeats, and the coordinator computes a target: the partitions that
+each member is to get.
 
     a change ──▶ group epoch + 1 ──▶ a computation of a target ──▶ assignment epoch
                       ▲                                                   │
                       └──── changes meanwhile: one more computation ◀─────┘
 
-A heartbeat that needs a new target is parked until the target is computed; others are answered from
-the current one. Targets of a group are at least the assignment interval apart, so that members that
-join together share one; the first target waits until joins pause.
+A heartbeat that needs a new target waits until the target is computed; others are answered with the
+current target. Two targets of a group are at least the assignment interval apart, so that members
+that join together share one. The first target waits until no more members join.
 
 Source: Kafka's `GroupMetadataManager`; KIP-848, KIP-1263 (targets in batches, apart from requests).
 """
@@ -40,13 +43,14 @@ if TYPE_CHECKING:
     from penstock.control import Topic
 
 EMPTY_GROUP_GRACE_MS: Final = 60_000
-"""Time after which an unused empty group without offsets may be dropped."""
+"""Time after its last use at which an empty group without committed offsets may be deleted."""
 MEMBER_BYTES_MAX: Final = 1 << 20
-"""Bytes of topic names and regexes in one member's subscription."""
+"""Maximum bytes of topic names and regex in one member's subscription."""
 GATHERING_MS: Final = 100
-"""Pause without joins before a group that was empty gets its first target.
+"""Time without a join after which a group that was empty gets its first target.
 
-Members that start together share that target; otherwise the first one would soon revoke partitions.
+Members that start together share that target. Otherwise the first member would get all partitions,
+and would have to revoke most of them soon.
 """
 
 
@@ -92,7 +96,7 @@ class ModernGroups(ABC, Generic[G, M]):
 
     @abstractmethod
     def decode(self, group_id: str, rows: Mapping[str, bytes]) -> tuple[G, str]:
-        """Decode a group and the fingerprint of its topics; no timer runs."""
+        """Return the group of stored rows, without timers, and the fingerprint of its topics."""
 
     @abstractmethod
     def watch(self, group: G, member: M) -> None:
@@ -100,22 +104,22 @@ class ModernGroups(ABC, Generic[G, M]):
 
     @abstractmethod
     def state(self, group: G) -> str:
-        """Return the state as lists show it."""
+        """Return the name of the group's state, as ListGroups shows it."""
 
     @abstractmethod
     def assignor(self, group: G) -> str:
-        """Return the name of the assignor of the next target."""
+        """Return the name of the assignor that computes the next target."""
 
     @abstractmethod
     def resume(self, group: G, parked: Parked) -> None:
-        """Answer a parked heartbeat whose target is computed."""
+        """Answer a waiting heartbeat whose target has been computed."""
 
     def ready(self, group: G) -> bool:
-        """Whether everything that a target depends on is known."""
+        """Whether all inputs of a target are known."""
         return True
 
     def prepare(self, group: G) -> None:
-        """Obtain what a target depends on, if it is not known."""
+        """Start to obtain the inputs of a target that are not known."""
 
     # -- changes ----------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class ModernGroups(ABC, Generic[G, M]):
         self.changed(group)
 
     def finish_event(self, group: G) -> None:
-        """Save changes and start the computation of a due target: the end of each event."""
+        """Save changes, and start to compute a target if one is due. Called after each event."""
         if self.groups.get(group.group_id) is not group:
             return
         if not group.members and group.assignment_epoch < group.epoch:
@@ -228,7 +232,10 @@ class ModernGroups(ABC, Generic[G, M]):
         self.look_since(group, group.fingerprint)
 
     def look_since(self, group: G, before: str | None) -> None:
-        """Request a new target if the topics differ from fingerprint `before`; None is unknown."""
+        """Request a new target if the group's topics no longer have the fingerprint `before`.
+
+        None means an unknown fingerprint; it requests no target.
+        """
         group.fingerprint = None
         if group.look(self.topics) != before and before is not None and group.members:
             self.bump(group)
@@ -247,7 +254,7 @@ class ModernGroups(ABC, Generic[G, M]):
             self.saver.failed(group, event.reason)
 
     def load(self, stored: Stored) -> None:
-        """Take over a stored group; sessions of members restart."""
+        """Add a group from its stored rows, and restart the sessions of its members."""
         group_id = stored.key
         if stored.rows:
             group, seen = self.decode(group_id, stored.rows)
@@ -289,7 +296,7 @@ class ModernGroups(ABC, Generic[G, M]):
     # -- administration ---------------------------------------------------------------------
 
     def busy(self, group: G) -> str:
-        """Return why no member is served at present; empty if members are served."""
+        """Return the reason why requests are refused at present; empty if they are served."""
         if group.removal_tokens is not None:
             return f"group {group.group_id!r} is being deleted"
         return group.failing

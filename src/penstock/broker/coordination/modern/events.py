@@ -1,4 +1,4 @@
-"""Heartbeat epochs and the heartbeat response of all kinds of groups."""
+"""Special heartbeat epochs, and the heartbeat response, of consumer and share groups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from penstock.broker.coordination.assignors import Partitions
 
 JOIN: Final = 0
 LEAVE: Final = -1
-"""Value in place of the epoch in a member's heartbeat."""
+"""Epochs in the heartbeats of a member that joins (`JOIN`) or leaves (`LEAVE`)."""
 
 
 class HeartbeatResponse(Struct, frozen=True, kw_only=True):
-    """A member's epoch and its assignment; None if that is unchanged."""
+    """Heartbeat response. `assigned` is the assignment of the member; None if it is unchanged."""
 
     member_id: str
     epoch: int

@@ -1,10 +1,10 @@
-"""A group whose members heartbeat, and its members: epochs, subscriptions, targets.
+"""State of a consumer or share group and its members: epochs, subscriptions and targets.
 
     group epoch       rises with every change that needs a new target
     assignment epoch  group epoch for which the target was computed
     member epoch      assignment epoch whose target the member has, or is reconciling to
 
-State with queries; no events, no effects.
+The state has queries, but handles no events and has no effects.
 
 Source: Kafka's `ModernGroup` and `ModernGroupMember`; KIP-848.
 """
@@ -32,7 +32,7 @@ def idle() -> None:
 
 
 class ModernMember:
-    """A member. `rows` caches its encoded parts; changed parts are removed."""
+    """Member of a group. `rows` caches the encoded parts of its row; changed parts are removed."""
 
     __slots__ = (
         "client_host",
@@ -86,10 +86,10 @@ M = TypeVar("M", bound=ModernMember)
 
 
 class ModernGroup(Generic[M]):
-    """Base of a group.
+    """Base of consumer and share groups.
 
-    `version` counts changes to be saved, `saved` is the last durable one. `readers` counts the
-    members that read each topic, `resolved` has the topics that match each regex.
+    `version` is the number of the last change, `saved` that of the last durable change. `readers`
+    counts the members that read each topic. `resolved` maps each regex to the matching topics.
     """
 
     def __init__(self, group_id: str, *, touched_ms: int) -> None:
@@ -110,11 +110,11 @@ class ModernGroup(Generic[M]):
         self.saved = 0
         self.saving: int | None = None
         self.failing = ""
-        """Reason of the last save's failure, until one succeeds."""
+        """Reason why the last save failed; empty once a save succeeds."""
         self.pending_responses: list[PendingResponse] = []
         self.save_timer = Timer(idle)
         self.removal_tokens: list[int] | None = None
-        """Tokens of requests that wait for the group's removal, while it is under way."""
+        """Tokens of requests that wait for the removal of the group; None if it is not removed."""
         self.ticket = 0
         self.target_timer = Timer(idle)
         self.next_target_ms = 0
@@ -195,7 +195,7 @@ class ModernGroup(Generic[M]):
         return self.fingerprint
 
     def spec(self, topics: Mapping[str, Topic], racks: Mapping[int, str]) -> GroupSpec:
-        """Return the input of an assignor; `racks` are those of brokers."""
+        """Return the input of an assignor; `racks` are the racks of brokers by id."""
         known = {name: topics[name] for name in self.readers if name in topics}
         ids: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
         members = []
@@ -221,6 +221,6 @@ class ModernGroup(Generic[M]):
             replica_racks = {
                 topic.topic_id.bytes: racks_of(topic, racks)
                 for topic in known.values()
-                if not is_diskless(topic)  # every broker serves those
+                if not is_diskless(topic)  # every broker serves them
             }
         return GroupSpec(members=members, partitions=partitions, racks=replica_racks)

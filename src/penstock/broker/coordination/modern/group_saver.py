@@ -1,9 +1,9 @@
-"""Saver of groups whose members heartbeat; responses wait until the changes before them are
-durable.
+"""Saver of consumer and share groups, and of the responses that wait for saves.
 
-Changes are numbered. One save of a group is under way at a time and takes all changes made so far.
-A response waits for all earlier changes of its group, so that no crash can revoke what a client has
-seen. While saves fail, members get COORDINATOR_NOT_AVAILABLE and the group does not change.
+The changes of a group are numbered. A group has at most one save under way, which stores all
+changes made before it. A response waits until all earlier changes of its group are durable; a crash
+can therefore not undo a change that a client has seen. While saves fail, members get
+COORDINATOR_NOT_AVAILABLE and the group does not change.
 
 Source: Kafka's `CoordinatorRuntime`, whose responses wait for earlier writes to its log.
 """
@@ -27,7 +27,7 @@ Rows = Mapping[str, bytes]
 
 
 class GroupSaver(Generic[G]):
-    """Saves groups of one kind and sends the responses that depend on the saves."""
+    """Saver of the groups of one kind, which sends the responses that depend on its saves."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class GroupSaver(Generic[G]):
         rows: Callable[[G], Rows],
         gone: Callable[[G], None],
     ) -> None:
-        """Take the groups; `rows` encodes a group, `gone` is called after its removal."""
+        """Create the saver; `rows` encodes a group, `gone` is called after its removal."""
         self._turn = turn
         self._groups = groups
         self._rows = rows
         self._gone = gone
 
     def answer(self, group: G, token: int, response: Any) -> None:
-        """Respond once all changes so far are durable."""
+        """Send a response once all changes so far are durable."""
         if group.saved == group.version:
             self._turn.reply(token, response)
         else:
@@ -108,7 +108,7 @@ class GroupSaver(Generic[G]):
 
 
 def member_row(member: ModernMember, parts: Mapping[str, Callable[[], bytes]]) -> bytes:
-    """Encode a member's row from its named parts; only changed parts are encoded again."""
+    """Return a member's row, which consists of named parts; encode only changed parts again."""
     known = member.rows
     row = known.get("")
     if row is None:

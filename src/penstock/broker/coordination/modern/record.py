@@ -1,7 +1,7 @@
-"""Rows common to all kinds of groups whose members heartbeat.
+"""Stored rows of consumer and share groups.
 
-A group has a row of its own, and each member one of three parts; `consumer/record.py` and
-`share/record.py` define the parts.
+A group has one row for itself and one for each member. The row of a member has three parts, which
+`consumer/record.py` and `share/record.py` define.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def encode_rows(
     member: Callable[[M], bytes],
     current: Callable[[M], bytes],
 ) -> dict[str, bytes]:
-    """Encode a group; `member` and `current` encode parts of a member's row."""
+    """Return the rows of a group; `member` and `current` encode parts of a member's row."""
     rows = {
         GROUP_ROW: row_of(
             {
@@ -65,10 +65,12 @@ def decode_rows(
     row_format: int,
     member: Callable[[str, Mapping[str, Any]], Any],
 ) -> tuple[G, str]:
-    """Fill a group from its rows; return it and the fingerprint of its topics. No timer runs.
+    """Fill a group from its rows; return the group and the fingerprint of its topics.
+
+    No timers run. `member` decodes a member from its id and row.
 
     Raises:
-        CorruptGroup: the rows are not of the kind's form.
+        CorruptGroup: the rows do not have the format of their kind.
     """
     try:
         saved = json.loads(rows[GROUP_ROW])

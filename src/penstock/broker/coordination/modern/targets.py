@@ -1,4 +1,4 @@
-"""Computation of a target, independent of the core that requests it."""
+"""Computation of a target: the partitions that each member of a group is to get."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def encode_partitions(partitions: Partitions) -> bytes:
 
 
 def decode_partitions(saved: Mapping[str, list[int]]) -> Partitions:
-    """Decode partitions from that JSON.
+    """Decode partitions from the JSON of `encode_partitions`.
 
     Raises:
         ValueError, TypeError, AttributeError: the JSON has another form.
@@ -29,7 +29,7 @@ class Target(Struct, frozen=True, kw_only=True):
     epoch: int
     assignor: str
     members: Mapping[str, tuple[Partitions, bytes | None]]
-    """Partitions of each member by id; the row part is None if its target is unchanged."""
+    """Target of each member by id: partitions, and their encoding; None if they are unchanged."""
 
 
 class TargetWork(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Topics of the cluster as groups see them."""
+"""Topics of the cluster, as inputs of targets, and their fingerprint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ HASH_BYTES = 16
 
 
 class NewTopics(Struct, frozen=True, kw_only=True):
-    """Current topics, names of those that `changed` (None: any), and racks by broker id."""
+    """Event: topics or racks changed.
+
+    `topics` are all current topics. `changed` are the names of changed topics; None means that any
+    topic may have changed. `racks` are the racks of brokers by id.
+    """
 
     topics: Mapping[str, Topic]
     changed: Collection[str] | None = None

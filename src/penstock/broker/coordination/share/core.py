@@ -4,8 +4,8 @@
     epoch > 0  heartbeat; an epoch other than the current or the previous one is fenced
     epoch −1   the member leaves
 
-A member gets its target with its next heartbeat: partitions are shared, so none is revoked first.
-`broker/share/` tracks the records that members acquire.
+A member gets a new target in the response to its next heartbeat. Members may share a partition, so
+no other member has to revoke it first. `broker/share/` tracks the records that members acquire.
 
 Source: Kafka's `GroupMetadataManager.shareGroupHeartbeat`; KIP-932.
 """
@@ -44,7 +44,7 @@ from penstock.broker.group_configs import GroupConfigs
 
 
 class ShareHeartbeat(Struct, frozen=True, kw_only=True):
-    """Heartbeat by which a member joins, stays or leaves; None means unchanged."""
+    """ShareGroupHeartbeat request: a member joins, stays or leaves. None means unchanged."""
 
     group_id: str
     member_id: str
@@ -56,13 +56,13 @@ class ShareHeartbeat(Struct, frozen=True, kw_only=True):
 
 
 class EnsureShareGroup(Struct, frozen=True, kw_only=True):
-    """Describe a share group, and create it without members if no group has this id."""
+    """Request to describe a share group, which is created if no group has this id."""
 
     group_id: str
 
 
 class DescribedShareMember(Struct, frozen=True, kw_only=True):
-    """A member of a share group; members are never static."""
+    """Member of a described share group. It has no instance id: members are never static."""
 
     member_id: str
     rack_id: str | None
@@ -85,12 +85,12 @@ class DescribedShareGroup(Struct, frozen=True, kw_only=True):
 
     @property
     def protocol(self) -> str:
-        """Assignor, in place of a classic group's protocol."""
+        """Name of the assignor, shown where a classic group shows its protocol."""
         return self.assignor
 
 
 class ShareGroupLimits(Struct, frozen=True, kw_only=True):
-    """Bounds in milliseconds; `configs` returns the settings of a group."""
+    """Limits of share groups; times in ms. `configs` returns the settings of a single group."""
 
     configs: Callable[[str], GroupConfigs]
     groups_max: int = 100_000
@@ -145,7 +145,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         return SIMPLE
 
     def prune(self, event: Prune) -> None:
-        """Do nothing: share groups with partition state stay until they are deleted."""
+        """Do nothing: share groups exist until they are deleted, even without members."""
 
     def watch(self, group: ShareGroup, member: ShareMember) -> None:
         member.timer.fire = partial(self._expire, group, member)
@@ -182,7 +182,8 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         count = self.turn.count()
         if count < self.limits.groups_max:
             return None
-        message = f"there are {count} groups, the limit groups.max is reached"
+        limit = self.limits.groups_max
+        message = f"there are {count} groups, groups.max = {limit} allows no more"
         return Refused(error=COORDINATOR_NOT_AVAILABLE, message=message)
 
     def _refuse_group(self, group: ShareGroup | None, event: ShareHeartbeat) -> Refused | None:
@@ -291,7 +292,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
         self.turn.reply(token, self._described(self.groups[event.group_id]))
 
     def ensure(self, event: EnsureShareGroup, token: int) -> None:
-        """Create a share group if needed; the response waits until it is durable."""
+        """Create a share group unless it exists; respond once the group is durable."""
         group = self.groups.get(event.group_id)
         if group is None:
             refusal = self._refuse_creation()
@@ -331,7 +332,7 @@ class ShareGroups(ModernGroups[ShareGroup, ShareMember]):
 
 
 def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
-    """Return the error of a malformed heartbeat, regardless of the group."""
+    """Return the error of a heartbeat that is invalid for every group; None if it is valid."""
     for name, text in (
         ("GroupId", event.group_id), ("MemberId", event.member_id), ("RackId", event.rack_id)
     ):  # fmt: skip
@@ -344,12 +345,15 @@ def _refuse_malformed(event: ShareHeartbeat) -> Refused | None:
     elif event.epoch == JOIN and not event.topics:
         message = "SubscribedTopicNames must be set in first request."
     elif size > MEMBER_BYTES_MAX:
-        message = f"{size} bytes of subscriptions, the limit is {MEMBER_BYTES_MAX}"
+        message = f"the subscription has {size} bytes, at most {MEMBER_BYTES_MAX} are allowed"
     return Refused(error=INVALID_REQUEST, message=message) if message else None
 
 
 def _refuse_epoch(member: ShareMember | None, event: ShareHeartbeat) -> Refused | None:
-    """Fence a stale or foreign epoch; the previous one is valid, as a response may be lost."""
+    """Return the error of a stale or unknown epoch; None if the epoch is valid.
+
+    The previous epoch is valid too: the response with the current epoch may have been lost.
+    """
     if event.epoch == JOIN:
         return None
     if member is None:

@@ -1,4 +1,4 @@
-"""A share group and its members; several members may share a partition, so none waits for another.
+"""State of a share group and its members. Members may share partitions, so none waits for another.
 
 Source: Kafka's `ShareGroup` and `ShareGroupMember`.
 """
@@ -10,7 +10,7 @@ from penstock.broker.coordination.modern.group import ModernGroup, ModernMember
 
 
 class ShareMember(ModernMember):
-    """A member. `last_sent` is the assignment sent to it last; None if none was sent."""
+    """Member of a share group. `last_sent` is the assignment that it received last, or None."""
 
     __slots__ = ("last_sent",)
 

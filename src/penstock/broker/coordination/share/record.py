@@ -1,6 +1,6 @@
 """Stored rows of a share group: one for the group, and one for each member.
 
-Rows are JSON. The group's row, of the empty member:
+Rows are JSON. The group's own row has the empty member id:
 
     {"kind": "share", "format": 1, "epoch": int, "assignment_epoch": int, "assignor": text,
      "topics": text (fingerprint of the topics that members read)}
@@ -10,8 +10,8 @@ A member's row, under its id:
     {"member": {"rack": text | null, "client": text, "host": text, "topics": [text, …]},
      "current": {"epoch": int, "previous_epoch": int}, "target": partitions}
 
-Partitions are {topic id in hexadecimal: [int, …], …}. `broker/share/record.py` stores the acquired
-records, by partition.
+Partitions are {topic id in hexadecimal: [int, …], …}. The states of records are in other rows
+(`broker/share/record.py`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def _current(member: ShareMember) -> bytes:
 
 
 def decode_group(group_id: str, rows: Mapping[str, bytes]) -> tuple[ShareGroup, str]:
-    """Decode a group and the fingerprint of its topics; no timer runs.
+    """Return the group of stored rows, without running timers, and the fingerprint of its topics.
 
     Raises:
-        CorruptGroup: the rows are not of the form above.
+        CorruptGroup: the rows do not have the format above.
     """
     empty = ShareGroup(group_id, touched_ms=0)
     return decode_rows(empty, rows, row_format=FORMAT, member=_decode_member)

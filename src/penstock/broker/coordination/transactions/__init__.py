@@ -1,4 +1,4 @@
-"""Core of transactions: producers of transactional ids, and the ends of their transactions.
+"""Core of transactions: decides about transactional ids, their producers and transactions.
 
 Source: KIP-98, KIP-360 (fencing), KIP-890 (version 2).
 """

@@ -1,19 +1,20 @@
-"""Core of transactional ids; `rules.py` decides each request on the stored metadata of its id.
+"""Core of transactional ids; `rules.py` decides each request from the stored metadata of its id.
 
-One change of an id is under way at a time. After its save is durable, it becomes the metadata, its
-responses are sent, and its markers are written. Requests that arrive meanwhile wait, as do those of
-a producer whose transaction is ending; after a time limit they get CONCURRENT_TRANSACTIONS.
+An id has at most one change under way. Once the change is saved durably, it becomes the metadata of
+the id, its responses are sent, and its markers are written. Requests that arrive meanwhile wait, as
+do requests of a producer whose transaction is ending. After a time limit they get
+CONCURRENT_TRANSACTIONS.
 
-    request ──▶ rules ──▶ change ──save──▶ metadata ──▶ responses; markers, if it is prepared
+    request ──▶ rules ──▶ change ──save──▶ metadata ──▶ responses; markers of a commit or abort
        ▲          │                           │
        └─ waits ◀─┘◀── all markers: complete ─┘
 
-A save that fails or has an unknown outcome is retried until it is durable, and no other change
-replaces it: the outcome of a transaction must not change after it may have been stored. Requests
-get COORDINATOR_NOT_AVAILABLE meanwhile.
+A save that fails or has an unknown outcome is retried until it is durable. No other change replaces
+it, because the outcome of a transaction must not change after it may have been stored. The requests
+that caused the change get COORDINATOR_NOT_AVAILABLE.
 
-The completion of a transaction follows from its markers, which may be written repeatedly. It is
-saved with the start of the next transaction, or after a delay.
+The completion of a transaction is not saved at once, but with the start of the next transaction, or
+after a delay. If a crash loses it, the markers are written again, which is harmless.
 
 Source: Kafka's `TransactionCoordinator` and `TransactionStateManager`.
 """
@@ -81,9 +82,9 @@ _STATES = frozenset(state.value for state in TransactionState)
 def listed(
     known: Mapping[str, TransactionMetadata], request: ListTransactions, now_ms: int
 ) -> ListedTransactions:
-    """Return the ids that match the filters, in order.
+    """Return the ids that match the filters of a request, sorted.
 
-    The filter by duration (KIP-994) excludes ids that have had no transaction.
+    The filter by duration (KIP-994) excludes ids that never had a transaction.
     """
 
     def shown(metadata: TransactionMetadata) -> bool:
@@ -131,7 +132,7 @@ class Transactions:
         return effects
 
     def load(self, stored: Stored, now_ms: int) -> list[Effect]:
-        """Take over a stored id, and write the markers of a prepared end.
+        """Add an id from its stored rows; write the markers if its transaction is ending.
 
         Raises:
             CorruptTransaction: the rows cannot be decoded.
@@ -242,13 +243,13 @@ class Transactions:
         if known is None and len(self._transactions) > limits.transactional_ids_max:
             return Refused(
                 error=COORDINATOR_NOT_AVAILABLE,
-                message=f"{event.transactional_id!r} would exceed"
+                message=f"transactional id {event.transactional_id!r} would exceed"
                 f" transactional.ids.max = {limits.transactional_ids_max}",
             )
         return rules.initialise(known, event, limits=limits, now_ms=now_ms)
 
     def _change(self, transaction: Transaction, change: Change, request: Request) -> None:
-        """Save a change, together with a change of the id that is not sent yet."""
+        """Record a change to be saved, together with an earlier change whose save has not begun."""
         pending = transaction.pending
         if pending is None:
             pending = transaction.pending = Pending(transaction.metadata, change.after)
@@ -264,7 +265,7 @@ class Transactions:
             self._refuse(
                 request.token,
                 CONCURRENT_TRANSACTIONS,
-                f"{WAITING_MAX} requests of {transaction.transactional_id!r} wait already",
+                f"{WAITING_MAX} requests of {transaction.transactional_id!r} wait; no more may",
             )
         else:
             transaction.waiting.append(request)
@@ -302,7 +303,7 @@ class Transactions:
         self._look_again(transaction)
 
     def _save_failed(self, event: SaveFailed, token: int) -> None:
-        """Refuse waiting requests; the change stays decided, because it may be durable."""
+        """Refuse the requests that wait for a save; retry the save, because it may be durable."""
         transaction = self._transactions.get(event.key)
         if transaction is None or transaction.pending is None:
             return

@@ -1,6 +1,7 @@
 """Events of the core of transactions: requests, and reports of its shell.
 
-Requests are decoded and authorised. A `Reply` effect answers a request by the token given with it.
+Requests are already decoded and authorised. The core answers a request with a `Reply` effect, which
+contains the token that was passed with the request.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from penstock.broker.coordination.transactions.metadata import (
 )
 
 WAIT_MS: Final = 500
-"""Time that a request waits for changes under way before its client must retry.
+"""Maximum time that a request waits for a change under way; then its client must retry.
 
-Clients retry after 20 to 100 ms; a waiting request delays all later ones of its connection.
+Clients retry after 20 to 100 ms. A waiting request delays all later requests of its connection.
 """
 PEER_WAIT_MS: Final = 20
-"""Such a time for requests of other brokers: it delays their other requests as well."""
+"""Maximum time that a request of another broker waits; it delays that broker's other requests."""
 
 
 class InitProducerId(Struct, frozen=True, kw_only=True):
-    """A producer starts, or restarts with its former identity `producer` (KIP-360).
+    """InitProducerId request of a producer that starts or restarts.
 
-    `fresh_producer_id` is an unused id; without it, the response may be `ProducerIdNeeded`.
+    A restarted producer may send its former identity in `producer` (KIP-360). `fresh_producer_id`
+    is an unused producer id; without one, the response may be `ProducerIdNeeded`.
     """
 
     transactional_id: str
@@ -40,9 +42,9 @@ class InitProducerId(Struct, frozen=True, kw_only=True):
 
 
 class AddToTransaction(Struct, frozen=True, kw_only=True):
-    """Add partitions, or groups with offsets, to a transaction.
+    """Request to add partitions, or groups with offsets, to a transaction.
 
-    `wait_ms` limits the wait for changes under way.
+    `wait_ms` is the maximum time that it waits for a change under way.
     """
 
     transactional_id: str
@@ -59,9 +61,10 @@ class VerifyPartitions(Struct, frozen=True, kw_only=True):
 
 
 class EndTransaction(Struct, frozen=True, kw_only=True):
-    """Commit or abort; `raises_epoch` in version 2 of transactions.
+    """EndTxn request: commit or abort a transaction.
 
-    `fresh_producer_id` as in `InitProducerId`.
+    `raises_epoch` is true in version 2 of the transaction protocol. `fresh_producer_id` is as in
+    `InitProducerId`.
     """
 
     transactional_id: str
@@ -76,9 +79,9 @@ class DescribeTransaction(Struct, frozen=True, kw_only=True):
 
 
 class ListTransactions(Struct, frozen=True, kw_only=True):
-    """List ids; empty filters and a negative time match all.
+    """Request to list transactional ids. Empty filters and a negative `running_ms` match all ids.
 
-    `running_ms` matches ids whose newest transaction began longer ago.
+    `running_ms` matches ids whose newest transaction began more than this time ago.
     """
 
     states: tuple[str, ...] = ()
@@ -87,7 +90,10 @@ class ListTransactions(Struct, frozen=True, kw_only=True):
 
 
 class MarkersWritten(Struct, frozen=True, kw_only=True):
-    """These partitions have, or do not need, the marker of the end that `producer` names."""
+    """Report that partitions have the marker of a transaction, or need none.
+
+    `producer` is the identity in the markers, which identifies the transaction.
+    """
 
     transactional_id: str
     producer: ProducerIdentity

@@ -1,11 +1,12 @@
-"""Metadata of a transactional id: an immutable value, and transitions that return the next one.
+"""Metadata of a transactional id: an immutable value with methods that return the next value.
 
-A producer is identified by its id and epoch, its `ProducerIdentity`. `last` is the identity that
-the present producer had before: a request under it is a retry, and gets the same response again. It
-is empty if another producer may have had an identity in between; that producer is fenced.
+A `ProducerIdentity` consists of a producer id and an epoch. `last` is the previous identity of the
+present producer: a request with it is a retry, and gets the same response again. `last` is
+`NO_PRODUCER` if the previous identity belonged to another producer, which is now fenced.
 
-In version 2 of the protocol (KIP-890) the epoch rises with every end of a transaction: the markers
-carry the new epoch, and the producer receives it. It also rises when the coordinator aborts.
+In version 2 of the transaction protocol (KIP-890), the epoch rises with every commit and abort. The
+markers contain the new epoch, and the producer receives it. The epoch also rises when the
+coordinator aborts a transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from penstock.records.transactions import EPOCH_VERSION
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 PRODUCER_EPOCH_MAX: Final = 32_766
-"""Highest epoch given to a producer; the coordinator fences it with the next one."""
+"""Highest epoch that a producer receives; the next epoch is reserved for fencing it."""
 FIRST_VERSION: Final = 1
 
 
@@ -33,7 +34,7 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the next identity needs another producer id."""
+        """Whether the epochs are used up, so that the next identity needs a new producer id."""
         return self.producer_epoch >= PRODUCER_EPOCH_MAX
 
     @property
@@ -47,10 +48,11 @@ NO_PRODUCER: Final = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 class TransactionMetadata(Struct, frozen=True, kw_only=True):
     """Stored state of a transactional id. Times are wall-clock milliseconds.
 
-    `next_producer_id` replaces the producer id when the prepared end is complete, because the
-    epochs of the present one are used up. `marker_version` of the prepared end is 2 if its markers
-    have a higher epoch than the records. `start_ms` is the begin of the newest transaction, -1
-    before the first. `groups` have offsets in the transaction.
+    A transaction is prepared when its commit or abort is stored, and complete when all markers are
+    written. `next_producer_id` replaces the producer id at completion, if the epochs of the present
+    one are used up. `marker_version` is 2 if the markers have a higher epoch than the records.
+    `start_ms` is the begin of the newest transaction, -1 before the first. `groups` are the groups
+    with offsets in the transaction.
     """
 
     producer: ProducerIdentity
@@ -66,7 +68,7 @@ class TransactionMetadata(Struct, frozen=True, kw_only=True):
 
     @property
     def next_producer(self) -> ProducerIdentity:
-        """Identity of the producer after the prepared end is complete."""
+        """Identity of the producer once the prepared transaction is complete."""
         if self.next_producer_id == NO_PRODUCER_ID:
             return self.producer
         return ProducerIdentity(self.next_producer_id, 0)
@@ -85,7 +87,7 @@ class TransactionMetadata(Struct, frozen=True, kw_only=True):
     def with_parts(
         self, partitions: frozenset[TopicPartition], groups: frozenset[str], now_ms: int
     ) -> TransactionMetadata:
-        """Return the metadata with these parts; the first part begins a transaction."""
+        """Return the metadata with added partitions and groups, which may begin a transaction."""
         ongoing = self.state is TransactionState.ONGOING
         return self._to(
             replace(
@@ -101,7 +103,10 @@ class TransactionMetadata(Struct, frozen=True, kw_only=True):
     def decided(
         self, *, commit: bool, raises_epoch: bool, next_producer_id: int, now_ms: int
     ) -> TransactionMetadata:
-        """Return the metadata after the producer's commit or abort; complete without partitions."""
+        """Return the metadata after a commit or abort.
+
+        A transaction without partitions is complete at once.
+        """
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         return self._ended(
             replace(
@@ -117,9 +122,9 @@ class TransactionMetadata(Struct, frozen=True, kw_only=True):
         )
 
     def fenced(self, *, by_producer: bool, now_ms: int) -> TransactionMetadata:
-        """Return the metadata after the coordinator aborted and fenced the producer.
+        """Return the metadata after the coordinator aborted a transaction and fenced its producer.
 
-        `by_producer`: the producer restarts and receives its next identity.
+        `by_producer` is true if the same producer restarts, and will receive the next identity.
         """
         return self._ended(
             replace(

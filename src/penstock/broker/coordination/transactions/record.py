@@ -1,14 +1,15 @@
-"""Stored rows of a transactional id: its own, and one for each part of its transaction.
+"""Stored rows of a transactional id: one for the id, and one per partition or group of its
+transaction.
 
-The id's own row, of the empty member, is JSON:
+The id's own row has the empty member. It is JSON:
 
     {"format": 1, "state": text, "producer": [id, epoch], "last": [id, epoch],
      "next_producer_id": int, "marker_version": int, "timeout_ms": int, "start_ms": int,
      "updated_ms": int}
 
-A partition's row is `partition/<topic>/<partition>`, without a value. A group's row is `group/<id>`
-and has the producer of its offsets' transaction, for the control plane
-(`penstock.control.OpenTransaction`). Adding a partition thus writes two small rows.
+The row of a partition has the member `partition/<topic>/<partition>` and an empty value. The row of
+a group has the member `group/<id>`; its value is the producer, by which the control plane checks
+staged offsets (`penstock.control.OpenTransaction`). Adding a partition writes two small rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class CorruptTransaction(CorruptError):
 
 
 def encode_transaction(transactional_id: str, metadata: TransactionMetadata) -> dict[str, bytes]:
-    """Encode the rows by member; a dead id has none."""
+    """Return the rows of an id by member; a dead id has none."""
     if metadata.state is TransactionState.DEAD:
         return {}
     own = {
@@ -66,7 +67,7 @@ def decode_transaction(transactional_id: str, rows: Mapping[str, bytes]) -> Tran
     """Decode the metadata of an id.
 
     Raises:
-        CorruptTransaction: the rows are not of the form above.
+        CorruptTransaction: the rows do not have the format above.
     """
     try:
         own = json.loads(rows[KEY_ROW])
@@ -94,9 +95,9 @@ def decode_transaction(transactional_id: str, rows: Mapping[str, bytes]) -> Tran
             ),
         )
         if len(metadata.partitions) + len(metadata.groups) != len(members):
-            raise ValueError("there are rows of neither partitions nor groups")
+            raise ValueError("there are rows that are neither partitions nor groups")
         if metadata.state.idle and members:
-            raise ValueError(f"a transaction in state {metadata.state.value} has parts")
+            raise ValueError(f"state {metadata.state.value} must not have partitions or groups")
     except (ValueError, TypeError, KeyError) as error:
         raise CorruptTransaction(
             f"the saved transaction {transactional_id!r} cannot be read: {error}"

@@ -13,33 +13,33 @@ from penstock.broker.coordination.transactions.metadata import (
 
 
 class ProducerIdNeeded(Struct, frozen=True, kw_only=True):
-    """The request must be repeated with an unused producer id."""
+    """Response that asks the caller to repeat the request with an unused producer id."""
 
 
 class Initialised(Struct, frozen=True, kw_only=True):
-    """Identity of the producer; earlier producers of the id are fenced."""
+    """Response to InitProducerId: the identity of the producer, which fences earlier ones."""
 
     producer: ProducerIdentity
 
 
 class Added(Struct, frozen=True, kw_only=True):
-    """Every given part belongs to the transaction."""
+    """Response that all given partitions and groups belong to the transaction."""
 
 
 class Verified(Struct, frozen=True, kw_only=True):
-    """The transaction is open; `missing` partitions do not belong to it."""
+    """Response to a verification: `missing` partitions do not belong to the open transaction."""
 
     missing: frozenset[TopicPartition]
 
 
 class Ended(Struct, frozen=True, kw_only=True):
-    """The transaction is decided; the producer's next one has this identity."""
+    """Response to EndTxn: the outcome is stored. `producer` is the identity from now on."""
 
     producer: ProducerIdentity
 
 
 class DescribedTransaction(Struct, frozen=True, kw_only=True):
-    """Stored metadata; `unmarked` partitions are open or lack a marker."""
+    """Description of an id; `unmarked` are the partitions that do not have a marker yet."""
 
     transactional_id: str
     metadata: TransactionMetadata
@@ -53,7 +53,7 @@ class ListedTransaction(Struct, frozen=True, kw_only=True):
 
 
 class ListedTransactions(Struct, frozen=True, kw_only=True):
-    """Ids that match the filters; `unknown_states` are filters that name no state."""
+    """Ids that match the filters; `unknown_states` are state filters that do not exist."""
 
     transactions: tuple[ListedTransaction, ...]
     unknown_states: tuple[str, ...] = ()
@@ -72,9 +72,9 @@ Response = (
 
 
 class WriteMarkers(Act, frozen=True, kw_only=True):
-    """Write the marker to each partition, with retries, and report `MarkersWritten`.
+    """Effect: write a marker to each partition, with retries, and report `MarkersWritten`.
 
-    Reports may cover some of the partitions. The markers have the identity of `producer`.
+    A report may be for some of the partitions. The markers contain the identity `producer`.
     """
 
     transactional_id: str
@@ -85,6 +85,6 @@ class WriteMarkers(Act, frozen=True, kw_only=True):
 
 
 class LeaveMarkers(Act, frozen=True, kw_only=True):
-    """Stop writing markers of an id that another broker coordinates."""
+    """Effect: stop writing markers of an id that another broker coordinates now."""
 
     transactional_id: str

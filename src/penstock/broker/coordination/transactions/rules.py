@@ -1,22 +1,27 @@
-"""Decisions about requests, by the metadata of their transactional id: pure functions.
+"""Rules of transactions: pure functions that decide a request from the metadata of its id.
 
-Each takes the metadata (None for an unknown id) and the request. It returns a `Change` to be saved
-before its response; a response without a change, possibly a refusal; `WAIT`, until the change under
-way has ended; or `ProducerIdNeeded`.
+Each function takes the metadata (None for an unknown id) and the request, and returns one of these:
 
-| EndTxn in state | of the present producer         | of its previous identity     |
-|-----------------|---------------------------------|------------------------------|
-| Ongoing         | decides                         | fenced                       |
-| Empty           | abort: version 2; else refused  | fenced                       |
-| PrepareX        | waits: it ends the next one     | same response if it asks X   |
-| CompleteX       | as Empty                        | same response if it asks X   |
+    Change            metadata to be saved before the response is sent
+    a response        without a change; it may be a refusal
+    WAIT              the request waits until the change under way has ended
+    ProducerIdNeeded  the request must be repeated with an unused producer id
 
-In version 1 the epoch and thus the producer stay: there, PrepareX and CompleteX of the present
-producer are retries, as in the right column.
+The result of EndTxn, where X is Commit or Abort:
+
+| state     | from the present identity                | from the previous identity           |
+|-----------|------------------------------------------|--------------------------------------|
+| Ongoing   | commits or aborts                        | fenced                               |
+| Empty     | aborts in version 2; otherwise refused   | fenced                               |
+| PrepareX  | waits: it is for the next transaction    | same response if it requests X again |
+| CompleteX | as Empty                                 | same response if it requests X again |
+
+In version 1 of the transaction protocol the identity does not change. In PrepareX and CompleteX a
+request from the present identity is then a retry, as in the right column.
 
 Source: Kafka's `TransactionCoordinator`; KIP-98, KIP-360, KIP-890. Three differences: a producer
-that restarts with an open transaction must be the present one or name none; retries of prepared
-ends are answered at once; and an abort fences by one epoch.
+that restarts during an open transaction must send the present identity or none; a retry in PrepareX
+is answered at once; and an abort by the coordinator raises the epoch by one.
 """
 
 from __future__ import annotations
@@ -61,14 +66,14 @@ from penstock.broker.coordination.transactions.transaction import TransactionLim
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """Metadata to store, and the response then; without a response the request is decided again."""
+    """Metadata to save, and the response to send then; None means to decide the request again."""
 
     after: TransactionMetadata
     answer: Response | None
 
 
 class Wait:
-    """The request is decided again when the change under way has ended."""
+    """Decision to decide the request again when the change under way has ended."""
 
 
 WAIT: Final = Wait()
@@ -87,14 +92,15 @@ def initialise(
     if not 0 < request.timeout_ms <= limit_ms:
         return Refused(
             error=INVALID_TRANSACTION_TIMEOUT,
-            message=f"transaction.timeout.ms of {request.transactional_id!r} is"
-            f" {request.timeout_ms}: not between 1 and transaction.max.timeout.ms = {limit_ms}",
+            message=f"transaction.timeout.ms = {request.timeout_ms} of {request.transactional_id!r}"
+            f" is not between 1 and transaction.max.timeout.ms = {limit_ms}",
         )
     if (request.producer.producer_id < 0) != (request.producer.producer_epoch < 0):
         return Refused(
             error=INVALID_REQUEST,
-            message=f"producer id {request.producer.producer_id} and epoch"
-            f" {request.producer.producer_epoch} of {request.transactional_id!r}: set both or none",
+            message=f"InitProducerId of {request.transactional_id!r} has producer id"
+            f" {request.producer.producer_id} and epoch {request.producer.producer_epoch};"
+            " set both, or neither",
         )
     if known is None:
         if request.fresh_producer_id == NO_PRODUCER_ID:
@@ -143,7 +149,7 @@ def add(
     limits: TransactionLimits,
     now_ms: int,
 ) -> Decision:
-    """Add partitions and groups to the transaction, which the first one begins."""
+    """Add partitions and groups to a transaction; the first ones begin it."""
     if known is None:
         return _unknown(request.transactional_id, request.producer)
     if known.state.prepared and request.producer == known.next_producer:

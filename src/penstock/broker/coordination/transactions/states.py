@@ -5,12 +5,12 @@
                           └─abort, ──▶ PrepareAbort ──all markers──▶ CompleteAbort ──add──▶ …
                             timeout, another producer
 
-A transaction without partitions needs no markers: its end is complete at once. A producer that
-restarts leads from either end to Empty. An id that is not used for long enters Dead, in which it is
-until its rows are deleted.
+A transaction without partitions needs no markers: its commit or abort is complete at once. When a
+producer restarts, CompleteCommit and CompleteAbort change to Empty. An id that was not used for
+`transactional.id.expiration.ms` changes to Dead until its rows are deleted.
 
-Apache Kafka also has PrepareEpochFence, before the abort that fences a producer is decided. Here
-both are one step; the name is known, but no id ever enters the state.
+Apache Kafka uses PrepareEpochFence before it decides the abort that fences a producer. Here both
+are one step. Filters may contain the name, but no id enters the state.
 
 Source: Kafka's `TransactionState`; KIP-98, KIP-890.
 """
@@ -34,7 +34,7 @@ TRANSACTIONAL_ID_NOT_FOUND: Final = "transactional_id_not_found"
 
 
 class TransactionState(Enum):
-    """States, by the names that DescribeTransactions and ListTransactions show."""
+    """State of a transactional id, by its name in DescribeTransactions and ListTransactions."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -47,12 +47,12 @@ class TransactionState(Enum):
 
     @property
     def prepared(self) -> bool:
-        """Whether the end is decided, but some partition may lack its marker."""
+        """Whether the commit or abort is decided, but partitions may lack its marker."""
         return self in (_PREPARE_COMMIT, _PREPARE_ABORT)
 
     @property
     def idle(self) -> bool:
-        """Whether no transaction is open or undecided, so that one may begin or the id expire."""
+        """Whether no transaction is open or ending: the next may begin, or the id may expire."""
         return self in (_EMPTY, _COMPLETE_COMMIT, _COMPLETE_ABORT)
 
     @property

@@ -18,15 +18,15 @@ from penstock.broker.coordination.transactions.states import TransactionState
 from penstock.control import OffsetsEnd
 
 COMPLETION_LINGER_MS: Final = 100
-"""Delay of the save that all markers are written.
+"""Delay of the save which records that all markers are written.
 
-Within it a busy producer begins its next transaction, and both changes are one save. After a crash
-in between the markers are written again.
+A busy producer begins its next transaction within this time; one save then stores both changes.
+After a crash before the save, the markers are written again.
 """
 
 
 class TransactionLimits(Struct, frozen=True, kw_only=True):
-    """Bounds of ids and transactions; times in milliseconds."""
+    """Limits of transactional ids and transactions; times in milliseconds."""
 
     transactional_ids_max: int = 100_000
     transaction_partitions_max: int = 10_000
@@ -46,10 +46,10 @@ class Request(NamedTuple):
 
 
 class Pending:
-    """Change to be saved, and the responses that depend on it.
+    """Change to be saved, and the responses that depend on its save.
 
-    `sent`: its save is under way, or failed and is retried at `retry_ms`. Until then other requests
-    of the same turn may add to it, and are saved with it.
+    `sent` is true once the save has begun; a failed save is retried at `retry_ms`. Before that,
+    other requests of the same event-loop turn may add changes to the same save.
     """
 
     __slots__ = ("after", "answers", "completes_offsets", "retry_ms", "sent")
@@ -63,7 +63,7 @@ class Pending:
 
     @property
     def joinable(self) -> bool:
-        """Whether another change may join: not after an end, whose effects need its own save."""
+        """Whether another change may share this save; a commit or abort needs its own save."""
         return not self.sent and self.completes_offsets is None and not self.after.state.prepared
 
     def becomes(self, after: TransactionMetadata) -> None:
@@ -74,7 +74,7 @@ class Pending:
 def _offsets_end(
     before: TransactionMetadata | None, after: TransactionMetadata
 ) -> OffsetsEnd | None:
-    """Return the end of staged offsets that a change implies: with the transaction's."""
+    """Return whether a change commits or aborts staged offsets; None if it does neither."""
     if before is None or not before.groups or after.groups:
         return None
     return "commit" if after.state.commits else "abort"
@@ -83,8 +83,9 @@ def _offsets_end(
 class Transaction:
     """State of one transactional id.
 
-    `metadata` is durable, except that a completed end is in `unsaved` as well, and saved with the
-    next change or at `save_at_ms`. `unmarked` partitions lack the marker of the prepared end.
+    `metadata` is durable, with one exception: a completed transaction is also in `unsaved`, until
+    it is saved with the next change or at `save_at_ms`. `unmarked` partitions lack the marker of
+    the prepared transaction.
     """
 
     __slots__ = (
@@ -113,7 +114,7 @@ class Transaction:
         self.save_at_ms = now_ms + COMPLETION_LINGER_MS
 
     def over_ms(self, limits: TransactionLimits) -> int:
-        """Return when an open transaction is aborted, or an idle id expires."""
+        """Return the time in ms at which the open transaction times out, or the idle id expires."""
         metadata = self.metadata
         if metadata is None or metadata.state.prepared:
             return NEVER_MS
@@ -124,7 +125,7 @@ class Transaction:
         return _next(metadata.updated_ms + limits.transactional_id_expiration_ms, interval_ms)
 
     def deadline_ms(self, limits: TransactionLimits) -> int | None:
-        """Return the time of the next action; None without one."""
+        """Return the time in ms of the next action; None if there is none."""
         deadline_ms = min((request.until_ms for request in self.waiting), default=NEVER_MS)
         if self.pending is None:
             deadline_ms = min(deadline_ms, self.over_ms(limits))
@@ -135,7 +136,7 @@ class Transaction:
         return None if deadline_ms == NEVER_MS else deadline_ms
 
     def overdue(self, now_ms: int) -> list[Request]:
-        """Remove and return requests that waited too long."""
+        """Remove and return the requests whose time limit has passed."""
         overdue = [request for request in self.waiting if request.until_ms <= now_ms]
         if overdue:
             self.waiting = [request for request in self.waiting if request.until_ms > now_ms]

@@ -1,5 +1,5 @@
-"""Dead letters of share groups: copies of archived records in the topic that the group names.
+"""Dead letters of share groups: copies of archived records in the group's dead letter topic.
 
-`records.py` makes them, `topic.py` checks the topic, and `writer.py` writes them to it; only then
-is a record resolved.
+`records.py` builds the dead letters, `topic.py` checks the topic, and `writer.py` writes them. A
+record is resolved only after its dead letter is written.
 """

@@ -1,21 +1,21 @@
-"""Dead letters as columns, made of the archived records of a read.
+"""Builder of dead letters from the archived records of a log read, by columns.
 
-A dead letter has the key, value and headers of its record, followed by headers of its own, as text:
+A dead letter has the key, value and headers of its record, and these additional headers, as text:
 
     __dlq.errors.topic, .partition, .offset     position of the record
     __dlq.errors.timestamp                      its timestamp, ms
     __dlq.errors.group                          group that archived it
     __dlq.errors.delivery.count, .message       number of deliveries, and the cause
-    __dlq.errors.truncated                      removed fields and their sizes: the dead letter,
-                                                even compressed, was larger than the topic's
-                                                max.message.bytes (`fitting.py`)
+    __dlq.errors.truncated                      removed fields and their sizes, if the compressed
+                                                dead letter was larger than max.message.bytes of
+                                                the topic (`records/columnar/fitting.py`)
 
-Topic, partition, offset and group identify a dead letter; one that was written twice repeats them.
-Its timestamp is the time of writing; otherwise the retention of the dead letter topic would delete
-those of old records at once.
+Topic, partition, offset and group identify a dead letter; duplicates have the same values. The
+timestamp is the time of writing. With the timestamp of the record, the retention of the dead letter
+topic would delete dead letters of old records at once.
 
-A record that retention or compaction has deleted, or that belongs to an aborted transaction while
-its group reads committed records only, gets no dead letter, and is counted.
+Two kinds of records get no dead letter and are only counted: records that retention or compaction
+has deleted, and, if the group reads only committed records, records of aborted transactions.
 
 Source: KIP-1191, Kafka's `ShareGroupDLQRecordHelper` (names and texts; the timestamp and the
 record's own headers are additions).
@@ -53,7 +53,7 @@ _Offsets = npt.NDArray[np.int64]
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Group and partition of the records; `copies`: dead letters have their data."""
+    """Group and partition of the records. `copies` is true if dead letters contain their data."""
 
     group: str
     topic: str
@@ -62,9 +62,9 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class Read(Struct, frozen=True, kw_only=True):
-    """Consecutive batches of the log, of which offsets from `begin` to `end` are requested.
+    """Consecutive batches of a log, with the requested offsets [begin, end).
 
-    `aborted` are transactions whose records the group does not read.
+    `aborted` are the aborted transactions whose records the group does not read.
     """
 
     data: bytes
@@ -74,11 +74,11 @@ class Read(Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters(Struct, frozen=True, kw_only=True):
-    """Dead letters of a read, and outcomes of its other records.
+    """Dead letters of a read, and counts of its records without a dead letter.
 
-    `done` runs are resolved once `batches` are durable; `written` counts their dead letters.
-    `too_large` counts dead letters above the topic's limit, `largest` is the size of the largest
-    one in bytes.
+    `done` are the records to resolve once `batches` are durable; `written` counts their dead
+    letters. `deleted` and `aborted` count records that need none. `too_large` counts dead letters
+    above the topic's size limit; `largest` is the size in bytes of the largest of them.
     """
 
     batches: Sequence[EncodedBatch] = ()
@@ -100,7 +100,9 @@ class Writing(Struct, frozen=True, kw_only=True):
 def dead_letters(
     read: Read, given: Sequence[Undeliverable], source: Source, writing: Writing
 ) -> DeadLetters:
-    """Make the dead letters of archived records within a read; `given` is in order.
+    """Return the dead letters of the archived records `given`, as far as a read contains them.
+
+    `given` must be in the order of offsets.
 
     Raises:
         CorruptBatch, RecordTooLarge, UnsupportedCodec: the log's batches cannot be decoded.
@@ -182,7 +184,7 @@ def _records(table: Any, given: Sequence[Undeliverable], run_of: Any, source: So
 
 
 def _own(table: Any, given: Sequence[Undeliverable], run_of: Any, source: Source) -> list[Any]:
-    """Return the values of the dead letters' own headers, a column each."""
+    """Return the values of the additional headers, one column per header."""
     size = table.num_rows
 
     def same(value: str) -> Any:
@@ -213,7 +215,7 @@ def _headers(theirs: Any, own: Sequence[Any], size: int) -> Any:
     positions = (bounds[1:, None] - count + np.arange(count)).ravel()
     is_own[positions] = True
     order[~is_own] = np.arange(total)
-    # Own headers are stored by name: row i and name k at k * size + i, behind the records'.
+    # The additional headers follow the records' headers: row i of name k is at k * size + i.
     order[positions] = total + (np.arange(count) * size + np.arange(size)[:, None]).ravel()
     names = [pa.repeat(pa.scalar(PREFIX + name), size) for name in _NAMES]
     pairs = theirs.flatten()

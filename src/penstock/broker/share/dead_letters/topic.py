@@ -1,7 +1,8 @@
 """Checks of a dead letter topic, and the size limit of its batches.
 
-The broker writes dead letters under its own identity: the topic must therefore allow it in its
-config, and its name must have the prefix from the broker's settings.
+The broker writes dead letters with its own identity, not with that of a client. The topic must
+therefore allow dead letters in its config, and its name must have the prefix from the broker's
+settings.
 
 Source: KIP-1191, "Security".
 """
@@ -25,7 +26,7 @@ ENABLE: Final = "errors.deadletterqueue.group.enable"
 
 
 class DeadLettersRefused(InvalidError):
-    """The topic cannot have dead letters; their records wait."""
+    """The topic does not accept dead letters; the archived records wait."""
 
     code: ClassVar[str] = "invalid_config"
 
@@ -55,10 +56,10 @@ def target_of(
     settings: BrokerSettings,
     levels: Levels,
 ) -> Target:
-    """Return the target of a group's dead letters.
+    """Return the topic of a group's dead letters, with its partition count and size limit.
 
     Raises:
-        DeadLettersRefused: the topic is missing or does not allow them.
+        DeadLettersRefused: the topic is missing, or does not allow dead letters.
     """
     subject = f"dead letters of group {group!r}"
     try:

@@ -1,16 +1,18 @@
 """Writer of dead letters: copies archived records to the dead letter topic, then resolves them.
 
-    archiving, stored ─▶ read by batches ─▶ made in a thread ─▶ appended ─▶ resolved, stored
-        ▲                    │ deleted, aborted: only counted               │
+    archiving, stored ─▶ read by batches ─▶ built in a thread ─▶ appended ─▶ resolved, stored
+        ▲                    │ deleted, aborted: only counted                │
         └── a pause ◀────────┴── any error: records wait, the cause is shown ◀┘
 
-A record is resolved only after its dead letter is committed, and a dead letter is written only for
-stored archiving records: after a crash the next leader continues from the row. A crash between the
-last two steps repeats dead letters, which readers detect by their headers (`records.py`).
+A dead letter is written only for a record whose archiving state is stored. A record is resolved
+only after its dead letter is committed. After a crash, the next leader therefore continues from the
+stored row. A crash between the last two steps causes duplicate dead letters; their headers identify
+them (`records.py`).
 
-The broker is a client of the dead letter topic, also for partitions that it leads
-(`own_appender.py`). One task at a time writes a share partition, `DEAD_LETTER_TASKS_MAX` of them
-concurrently. Waiting records count as locks of their share partition, which bounds them.
+The broker is a client of the dead letter topic, even for partitions that it leads
+(`own_appender.py`). A share partition has at most one task; at most `DEAD_LETTER_TASKS_MAX` tasks
+write concurrently. Waiting records count toward the lock limit of their share partition, which
+limits their number.
 """
 
 from __future__ import annotations
@@ -57,15 +59,15 @@ if TYPE_CHECKING:
     from penstock.partitions import Partition
 
 DEAD_LETTER_TASKS_MAX: Final = 8
-"""Share partitions whose dead letters are written concurrently."""
+"""Maximum number of share partitions whose dead letters are written concurrently."""
 DEAD_LETTER_READ_BYTES: Final = 1 << 20
-"""Bytes of one read for dead letters; a single batch may be larger."""
+"""Maximum bytes of one read for dead letters; a single batch may be larger."""
 DEAD_LETTER_WAIT_SECONDS: Final = 30.0
 """Time limit of a load from an object store for dead letters."""
 DEAD_LETTER_TIMEOUT_MS: Final = 30_000
-"""Time limit of one append of dead letters; its share partition pauses after that."""
+"""Time limit of one append of dead letters; the share partition then pauses and retries."""
 DEAD_LETTER_PRODUCERS_IDLE_MAX: Final = 8
-"""Idle producers of dead letters that are kept for reuse."""
+"""Maximum number of idle producers of dead letters that are kept for reuse."""
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class NotReadable(RetriableError):
 
 
 class Trouble(Struct, frozen=True, kw_only=True):
-    """Reason why dead letters of a partition are not written."""
+    """Reason why the dead letters of a share partition cannot be written."""
 
     group: str
     topic: str
@@ -100,7 +102,7 @@ class _Arrival:
 
 
 class DeadLetterWriter:
-    """Writes dead letters of share groups. Belongs to the event-loop thread."""
+    """Writer of the dead letters of share groups. Belongs to the event-loop thread."""
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class DeadLetterWriter:
         settings_of: Callable[[str], ShareSettings],
         changed: Callable[[Iterable[object]], None],
     ) -> None:
-        """`changed` receives share partitions with free locks."""
+        """Create the writer; `changed` is called with share partitions whose locks became free."""
         self._settings = settings
         self._clock = clock
         self._cluster = cluster
@@ -137,7 +139,7 @@ class DeadLetterWriter:
         """Causes of failed writes, by share partition."""
         self.written = dict.fromkeys(Cause, 0)
         self.deleted = self.aborted = self.unwanted = self.failures = 0
-        """Records without a dead letter by cause, and failed attempts."""
+        """Numbers of records without a dead letter, by cause, and of failed attempts."""
 
     @property
     def waiting(self) -> int:
@@ -152,7 +154,7 @@ class DeadLetterWriter:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._run(key))
 
     def image_changed(self) -> None:
-        """Retry paused share partitions, whose topics may have changed."""
+        """Retry paused share partitions now, because their topics may have changed."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -182,7 +184,7 @@ class DeadLetterWriter:
                     self._failed(stored, error, failures)
                     await self._pause(failures)
         except Exception:  # retried when the share partition is opened again
-            logger.exception("dead letters of %s failed", key)
+            logger.exception("writing dead letters of share partition %s failed", key)
         finally:
             for kept in (self._tasks, self._newest, self.troubles):
                 kept.pop(key, None)
@@ -209,7 +211,7 @@ class DeadLetterWriter:
             reason=str(error),
         )
         if failures == 1:
-            logger.warning("dead letters of %s wait: %s", stored.key, error)
+            logger.warning("dead letters of share partition %s wait: %s", stored.key, error)
 
     async def _write(self, stored: StoredShare) -> None:
         given = stored.share.awaiting_dead_letters()
@@ -237,9 +239,9 @@ class DeadLetterWriter:
             at = read.end
         if too_large:
             raise DeadLetterTooLarge(
-                f"dead letters of group {group!r}: {too_large} of {topic}-{index}, of up to"
-                f" {largest} bytes, are larger than max.message.bytes = {target.batch_bytes_max} of"
-                f" topic {target.topic!r}"
+                f"dead letters of group {group!r}: {too_large} dead letters of {topic}-{index} are"
+                f" larger than max.message.bytes = {target.batch_bytes_max} of topic"
+                f" {target.topic!r}, the largest has {largest} bytes; raise max.message.bytes"
             )
 
     def _source(self, topic_id: UUID, index: int) -> Partition:
@@ -249,7 +251,7 @@ class DeadLetterWriter:
         return self._partitions.partition_of(served, index)
 
     async def _resolve(self, stored: StoredShare, done: Sequence[Undeliverable]) -> int:
-        """Resolve records and store that; return the number of records."""
+        """Resolve records, store their state, and return the number of records."""
         count = sum(stored.share.archived(run.first, run.last) for run in done)
         if count:
             self._changed((stored.key,))
